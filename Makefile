@@ -1,0 +1,78 @@
+# `make help` lists what can be done. Every target sets up what it needs by itself.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROTOS_VENV := .venv-protos
+PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
+STUBS := client/python
+SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test test-torch check lint types imports protos protos-check wheel-check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.dev ## a virtual environment in .venv with everything that the other targets need
+
+demo: $(VENV)/.demo ## watch a real training job recur and get cheaper (about two minutes)
+	$(BIN)/python -m examples.digits
+
+serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state in wattwise.db
+	$(BIN)/wattwise serve
+
+test: $(VENV)/.test ## the test suite
+	$(BIN)/python -m pytest
+
+test-torch: $(VENV)/.torch ## the tests that train with PyTorch
+	$(BIN)/python -m pytest -m torch
+
+check: lint types imports protos-check wheel-check ## everything that is not a test: lint, types, import rules, stub drift, wheel
+
+lint: $(VENV)/.dev ## ruff and buf
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint
+
+types: $(VENV)/.dev ## mypy --strict on server, client, tests and stubs
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev ## imports run downwards only
+	$(BIN)/lint-imports
+
+protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/
+	rm -f $(STUBS)/wattwise/v1/*_pb2*
+	$(PROTOC) --python_out=$(STUBS) --mypy_out=quiet:$(STUBS) protos/wattwise/v1/*.proto
+	$(PROTOC) --grpc_python_out=$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(SERVICE_PROTOS)
+
+protos-check: protos ## fail when the committed stubs are not what the protos generate
+	@git diff --exit-code --stat -- $(STUBS)/wattwise/v1 && test -z "$$(git status --porcelain -- $(STUBS)/wattwise/v1)" \
+	  || { echo "the stubs differ from the protos: commit what 'make protos' wrote" >&2; exit 1; }
+
+wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its own
+	$(BIN)/python tests/wheel_check.py
+
+clean: ## remove the virtual environments and what tools left behind
+	rm -rf $(VENV) $(PROTOS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or later, or name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$$($(PYTHON) --version) is too old: Wattwise needs Python 3.10 or later; name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "this Python cannot make virtual environments: install its venv module (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV) (once; needs a package index)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]' \
+	  || { echo "pip could not install the packages above: is a package index within reach?" >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	@touch $@
+
+$(PROTOS_VENV)/.done: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m venv $(PROTOS_VENV)
+	$(PROTOS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'grpcio-tools==1.71.2' 'mypy-protobuf==3.7.0' 'setuptools<81'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Wattwise: which batch size trains a recurring deep-learning job most cheaply."""
