@@ -1,0 +1,128 @@
+"""The composition root: store, optimizer, servicers and health, from the first socket to the last commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from wattwise import v1
+
+from wattwise_server.clock import steady_clock
+from wattwise_server.config import Config
+from wattwise_server.errors import ServiceError, StartError
+from wattwise_server.interceptors import ErrorInterceptor
+from wattwise_server.optimizer import Optimizer
+from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
+from wattwise_server.store.open import open_store
+
+log = logging.getLogger(__name__)
+
+SERVICES = tuple(
+    file.services_by_name[name].full_name
+    for file, name in (
+        (v1.RegisterJobRequest.DESCRIPTOR.file, "BatchSizeOptimizer"),
+        (v1.GetJobRequest.DESCRIPTOR.file, "JobAdmin"),
+    )
+)
+
+_SWEEP_SECONDS = 0.25
+
+_OPTIONS = (
+    # A port that is taken is an error, never shared with whoever has it.
+    ("grpc.so_reuseport", 0),
+    # Trainers ping to notice that the server has vanished; the server does likewise.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+
+
+async def run(config: Config, announce: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then finishes what is in flight.
+
+    Args:
+        config: The settings.
+        announce: Is told the address once calls are answered.
+
+    Raises:
+        StartError: when the database or the port cannot be had.
+    """
+    clock = steady_clock()
+    async with open_store(config.database, clock) as store:
+        optimizer = Optimizer(store, clock)
+        async with _serving(config, optimizer) as address, _sweeping(optimizer):
+            log.info("serving %s from %s", address, config.database)
+            announce(address)
+            await _told_to_stop()
+            log.info("shutting down: finishing what is in flight")
+
+
+@contextlib.asynccontextmanager
+async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
+    interceptor = ErrorInterceptor()
+    server = grpc.aio.server(interceptors=[interceptor], options=_OPTIONS)
+    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), server)
+    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), server)
+    alive = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(alive, server)
+    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    address = _bind(server, config.address)
+    await server.start()
+    try:
+        for name in ("", *SERVICES):
+            await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
+        yield address
+    finally:
+        await alive.enter_graceful_shutdown()
+        interceptor.drain()
+        await server.stop(config.grace_seconds)
+        await interceptor.finished()
+
+
+def _bind(server: grpc.aio.Server, address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise StartError(f"{address!r} is no address: write host:port, such as 127.0.0.1:50051")
+    try:
+        bound = server.add_insecure_port(address)
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise StartError(f"cannot listen on {address}: is the port taken, or the host not this machine's?")
+    return f"{host}:{bound}"
+
+
+@contextlib.asynccontextmanager
+async def _sweeping(optimizer: Optimizer) -> AsyncIterator[None]:
+    task = asyncio.create_task(_sweep(optimizer), name="wattwise-leases")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _sweep(optimizer: Optimizer) -> None:
+    while True:
+        try:
+            await optimizer.expire_leases()
+        except ServiceError as error:
+            log.warning("leases that ran out are given up later: %s", error)
+        except Exception:
+            log.exception("leases that ran out could not be given up")
+        await asyncio.sleep(_SWEEP_SECONDS)
+
+
+async def _told_to_stop() -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()

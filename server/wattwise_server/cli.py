@@ -1,0 +1,79 @@
+"""`wattwise serve`: arguments, or `WATTWISE_*` variables, to a Config."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wattwise_server.app import run
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+class ServeCommand:
+    """The `serve` subcommand of `wattwise`."""
+
+    help = "run the server"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options; each can also be given as a variable named WATTWISE_ and its name."""
+        defaults = Config()
+        _option(parser, "address", str, defaults.address, "host:port to listen on; port 0 takes a free one")
+        _option(parser, "database", str, defaults.database, "where the state is kept, as sqlite:///FILE")
+        _option(parser, "grace_seconds", _seconds, defaults.grace_seconds, "time for calls in flight at shutdown")
+        _option(parser, "log_level", _level, defaults.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Serves until told to stop; 0 then, 1 when it cannot start."""
+        config = Config(args.address, args.database, args.grace_seconds, args.log_level)
+        logging.basicConfig(
+            level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        try:
+            asyncio.run(run(config, _announce))
+        except StartError as error:
+            print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            return 1
+        return 0
+
+
+COMMAND = ServeCommand()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`python -m wattwise_server`: the same without its name."""
+    parser = argparse.ArgumentParser(prog="wattwise serve", description=COMMAND.help)
+    COMMAND.add_arguments(parser)
+    return COMMAND.run(parser.parse_args(argv))
+
+
+def _announce(address: str) -> None:
+    print(f"wattwise listens on {address}", flush=True)  # noqa: T201 - the command's answer
+
+
+def _option(parser: argparse.ArgumentParser, name: str, kind: Callable[[str], Any], default: object, text: str) -> None:
+    variable = f"WATTWISE_{name.upper()}"
+    flag = f"--{name.replace('_', '-')}"
+    # A string default goes through `kind` like an argument, so that a bad variable is refused like a bad option.
+    given = os.environ.get(variable, str(default))
+    parser.add_argument(flag, type=kind, default=given, help=f"{text} (${variable}; default: {default})")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not a time; give 0 to 3600 seconds")
+    return value
+
+
+def _level(text: str) -> str:
+    if text not in _LEVELS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a level; use {', '.join(_LEVELS)}")
+    return text

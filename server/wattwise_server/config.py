@@ -1,0 +1,23 @@
+"""What an operator can set, with the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings of one server.
+
+    Attributes:
+        address: `host:port` to listen on; port 0 takes a free one. Loopback reaches nobody but this machine.
+        database: `sqlite:///file` beside the current folder, or `sqlite:////absolute/file`.
+        grace_seconds: How long calls in flight get to finish at shutdown. Too low cuts off a commit on a slow disk;
+            too high and a service manager may lose patience first. 10 is usual.
+        log_level: Least severity that is logged: debug, info, warning or error.
+    """
+
+    address: str = "127.0.0.1:50051"
+    database: str = "sqlite:///wattwise.db"
+    grace_seconds: float = 10.0
+    log_level: str = "info"

@@ -1,0 +1,289 @@
+"""The nouns: job, trial, measurement, arm, decision. Frozen values, no I/O, no gRPC.
+
+Units are joules, seconds and watts throughout; times are UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from functools import cached_property
+
+
+class PolicyName(Enum):
+    """How the next batch size of a job is chosen."""
+
+    PRUNING_GTS = "PRUNING_GTS"
+    GTS = "GTS"
+
+
+class Stage(Enum):
+    """Where a job stands in its search."""
+
+    PRUNING = "PRUNING"
+    MAB = "MAB"
+
+
+class TrialType(Enum):
+    """Why a trial was dispatched."""
+
+    EXPLORATION = "EXPLORATION"
+    CONCURRENT = "CONCURRENT"
+    MAB = "MAB"
+
+
+class TrialStatus(Enum):
+    """Whether a trial runs, ran to a decision, or was given up."""
+
+    DISPATCHED = "DISPATCHED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+
+class EndReason(Enum):
+    """Why a trial ended."""
+
+    TARGET_REACHED = "TARGET_REACHED"
+    COST_BOUND = "COST_BOUND"
+    MAX_EPOCHS = "MAX_EPOCHS"
+    JOB_DELETED = "JOB_DELETED"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    PREEMPTED = "PREEMPTED"
+    LOST = "LOST"
+
+
+SAID_BY_TRAINER = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConfig:
+    """The GPUs that every trial of a job runs on; `max_power_watts` is that of all of them together."""
+
+    max_power_watts: float
+    number_of_gpus: int
+    gpu_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A resolved configuration: every default filled in, batch sizes ascending."""
+
+    job_id: str
+    job_id_prefix: str
+    batch_sizes: tuple[int, ...]
+    default_batch_size: int
+    gpu: GpuConfig
+    eta_knob: float = 0.5
+    beta_knob: float | None = 2.0
+    disable_early_stopping: bool = False
+    target_metric: float = 0.5
+    higher_is_better_metric: bool = True
+    max_epochs: int = 100
+    num_pruning_rounds: int = 2
+    window_size: int = 0
+    mab_prior_mean: float = 0.0
+    mab_prior_precision: float = 0.0
+    mab_num_explorations: int = 2
+    mab_seed: int | None = None
+    policy: PolicyName = PolicyName.PRUNING_GTS
+    learn_reward_precision: bool = True
+    reward_precision: float = 0.0
+    trial_lease_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and sum of squared deviations of a series, updated one value at a time.
+
+    Welford's update (Technometrics 4(3), 1962) keeps equal values at a deviation of exactly zero.
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    deviation: float = 0.0
+
+    def add(self, value: float) -> Moments:
+        """The moments with one more value."""
+        count = self.count + 1
+        step = value - self.mean
+        mean = self.mean + step / count
+        return Moments(count, mean, self.deviation + step * (value - mean))
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of both series together (Chan, Golub, LeVeque, 1979)."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        count = self.count + other.count
+        step = other.mean - self.mean
+        mean = self.mean + step * other.count / count
+        spread = step * step * self.count * other.count / count
+        return Moments(count, mean, self.deviation + other.deviation + spread)
+
+    @property
+    def variance(self) -> float:
+        """The population variance; 0 for one value or none."""
+        return self.deviation / self.count if self.count else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one succeeded trial says about its arm: its cost in joules, and whether it converged."""
+
+    cost: float
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ArmState:
+    """All that a policy remembers of one batch size, in constant space or that of the window.
+
+    Attributes:
+        batch_size: The batch size.
+        pruned: Whether the walk has given it up.
+        round_cost: Cost of its exploration in this round; None while it has no result.
+        failures: Failures in a row; an out-of-memory counts as three.
+        last_failure: Number of the trial that failed last; 0 for none.
+        num_succeeded: Succeeded trials of whatever type.
+        reached: Costs of the trials that converged.
+        missed: Costs of those that did not and that count as they are.
+        held: Costs, in order, of those that did not and lie below the bound: each counts as the bound.
+        window: The newest observations, only for a job with a window.
+        counted: The costs as the bandit counts them: reached, missed and held, or the window.
+    """
+
+    batch_size: int
+    pruned: bool = False
+    round_cost: float | None = None
+    failures: int = 0
+    last_failure: int = 0
+    num_succeeded: int = 0
+    reached: Moments = field(default=Moments())
+    missed: Moments = field(default=Moments())
+    held: tuple[float, ...] = ()
+    window: tuple[Observation, ...] = ()
+    counted: Moments = field(default=Moments())
+
+
+@dataclass(frozen=True)
+class Search:
+    """A policy's whole state for one job.
+
+    Attributes:
+        stage: The stage.
+        arms: One per batch size, ascending.
+        pruning_round: The round being walked, from 0.
+        round_default: Where this round's walk starts.
+        exploring: Number of the trial that holds the exploration slot.
+        min_cost: Cheapest cost of a converged trial, in joules.
+        min_cost_batch_size: Its batch size.
+        missed_floor: What a trial that missed its target counts as at least, in joules; None while nothing converged.
+    """
+
+    stage: Stage
+    arms: tuple[ArmState, ...]
+    pruning_round: int
+    round_default: int
+    exploring: int | None = None
+    min_cost: float | None = None
+    min_cost_batch_size: int | None = None
+    missed_floor: float | None = None
+
+    @cached_property
+    def surviving(self) -> tuple[ArmState, ...]:
+        """The arms that have not been pruned, ascending."""
+        return tuple(arm for arm in self.arms if not arm.pruned)
+
+    def arm(self, batch_size: int) -> ArmState:
+        """The arm of one batch size of the job."""
+        return next(arm for arm in self.arms if arm.batch_size == batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: what was registered, and what has been learnt."""
+
+    spec: JobSpec
+    search: Search
+    create_time: datetime
+    num_trials: int = 0
+    num_observations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialKey:
+    """Names one trial. A batch size of 0 stands for whatever the trial has."""
+
+    job_id: str
+    batch_size: int
+    trial_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Sums since the trial's start, at the end of one epoch."""
+
+    epoch: int
+    time_seconds: float
+    energy_joules: float
+    metric: float
+    report_time: datetime
+
+    def repeats(self, other: Measurement) -> bool:
+        """Whether both report the same epoch with the same numbers."""
+        same_metric = self.metric == other.metric or (math.isnan(self.metric) and math.isnan(other.metric))
+        mine = (self.epoch, self.time_seconds, self.energy_joules)
+        return same_metric and mine == (other.epoch, other.time_seconds, other.energy_joules)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One launch of a job. `observation` is its place among the job's succeeded trials, from 1."""
+
+    job_id: str
+    number: int
+    batch_size: int
+    type: TrialType
+    pruning_round: int
+    start_time: datetime
+    request_id: str | None = None
+    status: TrialStatus = TrialStatus.DISPATCHED
+    end_reason: EndReason | None = None
+    end_time: datetime | None = None
+    last: Measurement | None = None
+    cost: float | None = None
+    cost_bound: float | None = None
+    converged: bool = False
+    target_reached: bool = False
+    observation: int | None = None
+    lease_expire_time: datetime | None = None
+
+    @property
+    def key(self) -> TrialKey:
+        """The trial's name."""
+        return TrialKey(self.job_id, self.batch_size, self.number)
+
+    @property
+    def running(self) -> bool:
+        """Whether a trainer has it."""
+        return self.status is TrialStatus.DISPATCHED
+
+    @property
+    def lost(self) -> bool:
+        """Whether its lease ran out, so that hearing of it revives it."""
+        return self.end_reason is EndReason.LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a trainer is told."""
+
+    stop_train: bool
+    converged: bool
+    target_reached: bool
+    message: str
+    cost: float = 0.0
+    cost_bound: float | None = None

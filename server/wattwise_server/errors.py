@@ -1,0 +1,136 @@
+"""Every way a call can be refused: a closed list. What is not here is a bug.
+
+Each error knows its stable reason (a name of the proto's ErrorReason) and whether the same call may succeed later.
+`interceptors.py` turns them into statuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One fault of one field of a request, with what to do about it."""
+
+    field: str
+    description: str
+
+
+class ServiceError(Exception):
+    """Base of all refusals."""
+
+    reason: str
+    retryable = False
+
+    def __init__(
+        self, message: str, *, violations: Sequence[Violation] = (), metadata: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.violations = tuple(violations)
+        self.metadata = dict(metadata or {})
+
+
+class _FieldsError(ServiceError):
+    """A request some of whose fields are at fault."""
+
+    what: str
+
+    def __init__(self, *violations: Violation) -> None:
+        faults = "; ".join(f"{v.field}: {v.description}" for v in violations)
+        super().__init__(f"{self.what}: {faults}", violations=violations)
+
+
+class InvalidJobSpecError(_FieldsError):
+    """A JobSpec has faults; all of them are listed."""
+
+    reason = "ERROR_REASON_INVALID_JOB_SPEC"
+    what = "invalid job"
+
+
+class InvalidResultError(_FieldsError):
+    """A measurement contradicts itself or an earlier one; nothing was changed."""
+
+    reason = "ERROR_REASON_INVALID_RESULT"
+    what = "invalid result"
+
+
+class InvalidRequestError(_FieldsError):
+    """Another field of a request is missing or makes no sense."""
+
+    reason = "ERROR_REASON_INVALID_REQUEST"
+    what = "invalid request"
+
+
+class JobDiffersError(ServiceError):
+    """The id is taken by a job with another configuration."""
+
+    reason = "ERROR_REASON_JOB_DIFFERS"
+
+    def __init__(self, job_id: str, differences: Mapping[str, str]) -> None:
+        listed = "; ".join(f"{name}: {both}" for name, both in differences.items())
+        super().__init__(
+            f"job {job_id!r} is registered with another configuration ({listed}); "
+            "register the changed job under a new job_id, or go back to the registered values",
+            metadata={"job_id": job_id, **differences},
+        )
+
+
+class JobNotFoundError(ServiceError):
+    """No job has this id."""
+
+    reason = "ERROR_REASON_JOB_NOT_FOUND"
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"there is no job {job_id!r}; call RegisterJob first, or look its id up with ListJobs",
+            metadata={"job_id": job_id},
+        )
+
+
+class TrialNotFoundError(ServiceError):
+    """The job has no such trial, or it has another batch size."""
+
+    reason = "ERROR_REASON_TRIAL_NOT_FOUND"
+
+    def __init__(self, job_id: str, trial_number: int, batch_size: int, why: str) -> None:
+        super().__init__(
+            f"{why}; pass the id of the trial as GetNextBatchSize returned it",
+            metadata={"job_id": job_id, "trial_number": str(trial_number), "batch_size": str(batch_size)},
+        )
+
+
+class NoBatchSizeConvergedError(ServiceError):
+    """A whole pruning round passed and nothing converged."""
+
+    reason = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
+
+    def __init__(self, job_id: str, pruning_round: int) -> None:
+        super().__init__(
+            f"no batch size of job {job_id!r} reached its target in pruning round {pruning_round}; register it under "
+            "a new job_id with other batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob",
+            metadata={"job_id": job_id, "pruning_round": str(pruning_round)},
+        )
+
+
+class StorageUnavailableError(ServiceError):
+    """The database could not be read or written; nothing of the call was kept."""
+
+    reason = "ERROR_REASON_STORAGE_UNAVAILABLE"
+    retryable = True
+
+
+class ShuttingDownError(ServiceError):
+    """The server is on its way out."""
+
+    reason = "ERROR_REASON_SHUTTING_DOWN"
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("the server is shutting down; retry, the next one takes over")
+
+
+class StartError(Exception):
+    """The server cannot start; the message says what to do."""

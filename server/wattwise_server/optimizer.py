@@ -1,0 +1,392 @@
+"""The use cases: load, decide, save, inside one transaction. The rules themselves are in `policy/`."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from wattwise_server.clock import Clock
+from wattwise_server.domain import (
+    SAID_BY_TRAINER,
+    Decision,
+    EndReason,
+    Job,
+    Measurement,
+    Search,
+    Trial,
+    TrialKey,
+    TrialStatus,
+    TrialType,
+)
+from wattwise_server.errors import (
+    InvalidRequestError,
+    InvalidResultError,
+    JobNotFoundError,
+    NoBatchSizeConvergedError,
+    TrialNotFoundError,
+    Violation,
+)
+from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
+from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Revived, Succeeded
+from wattwise_server.policy.cost import cost
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.stopping import decision, judge
+from wattwise_server.policy.thompson import generator
+from wattwise_server.store.base import Store, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One epoch's sums as a trainer sent them: seconds and joules since the trial's start."""
+
+    trial: TrialKey
+    epoch: int
+    time_seconds: float
+    energy_joules: float
+    metric: float
+
+
+class Optimizer:
+    """What trainers and operators can ask for. Every method may raise `StorageUnavailableError`."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def register(self, draft: JobDraft) -> tuple[Job, bool]:
+        """Creates a job, or confirms it; says whether it created.
+
+        Raises:
+            InvalidJobSpecError: with every fault.
+            JobDiffersError: the id is taken by another configuration.
+        """
+        spec = resolve(draft, f"{draft.job_id_prefix}-{secrets.token_hex(4)}")
+        async with self._store.transaction(spec.job_id) as tx:
+            if tx.job is not None:
+                check_identical(tx.job.spec, spec)
+                return tx.job, False
+            job = Job(spec, POLICIES[spec.policy].register(spec), self._clock())
+            tx.save_job(job)
+            return job, True
+
+    async def next_trial(self, job_id: str, request_id: str) -> tuple[Trial, str]:
+        """Dispatches the next trial of a job; says why this batch size. A known request gets its trial again.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            NoBatchSizeConvergedError: the job has no batch size left.
+            InvalidRequestError: the request id is not one.
+        """
+        if fault := identifier_fault(request_id):
+            raise InvalidRequestError(Violation("request_id", fault))
+        async with self._store.transaction(job_id) as tx:
+            job = _job(tx, job_id)
+            if request_id and (known := await tx.trial_of_request(request_id)):
+                return known, f"this request was given trial {known.number} before"
+            job = self._free_slot(tx, job)
+            number = job.num_trials + 1
+            choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
+            if isinstance(choice, Exhausted):
+                raise NoBatchSizeConvergedError(job_id, job.search.pruning_round)
+            trial = Trial(
+                job_id,
+                number,
+                choice.batch_size,
+                choice.type,
+                job.search.pruning_round,
+                self._clock(),
+                request_id or None,
+            )
+            trial = self._leased(job, trial)
+            tx.save_job(replace(job, num_trials=number, search=_observe(job, Dispatched(trial))))
+            tx.save_trial(trial)
+            return trial, choice.reason
+
+    async def report(self, report: Report) -> Decision:
+        """Takes one epoch's measurement and says whether to go on.
+
+        Raises:
+            JobNotFoundError, TrialNotFoundError: there is no such trial.
+            InvalidResultError: the measurement makes no sense; nothing was changed.
+        """
+        async with self._store.transaction(report.trial.job_id) as tx:
+            found = await self._find(tx, report.trial)
+            if isinstance(found, Decision):
+                return found
+            job, trial = found
+            if not trial.running and not trial.lost:
+                return decision(job.spec, trial)
+            measured = _checked(job, trial.last, report, self._clock)
+            if trial.lost:
+                job, trial = self._revive(tx, job, trial)
+            return self._take(tx, job, trial, measured)
+
+    async def heartbeat(self, key: TrialKey) -> Decision:
+        """Renews a trial's lease and says whether to go on.
+
+        Raises:
+            JobNotFoundError, TrialNotFoundError: there is no such trial.
+        """
+        async with self._store.transaction(key.job_id) as tx:
+            found = await self._find(tx, key)
+            if isinstance(found, Decision):
+                return found
+            job, trial = found
+            if trial.lost:
+                job, trial = self._revive(tx, job, trial)
+            if trial.running:
+                trial = self._leased(job, trial)
+                tx.renew_lease(trial)
+            return decision(job.spec, trial)
+
+    async def end_trial(self, key: TrialKey, reason: EndReason | None) -> Trial:
+        """Notes that a trainer is gone; a trial that has been decided, or ended before, is left as it is.
+
+        Raises:
+            JobNotFoundError, TrialNotFoundError: there is no such trial.
+            InvalidRequestError: the reason is not a trainer's to give.
+        """
+        if reason is None or reason not in SAID_BY_TRAINER:
+            fault = "is not a trainer's to give; use END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
+            raise InvalidRequestError(Violation("reason", fault))
+        async with self._store.transaction(key.job_id) as tx:
+            job, trial = _job(tx, key.job_id), await _trial(tx, key)
+            if trial.lost:
+                job, trial = self._revive(tx, job, trial)
+            return self._fail(tx, job, trial, reason)[1] if trial.running else trial
+
+    async def expire_leases(self) -> None:
+        """Gives up every trial whose lease has run out."""
+        for key in self._store.lapsed(self._clock()):
+            async with self._store.transaction(key.job_id) as tx:
+                trial = await tx.trial(key.trial_number) if tx.job else None
+                if tx.job and trial and self._has_lapsed(trial):
+                    self._fail(tx, tx.job, trial, EndReason.LOST)
+
+    async def job(self, job_id: str) -> Job:
+        """A job as it stands.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        async with self._store.transaction(job_id) as tx:
+            return _job(tx, job_id)
+
+    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
+        """Jobs whose id starts with a prefix, oldest first, each with its place; only those after a place."""
+        return await self._store.jobs(prefix, after, limit)
+
+    async def trials(
+        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
+    ) -> Sequence[Trial]:
+        """Trials of a job by number, only those above `after`.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        job = await self.job(job_id)
+        return [_priced(job, trial) for trial in await self._store.trials(job_id, status, batch_size, after, limit)]
+
+    async def trial(self, key: TrialKey) -> tuple[Trial, Sequence[Measurement]]:
+        """A trial with its measurements.
+
+        Raises:
+            JobNotFoundError, TrialNotFoundError: there is no such trial.
+        """
+        async with self._store.transaction(key.job_id) as tx:
+            trial = await _trial(tx, key)
+        return trial, await self._store.measurements(key.job_id, key.trial_number)
+
+    async def delete_job(self, job_id: str) -> tuple[Job, Sequence[Trial]]:
+        """Deletes a job; returns it as it last stood, and its trials that are told to stop.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = _job(tx, job_id)
+            running = tx.delete_job()
+            return job, [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in running]
+
+    async def watch_job(self, job_id: str) -> AsyncIterator[Job]:
+        """The job now and after every change, until it is deleted.
+
+        Raises:
+            JobNotFoundError: there is no such job, or no more.
+        """
+        with self._store.subscribe(job_id) as changes:
+            while True:
+                yield await self.job(job_id)
+                await changes.wait()
+
+    async def stop_of(self, key: TrialKey) -> Decision:
+        """Waits until a trial has ended, however it did, and returns what its trainer is to be told."""
+        with self._store.subscribe(key.job_id, key.trial_number) as changes:
+            while True:
+                async with self._store.transaction(key.job_id) as tx:
+                    found = await self._find(tx, key)
+                if isinstance(found, Decision):
+                    return found
+                job, trial = found
+                if not trial.running and not trial.lost:
+                    return decision(job.spec, trial)
+                await changes.wait()
+
+    async def _find(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:
+        """A trial with its job, or the stop that a trainer of a deleted job is told."""
+        if tx.job is None:
+            if await self._store.was_running_when_deleted(key):
+                return Decision(True, False, False, f"stop: job {key.job_id!r} was deleted")
+            raise JobNotFoundError(key.job_id)
+        return tx.job, await _trial(tx, key)
+
+    def _take(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
+        verdict = judge(job.spec, job.search.min_cost, measured)
+        repeated = trial.last is not None and trial.last.repeats(measured)
+        trial = replace(
+            trial,
+            last=measured,
+            cost=verdict.cost,
+            cost_bound=verdict.bound,
+            converged=verdict.converged,
+            target_reached=verdict.target_reached,
+        )
+        trial = self._leased(job, trial)
+        if repeated:
+            tx.renew_lease(trial)
+        else:
+            tx.add_measurement(trial)
+        if verdict.end_reason is not None:
+            job, trial = self._succeed(tx, job, trial, verdict.end_reason)
+            self._stop_dearer(tx, job)
+        return decision(job.spec, trial)
+
+    def _stop_dearer(self, tx: Transaction, job: Job) -> None:
+        """Decides every running trial whose newest cost exceeds the bound, which may just have fallen."""
+        for trial in tx.running():
+            if trial.last is None:
+                continue
+            verdict = judge(job.spec, job.search.min_cost, trial.last)
+            if verdict.end_reason is EndReason.COST_BOUND:
+                dear = replace(trial, cost=verdict.cost, cost_bound=verdict.bound, converged=False)
+                job, _ = self._succeed(tx, job, dear, EndReason.COST_BOUND)
+
+    def _succeed(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
+        place = job.num_observations + 1
+        trial = self._ended(trial, TrialStatus.SUCCEEDED, reason)
+        trial = replace(trial, observation=place)
+        return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))
+
+    def _fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
+        trial = self._ended(trial, TrialStatus.FAILED, reason)
+        return self._save(tx, job, trial, Failed(trial))
+
+    def _revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
+        search = _observe(job, Revived(trial))
+        explored = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
+        back = replace(
+            trial,
+            type=TrialType.CONCURRENT if explored else trial.type,
+            status=TrialStatus.DISPATCHED,
+            end_reason=None,
+            end_time=None,
+        )
+        job, back = replace(job, search=search), self._leased(job, back)
+        tx.save_job(job)
+        tx.save_trial(back)
+        return job, back
+
+    def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
+        job = replace(job, search=_observe(job, event))
+        tx.save_job(job)
+        tx.save_trial(trial)
+        return job, trial
+
+    def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason) -> Trial:
+        return replace(trial, status=status, end_reason=reason, end_time=self._clock(), lease_expire_time=None)
+
+    def _free_slot(self, tx: Transaction, job: Job) -> Job:
+        """Gives the exploration slot up at once if its trial's lease has run out."""
+        for trial in tx.running():
+            if trial.number == job.search.exploring and self._has_lapsed(trial):
+                return self._fail(tx, job, trial, EndReason.LOST)[0]
+        return job
+
+    def _has_lapsed(self, trial: Trial) -> bool:
+        return trial.running and trial.lease_expire_time is not None and trial.lease_expire_time <= self._clock()
+
+    def _leased(self, job: Job, trial: Trial) -> Trial:
+        seconds = job.spec.trial_lease_seconds
+        expires = self._clock() + timedelta(seconds=seconds) if seconds else None
+        return replace(trial, lease_expire_time=expires)
+
+
+def _observe(job: Job, event: Event) -> Search:
+    return POLICIES[job.spec.policy].observe(job.spec, job.search, event)
+
+
+def _job(tx: Transaction, job_id: str) -> Job:
+    if tx.job is None:
+        raise JobNotFoundError(job_id)
+    return tx.job
+
+
+async def _trial(tx: Transaction, key: TrialKey) -> Trial:
+    job = _job(tx, key.job_id)
+    trial = await tx.trial(key.trial_number)
+    if trial is None:
+        why = f"job {key.job_id!r} has no trial {key.trial_number}"
+    elif key.batch_size not in (0, trial.batch_size):
+        why = f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
+    else:
+        return _priced(job, trial)
+    raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
+
+
+def _priced(job: Job, trial: Trial) -> Trial:
+    """The trial with the cost of its newest measurement, which is kept for ended trials alone."""
+    if trial.last is None or trial.cost is not None:
+        return trial
+    verdict = judge(job.spec, job.search.min_cost, trial.last)
+    return replace(trial, cost=verdict.cost, cost_bound=verdict.bound, target_reached=verdict.target_reached)
+
+
+def _checked(job: Job, last: Measurement | None, report: Report, clock: Clock) -> Measurement:
+    faults = [*_number_faults(job, report), *_order_faults(last, report)]
+    if faults:
+        raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
+    return Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, clock())
+
+
+def _number_faults(job: Job, report: Report) -> list[tuple[str, str]]:
+    faults = []
+    for name in ("time_seconds", "energy_joules"):
+        value = getattr(report, name)
+        if not math.isfinite(value) or value < 0:
+            faults.append((name, f"is {value}; report the finite sum since the trial's first epoch, 0 or more"))
+    if math.isinf(report.metric):
+        faults.append(("metric", f"is {report.metric}; report NaN for a metric that has diverged"))
+    if report.epoch < 1:
+        faults.append(("current_epoch", f"is {report.epoch}; count epochs from 1"))
+    if not faults and not math.isfinite(cost(job.spec, report.energy_joules, report.time_seconds)):
+        faults.append(("energy_joules", "makes the cost infinite; report joules"))
+    return faults
+
+
+def _order_faults(last: Measurement | None, report: Report) -> list[tuple[str, str]]:
+    if last is None:
+        return []
+    as_sent = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, last.report_time)
+    if report.epoch == last.epoch and not last.repeats(as_sent):
+        return [("current_epoch", f"{report.epoch} was reported before with other numbers; report every epoch once")]
+    faults = []
+    if report.epoch < last.epoch:
+        faults.append(("current_epoch", f"{report.epoch} comes after {last.epoch}; epochs never go back"))
+    for name in ("time_seconds", "energy_joules"):
+        value, before = getattr(report, name), getattr(last, name)
+        if value < before:
+            faults.append((name, f"{value} is less than the {before} of epoch {last.epoch}; report the sum so far"))
+    return faults

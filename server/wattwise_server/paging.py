@@ -1,0 +1,45 @@
+"""Page sizes and tokens of the list calls."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from wattwise_server.errors import InvalidRequestError, Violation
+
+USUAL_PAGE = 50
+LARGEST_PAGE = 1000
+
+
+def page_size(asked: int) -> int:
+    """How many to return: 0 means 50, more than 1000 means 1000.
+
+    Raises:
+        InvalidRequestError: when negative.
+    """
+    if asked < 0:
+        raise InvalidRequestError(Violation("page_size", f"is {asked}; use 1 to {LARGEST_PAGE}, or 0 for {USUAL_PAGE}"))
+    return min(asked or USUAL_PAGE, LARGEST_PAGE)
+
+
+def token(kind: str, place: int) -> str:
+    """Says where the next page of a kind of list begins."""
+    return base64.urlsafe_b64encode(f"{kind}:{place}".encode()).decode()
+
+
+def place(kind: str, given: str) -> int:
+    """Where a page begins; an empty token begins at 0.
+
+    Raises:
+        InvalidRequestError: when the token was not made by `token` for this kind of list.
+    """
+    if not given:
+        return 0
+    try:
+        named, _, number = base64.b64decode(given, altchars=b"-_", validate=True).decode("ascii").partition(":")
+        if named == kind and number.isdecimal() and int(number) < 2**63:
+            return int(number)
+    except (binascii.Error, ValueError):
+        pass
+    fault = "is not a token of this list; pass next_page_token as it was received, or nothing for the first page"
+    raise InvalidRequestError(Violation("page_token", fault))

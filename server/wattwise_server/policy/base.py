@@ -1,0 +1,90 @@
+"""The protocol of a policy, the choices that it makes and the events that it observes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from wattwise_server.domain import EndReason, JobSpec, Observation, Search, Trial, TrialType
+from wattwise_server.policy.arm import move_floor, record
+from wattwise_server.policy.cost import missed_floor
+from wattwise_server.policy.explorer import with_arm
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The next trial: its type, its batch size, and in a sentence why."""
+
+    type: TrialType
+    batch_size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """There is no next trial: a whole round passed and no batch size converged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """A trial was given to a trainer."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """A trial ran to a decision; it carries its cost and whether it converged."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A trial crashed, was lost or was ended by its trainer; it carries its end reason."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """A lost trial was heard of again; it carries what it was when it was lost."""
+
+    trial: Trial
+
+
+Event = Dispatched | Succeeded | Failed | Revived
+
+
+class Policy(Protocol):
+    """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written."""
+
+    def register(self, spec: JobSpec) -> Search:
+        """The state of a job without trials."""
+
+    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+        """What the trial of this number should be. Changes nothing until it is observed as dispatched."""
+
+    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+        """The state after an event. A revived exploration has its slot back if `exploring` is its number."""
+
+
+def counts_as_failure(reason: EndReason | None) -> bool:
+    """Whether an end speaks against the batch size; a preempted trial says nothing about it."""
+    return reason is not EndReason.PREEMPTED
+
+
+def with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
+    """The search with a succeeded trial among its arm's observations, and the cheapest cost brought up to date."""
+    if trial.cost is None:
+        raise ValueError(f"trial {trial.number} has no cost, so it cannot have succeeded")
+    floor = search.missed_floor
+    seen = Observation(trial.cost, trial.converged)
+    search = with_arm(search, trial.batch_size, lambda arm: record(arm, seen, spec.window_size, floor))
+    if not trial.converged or (search.min_cost is not None and trial.cost >= search.min_cost):
+        return search
+    lower = missed_floor(spec, trial.cost)
+    arms = tuple(move_floor(arm, floor, lower, spec.window_size) for arm in search.arms)
+    return replace(search, arms=arms, min_cost=trial.cost, min_cost_batch_size=trial.batch_size, missed_floor=lower)

@@ -1,0 +1,97 @@
+"""`POLICY_PRUNING_GTS`: pruning rounds first, then the survivors are the arms (NSDI 2023, section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from wattwise_server.domain import EndReason, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.policy import explorer
+from wattwise_server.policy.base import (
+    Choice,
+    Dispatched,
+    Event,
+    Exhausted,
+    Failed,
+    Revived,
+    Succeeded,
+    counts_as_failure,
+    with_success,
+)
+from wattwise_server.policy.gts import Gts
+
+_BANDIT = Gts()
+
+
+class PruningGts:
+    """The paper's policy."""
+
+    def register(self, spec: JobSpec) -> Search:
+        """A search at the default batch size of its first round."""
+        return explorer.first_round(spec)
+
+    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+        """The next step of the walk, a concurrent trial while that is taken, or the bandit's draw."""
+        if search.stage is Stage.MAB:
+            return _BANDIT.next(spec, search, trial_number, rng)
+        size = explorer.next_exploration(search)
+        if size is None:
+            return Exhausted()
+        if search.exploring is not None:
+            return _concurrent(spec, search, size)
+        where = f"pruning round {search.pruning_round + 1} of {spec.num_pruning_rounds}"
+        start = search.round_default
+        way = "starts at" if size == start else f"{'down' if size < start else 'up'} from {start} has come to"
+        return Choice(TrialType.EXPLORATION, size, f"{where}: the walk {way} batch size {size}")
+
+    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+        """Moves the walk on the result of the trial that holds the exploration slot, and on no other."""
+        match event:
+            case Dispatched(trial):
+                taken = trial.type is TrialType.EXPLORATION
+                return replace(search, exploring=trial.number) if taken else search
+            case Revived(trial) if search.stage is Stage.PRUNING:
+                return _revived(search, trial)
+            case Succeeded(trial) if search.stage is Stage.PRUNING:
+                return _succeeded(spec, search, trial)
+            case Failed(trial) if search.stage is Stage.PRUNING:
+                return _failed(spec, search, trial)
+            case _:
+                return _BANDIT.observe(spec, search, event)
+
+
+def _concurrent(spec: JobSpec, search: Search, exploring: int) -> Choice:
+    why = f"trial {search.exploring} explores batch size {exploring} meanwhile"
+    if search.min_cost_batch_size is not None:
+        size = search.min_cost_batch_size
+        return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the cheapest so far; {why}")
+    size = spec.default_batch_size
+    if search.arm(size).pruned:
+        # Handing out a default that is known to fail would never end while nothing else has converged.
+        return Choice(TrialType.CONCURRENT, exploring, f"nothing has converged and the default is pruned; {why}")
+    return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the default; {why}")
+
+
+def _succeeded(spec: JobSpec, search: Search, trial: Trial) -> Search:
+    search = with_success(spec, search, trial)
+    if search.exploring != trial.number or trial.cost is None:
+        return search
+    return explorer.explored(spec, search, trial.batch_size, cost=trial.cost, converged=trial.converged)
+
+
+def _failed(spec: JobSpec, search: Search, trial: Trial) -> Search:
+    if search.exploring != trial.number:
+        return search
+    if not counts_as_failure(trial.end_reason):
+        return replace(search, exploring=None)
+    hopeless = trial.end_reason is EndReason.OUT_OF_MEMORY
+    return explorer.failed(spec, search, trial.batch_size, trial.number, hopeless=hopeless)
+
+
+def _revived(search: Search, trial: Trial) -> Search:
+    explored = trial.type is TrialType.EXPLORATION and trial.pruning_round == search.pruning_round
+    if not explored or search.exploring is not None or explorer.next_exploration(search) != trial.batch_size:
+        return search
+    search = replace(search, exploring=trial.number)
+    return explorer.with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))

@@ -1,0 +1,82 @@
+"""Whether a trial goes on: the stopping rule (NSDI 2023, section 4.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
+from wattwise_server.policy.cost import cost, cost_bound
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A measurement judged. `end_reason` is None when training goes on."""
+
+    cost: float
+    bound: float | None
+    converged: bool
+    target_reached: bool
+    end_reason: EndReason | None
+
+
+def judge(spec: JobSpec, min_cost: float | None, measured: Measurement) -> Verdict:
+    """Weighs one measurement against the target, the cost bound and the last epoch, in that order."""
+    price, bound = cost(spec, measured.energy_joules, measured.time_seconds), cost_bound(spec, min_cost)
+    affordable = bound is None or price <= bound
+    if spec.higher_is_better_metric:
+        reached = measured.metric >= spec.target_metric
+    else:
+        reached = measured.metric <= spec.target_metric
+    if reached and affordable:
+        end = EndReason.TARGET_REACHED
+    elif not affordable:
+        end = EndReason.COST_BOUND
+    elif measured.epoch >= spec.max_epochs:
+        end = EndReason.MAX_EPOCHS
+    else:
+        end = None
+    return Verdict(price, bound, reached and affordable, reached, end)
+
+
+def decision(spec: JobSpec, trial: Trial) -> Decision:
+    """What the trainer of this trial is to be told now; the same again and again once the trial has ended."""
+    if trial.last is None or trial.cost is None:
+        return Decision(trial.status is not TrialStatus.DISPATCHED, False, False, _message(spec, trial))
+    return Decision(
+        stop_train=trial.status is not TrialStatus.DISPATCHED,
+        converged=trial.converged,
+        target_reached=trial.target_reached,
+        message=_message(spec, trial),
+        cost=trial.cost,
+        cost_bound=trial.cost_bound,
+    )
+
+
+def _message(spec: JobSpec, trial: Trial) -> str:
+    if trial.status is TrialStatus.FAILED:
+        return _given_up(trial)
+    if trial.last is None or trial.cost is None:
+        return "go on: nothing has been reported yet"
+    metric, target = f"metric {trial.last.metric:.6g}", f"target {spec.target_metric:.6g}"
+    price = f"cost {trial.cost:.6g} J"
+    bound = "no cost bound yet" if trial.cost_bound is None else f"bound {trial.cost_bound:.6g} J"
+    if spec.beta_knob is None:
+        bound = "early stopping off"
+    epoch = f"epoch {trial.last.epoch} of {spec.max_epochs}"
+    match trial.end_reason:
+        case EndReason.TARGET_REACHED:
+            return f"target reached: {metric}, {target} in {epoch}; {price}, {bound}"
+        case EndReason.COST_BOUND:
+            return f"cost bound exceeded: {price}, {bound} in {epoch}; {metric}, {target}"
+        case EndReason.MAX_EPOCHS:
+            return f"max epochs reached: {epoch}; {metric}, {target}; {price}, {bound}"
+        case _:
+            return f"go on: {metric}, {target} in {epoch}; {price}, {bound}"
+
+
+def _given_up(trial: Trial) -> str:
+    name = f"trial {trial.number} of job {trial.job_id!r}"
+    if trial.end_reason is EndReason.JOB_DELETED:
+        return f"stop: {name} is over because the job was deleted"
+    said = trial.end_reason.value if trial.end_reason else "no reason"
+    return f"stop: {name} was ended by its trainer ({said}); ask GetNextBatchSize for a new trial"

@@ -1,0 +1,93 @@
+"""Gaussian Thompson sampling (NSDI 2023, section 4.3 and algorithm 1).
+
+reward            −cost of a trial, in joules
+n                 number of an arm's observations
+reward precision  1/variance of a single reward, in 1/J²
+prior             N(prior mean, 1/prior precision): the belief before the first observation
+posterior         N(mean, 1/precision): the belief about the arm's mean reward after n observations
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattwise_server.domain import ArmState, JobSpec, Moments
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """Belief about one arm's mean reward: mean in J, both precisions in 1/J²; infinite when there is no doubt left."""
+
+    mean: float
+    precision: float
+    reward_precision: float
+    observations: int
+
+
+def posterior(spec: JobSpec, costs: Moments) -> Posterior:
+    """The conjugate update of a Gaussian mean (Murphy, "Conjugate Bayesian analysis of the Gaussian", 2007, eq. 29-30).
+
+    Without doubt about a single reward (one observation, or equal ones) the posterior is the mean of the rewards.
+    """
+    n, mean_reward = costs.count, -costs.mean
+    if n == 0:
+        return Posterior(spec.mab_prior_mean, spec.mab_prior_precision, 0.0, 0)
+    reward_precision = _reward_precision(spec, costs)
+    precision = spec.mab_prior_precision + n * reward_precision
+    if math.isinf(precision):
+        return Posterior(mean_reward, math.inf, reward_precision, n)
+    prior_share = spec.mab_prior_precision / precision
+    mean = prior_share * spec.mab_prior_mean + (1 - prior_share) * mean_reward
+    return Posterior(mean, precision, reward_precision, n)
+
+
+def _reward_precision(spec: JobSpec, costs: Moments) -> float:
+    if not spec.learn_reward_precision:
+        return spec.reward_precision
+    variance = costs.variance
+    return 1 / variance if variance > np.finfo(float).tiny else math.inf
+
+
+def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:
+    """The randomness of one dispatch: a function of the seed and the trial's number, or entropy."""
+    if spec.mab_seed is None:
+        return np.random.default_rng()
+    return np.random.default_rng([spec.mab_seed % 2**64, trial_number])
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """The arm that was drawn, and the sentence that says why."""
+
+    batch_size: int
+    reason: str
+
+
+def draw(spec: JobSpec, arms: Sequence[ArmState], rng: np.random.Generator) -> Draw:
+    """Draws one of the arms: the unexplored first, then those without information, then by sampling."""
+    unexplored = [arm for arm in arms if arm.num_succeeded < spec.mab_num_explorations]
+    if unexplored:
+        arm = unexplored[rng.integers(len(unexplored))]
+        done = f"{arm.num_succeeded} of {spec.mab_num_explorations} explorations"
+        return Draw(arm.batch_size, f"batch size {arm.batch_size} has {done}; every arm gets them before sampling")
+    beliefs = [posterior(spec, arm.counted) for arm in arms]
+    blank = [arm for arm, belief in zip(arms, beliefs, strict=True) if belief.precision == 0]
+    if blank:
+        size = blank[rng.integers(len(blank))].batch_size
+        return Draw(size, f"nothing is known about batch size {size}, so it is drawn before any other")
+    return _sample(arms, beliefs, rng)
+
+
+def _sample(arms: Sequence[ArmState], beliefs: Sequence[Posterior], rng: np.random.Generator) -> Draw:
+    means = np.array([belief.mean for belief in beliefs])
+    deviations = 1 / np.sqrt(np.array([belief.precision for belief in beliefs]))
+    samples = means + deviations * rng.standard_normal(len(arms))
+    best = int(np.argmax(samples))
+    size = arms[best].batch_size
+    others = f"lowest of {len(arms)} arms" if len(arms) > 1 else "the only arm"
+    told = f"sampled cost {-samples[best]:.6g} J (mean {-means[best]:.6g}, std dev {deviations[best]:.3g})"
+    return Draw(size, f"batch size {size} by Thompson sampling: {told}, {others}")

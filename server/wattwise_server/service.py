@@ -1,0 +1,101 @@
+"""The RPC methods: translate, call, translate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from wattwise import v1
+
+from wattwise_server import convert
+from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.optimizer import Optimizer
+from wattwise_server.paging import page_size, place, token
+from wattwise_server.streams import TrialStream
+
+if TYPE_CHECKING:
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
+    """Called by trainers."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+
+    async def RegisterJob(self, request: v1.RegisterJobRequest, context: Context) -> v1.RegisterJobResponse:
+        """Creates or confirms a job."""
+        job, created = await self._optimizer.register(convert.job_draft(request))
+        return v1.RegisterJobResponse(job=convert.job(job), created=created)
+
+    async def GetNextBatchSize(
+        self, request: v1.GetNextBatchSizeRequest, context: Context
+    ) -> v1.GetNextBatchSizeResponse:
+        """Dispatches a trial."""
+        trial, reason = await self._optimizer.next_trial(request.job_id, request.request_id)
+        return v1.GetNextBatchSizeResponse(trial=convert.trial(trial), reason=reason)
+
+    async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
+        """Takes one epoch's measurement."""
+        decision = await self._optimizer.report(convert.report(request))
+        return v1.ReportResultResponse(decision=convert.decision(decision))
+
+    async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+        self, request_iterator: AsyncIterator[v1.StreamResultsRequest], context: Context
+    ) -> None:
+        """Takes one trial's measurements and pushes its end."""
+        await TrialStream(self._optimizer, context).serve(request_iterator)
+
+    async def Heartbeat(self, request: v1.HeartbeatRequest, context: Context) -> v1.HeartbeatResponse:
+        """Renews a lease."""
+        decision = await self._optimizer.heartbeat(convert.trial_key(request))
+        return v1.HeartbeatResponse(decision=convert.decision(decision))
+
+    async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
+        """Notes that a trainer is gone."""
+        key, reason = convert.trial_key(request), convert.end_reason(request.reason)
+        return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
+
+
+class JobAdminService(v1.JobAdminServicer):
+    """Called by people and tools."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+
+    async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
+        """One job."""
+        return v1.GetJobResponse(job=convert.job(await self._optimizer.job(request.job_id)))
+
+    async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
+        """A page of jobs."""
+        size, after = page_size(request.page_size), place("jobs", request.page_token)
+        found = await self._optimizer.jobs(request.job_id_prefix, after, size + 1)
+        more = token("jobs", found[size - 1][0]) if len(found) > size else ""
+        return v1.ListJobsResponse(jobs=[convert.job(job) for _, job in found[:size]], next_page_token=more)
+
+    async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
+        """A page of a job's trials."""
+        size, after = page_size(request.page_size), place("trials", request.page_token)
+        if request.batch_size < 0:
+            raise InvalidRequestError(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
+        status = convert.status_filter(request.status)
+        found = await self._optimizer.trials(request.job_id, status, request.batch_size or None, after, size + 1)
+        more = token("trials", found[size - 1].number) if len(found) > size else ""
+        return v1.ListTrialsResponse(trials=[convert.trial(trial) for trial in found[:size]], next_page_token=more)
+
+    async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
+        """One trial with its measurements."""
+        trial, measured = await self._optimizer.trial(convert.trial_key(request))
+        return v1.GetTrialResponse(trial=convert.trial(trial), measurements=map(convert.measurement, measured))
+
+    async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
+        """Deletes a job."""
+        job, stopped = await self._optimizer.delete_job(request.job_id)
+        return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped))
+
+    async def WatchJob(self, request: v1.WatchJobRequest, context: Context) -> AsyncIterator[v1.WatchJobResponse]:
+        """A job's state now and after every change."""
+        async for job in self._optimizer.watch_job(request.job_id):
+            yield v1.WatchJobResponse(job=convert.job(job))

@@ -1,0 +1,51 @@
+"""Who wants to know of changes. A subscriber that is slow sees the newest state, not every state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+Topic = tuple[str, int | None]
+"""A job and, for one trial alone, its number."""
+
+
+class Subscription:
+    """Wakes its owner after a change."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wakes the owner, now or at its next `wait`."""
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Returns once something changed since the last return."""
+        await self._changed.wait()
+        self._changed.clear()
+
+
+class Hub:
+    """All subscriptions of one process."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[Topic, set[Subscription]] = {}
+
+    @contextmanager
+    def subscribe(self, topic: Topic) -> Iterator[Subscription]:
+        """A subscription for as long as the block lasts."""
+        subscription = Subscription()
+        self._by_topic.setdefault(topic, set()).add(subscription)
+        try:
+            yield subscription
+        finally:
+            others = self._by_topic[topic]
+            others.discard(subscription)
+            if not others:
+                del self._by_topic[topic]
+
+    def publish(self, topic: Topic) -> None:
+        """Wakes the topic's subscribers."""
+        for subscription in self._by_topic.get(topic, ()):
+            subscription.notify()

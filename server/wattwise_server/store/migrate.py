@@ -1,0 +1,47 @@
+"""The schema's versions: numbered .sql files, applied forward in one transaction; `PRAGMA user_version` counts them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from importlib.resources import files
+
+from wattwise_server.errors import StartError
+
+
+def migrations() -> dict[int, str]:
+    """Each version's SQL, by ascending version."""
+    folder = files("wattwise_server.store") / "migrations"
+    found = {int(match[1]): f.read_text("utf-8") for f in folder.iterdir() if (match := re.match(r"(\d+)_", f.name))}
+    return dict(sorted(found.items()))
+
+
+def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | None = None) -> None:
+    """Brings a database forward to the newest version, wholly or not at all.
+
+    Args:
+        connection: An open connection in autocommit mode.
+        path: The file's name, for messages.
+        steps: The migrations; those of this program if not given.
+
+    Raises:
+        StartError: when the file is newer than the program, or is no database of this program; it is left as it was.
+    """
+    steps = migrations() if steps is None else steps
+    newest, current = max(steps), connection.execute("PRAGMA user_version").fetchone()[0]
+    if current > newest:
+        raise StartError(
+            f"{path} has schema version {current}, but this program knows versions up to {newest}: "
+            "run a newer Wattwise, or name another file with --database"
+        )
+    if current == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise StartError(f"{path} is a database of another program: name another file with --database")
+    todo = "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
+    if not todo:
+        return
+    try:
+        connection.executescript(f"BEGIN IMMEDIATE;\n{todo}COMMIT;")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

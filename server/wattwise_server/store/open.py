@@ -1,0 +1,96 @@
+"""From a database's URL to a store, and back to nothing open."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import aiosqlite
+from filelock import FileLock, Timeout
+
+from wattwise_server.clock import Clock
+from wattwise_server.errors import StartError
+from wattwise_server.store.migrate import migrate
+from wattwise_server.store.queries import Queries
+from wattwise_server.store.sqlite import SqliteStore
+from wattwise_server.store.writer import Writer
+
+_SCHEME = "sqlite:///"
+_PRAGMAS = ("busy_timeout = 10000", "foreign_keys = ON", "synchronous = FULL")
+
+
+def database_path(url: str) -> Path:
+    """The file that a URL names.
+
+    Raises:
+        StartError: when the URL names no file.
+    """
+    if not url.startswith(_SCHEME) or url == _SCHEME or ":memory:" in url:
+        raise StartError(
+            f"{url!r} names no database file: write sqlite:///wattwise.db for a file in the current folder "
+            "or sqlite:////var/lib/wattwise/wattwise.db for one anywhere"
+        )
+    return Path(url.removeprefix(_SCHEME)).resolve()
+
+
+@asynccontextmanager
+async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
+    """The store of a database, created or migrated first; everything is closed when the block is left.
+
+    Raises:
+        StartError: when the file is another server's, is no database of this program, or cannot be opened.
+    """
+    path = database_path(url)
+    with _owned(path):
+        _prepare(path)
+        async with _connection(path, "rw") as write, _connection(path, "ro") as read:
+            read.row_factory = sqlite3.Row
+            rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
+            store = SqliteStore(Writer(write), Queries(read), clock, int(rows[0][0]))
+            try:
+                await store.load_running()
+                yield store
+            finally:
+                await store.close()
+
+
+@contextmanager
+def _owned(path: Path) -> Iterator[None]:
+    lock = FileLock(f"{path}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise StartError(
+            f"another server uses {path}: stop it, or name another file with --database (the lock is {path}.lock)"
+        ) from None
+    except OSError as error:
+        raise StartError(
+            f"cannot write beside {path}: {error.strerror}; does the folder exist, may you write it?"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _prepare(path: Path) -> None:
+    """Creates or migrates the file. WAL lets readers go on while the writer commits; it stays with the file."""
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA busy_timeout = 10000")
+            migrate(connection, str(path))
+            connection.execute("PRAGMA journal_mode = WAL")
+    except sqlite3.Error as error:
+        raise StartError(f"cannot use {path} as a database: {error}; name another file with --database") from error
+
+
+@asynccontextmanager
+async def _connection(path: Path, mode: str) -> AsyncIterator[aiosqlite.Connection]:
+    uri = f"file:{quote(str(path))}?mode={mode}"
+    async with aiosqlite.connect(uri, uri=True, isolation_level=None) as connection:
+        for pragma in _PRAGMAS:
+            await connection.execute_fetchall(f"PRAGMA {pragma}")
+        yield connection

@@ -1,0 +1,122 @@
+"""All reading of the file, on a connection of its own that cannot write."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+
+import aiosqlite
+
+from wattwise_server.domain import ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
+
+# The newest measurement of a running trial stands in `measurements` alone.
+_TRIALS = """
+    SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.request_id,
+           t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
+           coalesce(t.last_epoch, m.epoch) AS last_epoch,
+           coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
+           coalesce(t.last_energy_joules, m.energy_joules) AS last_energy_joules,
+           coalesce(t.last_metric, m.metric) AS last_metric,
+           coalesce(t.last_report_time, m.report_time) AS last_report_time
+    FROM trials t LEFT JOIN measurements m
+      ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
+     AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
+"""
+_ARMS = "SELECT * FROM arms WHERE job_key = ? ORDER BY batch_size"
+_OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL"
+_HELD = f"SELECT cost {_OBSERVATIONS} AND NOT converged AND cost < coalesce(?, 9e999) ORDER BY observation"
+_WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
+
+
+class Queries:
+    """What can be asked of the file."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        """Reads through a connection whose row factory is `sqlite3.Row`."""
+        self._connection = connection
+
+    async def job(self, job_id: str) -> tuple[int, Job] | None:
+        """A job with its key."""
+        found = await self._all("SELECT * FROM jobs WHERE job_id = ?", job_id)
+        return (found[0]["job_key"], await self._job(found[0])) if found else None
+
+    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
+        """Jobs by key, with their keys."""
+        condition = "job_key > ? AND substr(job_id, 1, ?) = ?"
+        sql = f"SELECT * FROM jobs WHERE {condition} ORDER BY job_key LIMIT ?"  # noqa: S608 - no outside text
+        found = await self._all(sql, after, len(prefix), prefix, limit)
+        return [(row["job_key"], await self._job(row)) for row in found]
+
+    async def jobs_with_running_trials(self) -> Sequence[str]:
+        """Their ids."""
+        keys = "SELECT DISTINCT job_key FROM trials WHERE status = 'DISPATCHED'"
+        found = await self._all(f"SELECT job_id FROM jobs WHERE job_key IN ({keys})")  # noqa: S608 - no outside text
+        return [row["job_id"] for row in found]
+
+    async def running(self, job_id: str, key: int) -> Sequence[Trial]:
+        """A job's dispatched trials by number."""
+        sql = f"{_TRIALS} WHERE t.job_key = ? AND t.status = 'DISPATCHED' ORDER BY t.trial_number"
+        return [read_trial(row, job_id) for row in await self._all(sql, key)]
+
+    async def trial(self, job_id: str, key: int, number: int) -> Trial | None:
+        """One trial."""
+        found = await self._all(f"{_TRIALS} WHERE t.job_key = ? AND t.trial_number = ?", key, number)
+        return read_trial(found[0], job_id) if found else None
+
+    async def trial_of_request(self, job_id: str, key: int, request_id: str) -> Trial | None:
+        """The trial that a request dispatched."""
+        found = await self._all(f"{_TRIALS} WHERE t.job_key = ? AND t.request_id = ?", key, request_id)
+        return read_trial(found[0], job_id) if found else None
+
+    async def trials(
+        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
+    ) -> Sequence[Trial]:
+        """Trials by number."""
+        conditions = ["t.job_key = (SELECT job_key FROM jobs WHERE job_id = ?)", "t.trial_number > ?"]
+        parameters: list[object] = [job_id, after]
+        if status is not None:
+            conditions.append("t.status = ?")
+            parameters.append(status.value)
+        if batch_size is not None:
+            conditions.append("t.batch_size = ?")
+            parameters.append(batch_size)
+        sql = f"{_TRIALS} WHERE {' AND '.join(conditions)} ORDER BY t.trial_number LIMIT ?"
+        return [read_trial(row, job_id) for row in await self._all(sql, *parameters, limit)]
+
+    async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
+        """A trial's measurements by epoch."""
+        sql = """SELECT m.* FROM measurements m JOIN jobs USING (job_key)
+                 WHERE job_id = ? AND trial_number = ? ORDER BY epoch"""
+        return [read_measurement(row) for row in await self._all(sql, job_id, trial_number)]
+
+    async def was_running_when_deleted(self, key: TrialKey) -> bool:
+        """Whether this trial was running when its job was deleted."""
+        sql = "SELECT 1 FROM deleted_trials WHERE job_id = ? AND trial_number = ? AND ? IN (0, batch_size)"
+        return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
+
+    async def _job(self, row: Row) -> Job:
+        arms = [read_arm(arm) for arm in await self._all(_ARMS, row["job_key"])]
+        return read_job(row, tuple([await self._with_history(row, arm) for arm in arms]))
+
+    async def _with_history(self, job: Row, arm: ArmState) -> ArmState:
+        """The arm with what is not in its row because it stands in the trials."""
+        if not arm.num_succeeded:
+            return arm
+        if job["window_size"]:
+            newest = await self._all(_WINDOW, job["job_key"], arm.batch_size, job["window_size"])
+            seen = tuple(Observation(row["cost"], bool(row["converged"])) for row in reversed(newest))
+            return replace(arm, window=seen)
+        if arm.num_succeeded == arm.reached.count:
+            return arm
+        held = await self._all(_HELD, job["job_key"], arm.batch_size, job["missed_floor"])
+        return replace(arm, held=tuple(row["cost"] for row in held))
+
+    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
+        try:
+            return list(await self._connection.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
+        except (sqlite3.Error, ValueError) as error:
+            # ValueError is aiosqlite's word for a connection that is gone.
+            raise StorageUnavailableError(f"the database could not be read ({error}); retry") from error

@@ -1,0 +1,272 @@
+"""Between rows and the domain: the only file that knows the columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from wattwise_server.domain import (
+    ArmState,
+    EndReason,
+    GpuConfig,
+    Job,
+    JobSpec,
+    Measurement,
+    Moments,
+    PolicyName,
+    Search,
+    Stage,
+    Trial,
+    TrialStatus,
+    TrialType,
+)
+from wattwise_server.store.writer import Statement
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+Row = Mapping[str, Any]
+"""A row by column name."""
+
+
+def to_micros(time: datetime) -> int:
+    """Microseconds since 1970, exactly."""
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    """The time of `to_micros`."""
+    return _EPOCH + micros * _MICROSECOND
+
+
+def _upsert(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
+    everything = (*keys, *columns)
+    values = ", ".join("?" * len(everything))
+    changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
+    return (
+        f"INSERT INTO {table} ({', '.join(everything)}) VALUES ({values}) "  # noqa: S608 - names of this file alone
+        f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
+    )
+
+
+_SPEC = (
+    "default_batch_size",
+    "eta_knob",
+    "beta_knob",
+    "target_metric",
+    "higher_is_better_metric",
+    "max_epochs",
+    "num_pruning_rounds",
+    "window_size",
+    "mab_prior_mean",
+    "mab_prior_precision",
+    "mab_num_explorations",
+    "mab_seed",
+    "learn_reward_precision",
+    "reward_precision",
+    "trial_lease_seconds",
+)
+_GPU = ("max_power_watts", "number_of_gpus", "gpu_model")
+_JOB_ONCE = ("job_id", "job_id_prefix", *_SPEC, *_GPU, "policy", "create_time")
+_JOB_STATE = (
+    "stage",
+    "pruning_round",
+    "round_default",
+    "exploring",
+    "min_cost",
+    "min_cost_batch_size",
+    "missed_floor",
+    "num_trials",
+    "num_observations",
+)
+_MOMENTS = ("count", "mean", "deviation")
+_SUMS = ("reached", "missed", "counted")
+_ARM = (
+    "pruned",
+    "round_cost",
+    "failures",
+    "last_failure",
+    "num_succeeded",
+    *(f"{name}_{part}" for name in _SUMS for part in _MOMENTS),
+)
+_TRIAL = (
+    "batch_size",
+    "type",
+    "pruning_round",
+    "status",
+    "end_reason",
+    "request_id",
+    "start_time",
+    "end_time",
+    "cost",
+    "cost_bound",
+    "converged",
+    "target_reached",
+    "observation",
+    "last_epoch",
+    "last_time_seconds",
+    "last_energy_joules",
+    "last_metric",
+    "last_report_time",
+)
+_MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
+
+_INSERT_JOB = (
+    f"INSERT INTO jobs (job_key, {', '.join((*_JOB_ONCE, *_JOB_STATE))}) "  # noqa: S608 - names of this file alone
+    f"VALUES ({', '.join('?' * (1 + len(_JOB_ONCE) + len(_JOB_STATE)))})"
+)
+_UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{column} = ?' for column in _JOB_STATE)} WHERE job_key = ?"  # noqa: S608
+_SAVE_ARM = _upsert("arms", ("job_key", "batch_size"), _ARM)
+_SAVE_TRIAL = _upsert("trials", ("job_key", "trial_number"), _TRIAL)
+_ADD_MEASUREMENT = f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES ({', '.join('?' * len(_MEASUREMENT))})"  # noqa: S608
+
+
+def insert_job(key: int, job: Job) -> list[Statement]:
+    """Creates a job with its arms."""
+    spec = job.spec
+    once = (
+        spec.job_id,
+        spec.job_id_prefix,
+        *(getattr(spec, name) for name in _SPEC),
+        *(getattr(spec.gpu, name) for name in _GPU),
+        spec.policy.value,
+        to_micros(job.create_time),
+    )
+    return [Statement(0, _INSERT_JOB, (key, *once, *_job_state(job))), *save_arms(key, job.search.arms)]
+
+
+def update_job(key: int, job: Job) -> Statement:
+    """Saves what changes in a job, but for its arms."""
+    return Statement(1, _UPDATE_JOB, (*_job_state(job), key))
+
+
+def _job_state(job: Job) -> tuple[object, ...]:
+    search = job.search
+    return (
+        search.stage.value,
+        search.pruning_round,
+        search.round_default,
+        search.exploring,
+        search.min_cost,
+        search.min_cost_batch_size,
+        search.missed_floor,
+        job.num_trials,
+        job.num_observations,
+    )
+
+
+def save_arms(key: int, arms: Sequence[ArmState]) -> list[Statement]:
+    """Saves arms, but for what is derived from the trials."""
+    return [Statement(2, _SAVE_ARM, (key, arm.batch_size, *_arm(arm))) for arm in arms]
+
+
+def _arm(arm: ArmState) -> tuple[object, ...]:
+    sums = (getattr(getattr(arm, name), part) for name in _SUMS for part in _MOMENTS)
+    return (arm.pruned, arm.round_cost, arm.failures, arm.last_failure, arm.num_succeeded, *sums)
+
+
+def save_trial(key: int, trial: Trial) -> Statement:
+    """Creates or saves a trial; its newest measurement only once it has ended."""
+    last = (None,) * 5 if trial.last is None or trial.running else _measurement(trial.last)
+    values = (
+        trial.batch_size,
+        trial.type.value,
+        trial.pruning_round,
+        trial.status.value,
+        trial.end_reason.value if trial.end_reason else None,
+        trial.request_id,
+        to_micros(trial.start_time),
+        to_micros(trial.end_time) if trial.end_time else None,
+        trial.cost,
+        trial.cost_bound,
+        trial.converged,
+        trial.target_reached,
+        trial.observation,
+        *last,
+    )
+    return Statement(3, _SAVE_TRIAL, (key, trial.number, *values))
+
+
+def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
+    """Keeps one measurement."""
+    return Statement(4, _ADD_MEASUREMENT, (key, trial_number, *_measurement(measured)))
+
+
+def _measurement(measured: Measurement) -> tuple[object, ...]:
+    time = to_micros(measured.report_time)
+    return (measured.epoch, measured.time_seconds, measured.energy_joules, measured.metric, time)
+
+
+def read_job(row: Row, arms: tuple[ArmState, ...]) -> Job:
+    """A row of jobs with its arms."""
+    spec = JobSpec(
+        job_id=row["job_id"],
+        job_id_prefix=row["job_id_prefix"],
+        batch_sizes=tuple(arm.batch_size for arm in arms),
+        gpu=GpuConfig(*(row[name] for name in _GPU)),
+        policy=PolicyName(row["policy"]),
+        disable_early_stopping=row["beta_knob"] is None,
+        **{name: _typed(name, row[name]) for name in _SPEC},
+    )
+    search = Search(
+        stage=Stage(row["stage"]),
+        arms=arms,
+        **{name: row[name] for name in _JOB_STATE if name not in ("stage", "num_trials", "num_observations")},
+    )
+    return Job(spec, search, from_micros(row["create_time"]), row["num_trials"], row["num_observations"])
+
+
+def _typed(name: str, value: Any) -> Any:
+    return bool(value) if name in ("higher_is_better_metric", "learn_reward_precision") else value
+
+
+def read_arm(row: Row) -> ArmState:
+    """A row of arms, without what is derived from the trials."""
+    reached, missed, counted = (Moments(*(row[f"{name}_{part}"] for part in _MOMENTS)) for name in _SUMS)
+    return ArmState(
+        batch_size=row["batch_size"],
+        pruned=bool(row["pruned"]),
+        round_cost=row["round_cost"],
+        failures=row["failures"],
+        last_failure=row["last_failure"],
+        num_succeeded=row["num_succeeded"],
+        reached=reached,
+        missed=missed,
+        counted=counted,
+    )
+
+
+def read_trial(row: Row, job_id: str) -> Trial:
+    """A row of trials joined with the newest measurement of a running one (columns `last_…`)."""
+    return Trial(
+        job_id=job_id,
+        number=row["trial_number"],
+        batch_size=row["batch_size"],
+        type=TrialType(row["type"]),
+        pruning_round=row["pruning_round"],
+        start_time=from_micros(row["start_time"]),
+        request_id=row["request_id"],
+        status=TrialStatus(row["status"]),
+        end_reason=EndReason(row["end_reason"]) if row["end_reason"] else None,
+        end_time=None if row["end_time"] is None else from_micros(row["end_time"]),
+        last=None if row["last_epoch"] is None else read_measurement(row, "last_"),
+        cost=row["cost"],
+        cost_bound=row["cost_bound"],
+        converged=bool(row["converged"]),
+        target_reached=bool(row["target_reached"]),
+        observation=row["observation"],
+    )
+
+
+def read_measurement(row: Row, prefix: str = "") -> Measurement:
+    """A row of measurements, or the columns `last_…` of a trial."""
+    metric = row[f"{prefix}metric"]
+    return Measurement(
+        epoch=row[f"{prefix}epoch"],
+        time_seconds=row[f"{prefix}time_seconds"],
+        energy_joules=row[f"{prefix}energy_joules"],
+        metric=math.nan if metric is None else metric,
+        report_time=from_micros(row[f"{prefix}report_time"]),
+    )

@@ -1,0 +1,301 @@
+"""The storage contract on one SQLite file with one owner.
+
+The owner remembers: jobs in use, with their running trials, live in memory as they will be once all that was submitted
+is durable. A transaction reads and changes that memory under the job's lock, hands its statements to the writer, lets
+go of the lock and only then waits for the commit, so that the next transaction of the job can share it. When a commit
+fails, all memory is dropped and read anew, and every transaction that rested on it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import count
+
+from wattwise_server.clock import Clock
+from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store import rows
+from wattwise_server.store.hub import Hub, Subscription, Topic
+from wattwise_server.store.queries import Queries
+from wattwise_server.store.writer import Statement, Writer
+
+REMEMBERED_JOBS = 4096
+"""Jobs kept in memory beyond those with running trials."""
+
+_RETRY = timedelta(seconds=1)
+_DELETE_JOB = "DELETE FROM jobs WHERE job_key = ?"
+_REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_trials VALUES (?, ?, ?, ?)"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One job in memory."""
+
+    losses: int
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    loaded: bool = False
+    key: int = 0
+    job: Job | None = None
+    running: dict[int, Trial] = field(default_factory=dict)
+    submitted: asyncio.Future[None] | None = None
+    users: int = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing would be lost by forgetting it."""
+        durable = self.submitted is None or self.submitted.done()
+        return not self.users and not self.running and durable
+
+    async def durable(self) -> None:
+        """Returns once all that was submitted for the job is durable."""
+        if self.submitted is None:
+            return
+        if self.submitted.done():
+            self.submitted.result()
+        else:
+            await asyncio.shield(self.submitted)
+
+
+class SqliteTransaction:
+    """A job's memory with the changes of one block, not yet part of it."""
+
+    def __init__(self, job_id: str, entry: _Entry, queries: Queries, clock: Clock, keys: Iterator[int]) -> None:
+        self._job_id = job_id
+        self._entry = entry
+        self._queries = queries
+        self._clock = clock
+        self._keys = keys
+        self.key = entry.key
+        self._changed: dict[int, Trial] = {}
+        self.job = entry.job
+        self.deleted = False
+        self.leased: dict[int, Trial] = {}
+        self.statements: list[Statement] = []
+        self.topics: set[Topic] = set()
+
+    def save_job(self, job: Job) -> None:
+        """Creates the job, or saves what changed."""
+        if self.job is None:
+            self.key = next(self._keys)
+            self.statements += rows.insert_job(self.key, job)
+        else:
+            before = self.job.search.arms
+            changed = [new for new, old in zip(job.search.arms, before, strict=True) if new is not old]
+            self.statements += [rows.update_job(self.key, job), *rows.save_arms(self.key, changed)]
+        self.job = job
+        self.topics.add((self._job_id, None))
+
+    def delete_job(self) -> Sequence[Trial]:
+        """Deletes the job; returns and remembers the trials that were running."""
+        now, running = rows.to_micros(self._clock()), self.running()
+        for trial in running:
+            values = (trial.job_id, trial.number, trial.batch_size, now)
+            self.statements.append(Statement(None, _REMEMBER_DELETED, values))
+            self.topics.add((self._job_id, trial.number))
+        self.statements.append(Statement(None, _DELETE_JOB, (self.key,)))
+        self.topics.add((self._job_id, None))
+        self.job, self.deleted = None, True
+        return running
+
+    def running(self) -> Sequence[Trial]:
+        """The dispatched trials by number."""
+        latest = self._entry.running | self._changed | self.leased
+        return [trial for _, trial in sorted(latest.items()) if trial.running]
+
+    async def trial(self, number: int) -> Trial | None:
+        """The trial of this number."""
+        for known in (self.leased, self._changed, self._entry.running):
+            if number in known:
+                return known[number]
+        if self.job is None or not 0 < number <= self.job.num_trials:
+            return None
+        await self._entry.durable()
+        return await self._queries.trial(self._job_id, self.key, number)
+
+    async def trial_of_request(self, request_id: str) -> Trial | None:
+        """The trial that this request dispatched."""
+        for trial in self._entry.running.values():
+            if trial.request_id == request_id:
+                return trial
+        if self.job is None or not self.job.num_trials:
+            return None
+        await self._entry.durable()
+        return await self._queries.trial_of_request(self._job_id, self.key, request_id)
+
+    def save_trial(self, trial: Trial) -> None:
+        """Creates the trial, or saves what changed."""
+        self.statements.append(rows.save_trial(self.key, trial))
+        self._changed[trial.number] = trial
+        self.leased.pop(trial.number, None)
+        self.topics.add((self._job_id, trial.number))
+
+    def add_measurement(self, trial: Trial) -> None:
+        """Keeps `trial.last`."""
+        if trial.last is not None:
+            self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
+        self.renew_lease(trial)
+
+    def renew_lease(self, trial: Trial) -> None:
+        """Keeps the trial's lease, in memory alone."""
+        self.leased[trial.number] = trial
+
+    def apply(self) -> Sequence[Trial]:
+        """Makes the changes part of the memory; returns the trials that started to run."""
+        entry = self._entry
+        if self.deleted:
+            entry.job, entry.key, entry.running = None, 0, {}
+            return ()
+        if self.job is not None:
+            entry.job, entry.key = self.job, self.key
+        started = [t for n, t in self._changed.items() if t.running and n not in entry.running]
+        for number, trial in (self._changed | self.leased).items():
+            if trial.running:
+                entry.running[number] = trial
+            else:
+                entry.running.pop(number, None)
+        return started
+
+
+class SqliteStore:
+    """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
+
+    def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int) -> None:
+        self._writer = writer
+        self._queries = queries
+        self._clock = clock
+        self._keys = count(next_key)
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._leases: list[tuple[datetime, str, int]] = []
+        self._losses = writer.losses
+        self._hub = Hub()
+
+    @asynccontextmanager
+    async def transaction(self, job_id: str) -> AsyncIterator[SqliteTransaction]:
+        """The one way to read and change a job."""
+        entry = self._entry(job_id)
+        entry.users += 1
+        try:
+            async with entry.lock:
+                await self._load(job_id, entry)
+                tx = SqliteTransaction(job_id, entry, self._queries, self._clock, self._keys)
+                yield tx
+                self._submit(entry, tx)
+            await entry.durable()
+        finally:
+            entry.users -= 1
+
+    def _submit(self, entry: _Entry, tx: SqliteTransaction) -> None:
+        if entry.losses != self._writer.losses:
+            raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
+        for trial in tx.apply():
+            self._watch_lease(trial)
+        if tx.statements:
+            entry.submitted = self._writer.submit(tx.statements, lambda: self._publish(tx.topics))
+
+    def _publish(self, topics: set[Topic]) -> None:
+        for topic in topics:
+            self._hub.publish(topic)
+
+    def _entry(self, job_id: str) -> _Entry:
+        if self._losses != self._writer.losses:
+            self._losses = self._writer.losses
+            self._entries.clear()
+        entry = self._entries.get(job_id)
+        if entry is None:
+            entry = self._entries[job_id] = _Entry(self._losses)
+            self._forget()
+        self._entries.move_to_end(job_id)
+        return entry
+
+    def _forget(self) -> None:
+        # A few at a time: however many jobs run, a call pays for no more than these.
+        for _ in range(min(4, len(self._entries) - REMEMBERED_JOBS)):
+            job_id, entry = next(iter(self._entries.items()))
+            if entry.idle:
+                del self._entries[job_id]
+            else:
+                self._entries.move_to_end(job_id)
+
+    async def _load(self, job_id: str, entry: _Entry) -> None:
+        if entry.loaded:
+            return
+        found = await self._queries.job(job_id)
+        if found is not None:
+            entry.key, entry.job = found
+            lease = _lease(self._clock(), entry.job)
+            running = await self._queries.running(job_id, entry.key)
+            entry.running = {trial.number: replace(trial, lease_expire_time=lease) for trial in running}
+            for trial in entry.running.values():
+                self._watch_lease(trial)
+        entry.loaded = True
+
+    def _watch_lease(self, trial: Trial) -> None:
+        if trial.lease_expire_time is not None:
+            heapq.heappush(self._leases, (trial.lease_expire_time, trial.job_id, trial.number))
+
+    def lapsed(self, now: datetime) -> Sequence[TrialKey]:
+        """Running trials whose lease has run out by now."""
+        found, again = [], []
+        while self._leases and self._leases[0][0] <= now:
+            _, job_id, number = heapq.heappop(self._leases)
+            entry = self._entries.get(job_id)
+            trial = entry.running.get(number) if entry else None
+            if entry is None or (trial and (trial.lease_expire_time or now) <= now):
+                found.append(TrialKey(job_id, 0, number))
+                again.append((now + _RETRY, job_id, number))
+            elif trial:
+                self._watch_lease(trial)
+        # Whoever gives these trials up may be refused by the storage; they come up again until they are.
+        for lapse in again:
+            heapq.heappush(self._leases, lapse)
+        return found
+
+    async def load_running(self) -> None:
+        """Gives every running trial in the file a whole lease; called once, at the start."""
+        for job_id in await self._queries.jobs_with_running_trials():
+            async with self.transaction(job_id):
+                pass
+
+    async def was_running_when_deleted(self, key: TrialKey) -> bool:
+        """Whether this trial was running when its job was deleted."""
+        return await self._queries.was_running_when_deleted(key)
+
+    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
+        """Jobs by place."""
+        return await self._queries.jobs(prefix, after, limit)
+
+    async def trials(
+        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
+    ) -> Sequence[Trial]:
+        """Trials by number."""
+        found = await self._queries.trials(job_id, status, batch_size, after, limit)
+        entry = self._entries.get(job_id)
+        leased = entry.running if entry else {}
+        return [self._with_lease(trial, leased.get(trial.number)) for trial in found]
+
+    @staticmethod
+    def _with_lease(trial: Trial, live: Trial | None) -> Trial:
+        return replace(trial, lease_expire_time=live.lease_expire_time) if live and trial.running else trial
+
+    async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
+        """Measurements by epoch."""
+        return await self._queries.measurements(job_id, trial_number)
+
+    def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
+        """Tells of changes."""
+        return self._hub.subscribe((job_id, trial_number))
+
+    async def close(self) -> None:
+        """Waits for what is being written."""
+        await self._writer.close()
+
+
+def _lease(now: datetime, job: Job) -> datetime | None:
+    seconds = job.spec.trial_lease_seconds
+    return now + timedelta(seconds=seconds) if seconds else None

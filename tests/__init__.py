@@ -1,0 +1,1 @@
+"""Facts about Wattwise. The folders mirror the packages; `scenarios/` holds behaviour tables."""

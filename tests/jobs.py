@@ -1,0 +1,76 @@
+"""Jobs and measurements for tests, with numbers that can be checked in the head.
+
+The cost is the energy alone (eta is 1) unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from wattwise import v1
+
+GPU = v1.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="Test GPU")
+_ids = itertools.count()
+
+
+def job_spec(**given: Any) -> v1.JobSpec:
+    """A job with an id of its own, batch sizes 8, 16, 32, 64 and default 16."""
+    usual: dict[str, Any] = {
+        "job_id_prefix": "test",
+        "job_id": f"test-{next(_ids)}",
+        "batch_sizes": [8, 16, 32, 64],
+        "default_batch_size": 16,
+        "eta_knob": 1.0,
+        "target_metric": 0.9,
+        "max_epochs": 10,
+        "mab_seed": 1,
+        "gpu": GPU,
+    }
+    return v1.JobSpec(**(usual | given))
+
+
+def result(trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0) -> v1.TrainingResult:
+    """A measurement whose cost is `cost` when eta is 1."""
+    return v1.TrainingResult(
+        trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch
+    )
+
+
+class Trainer:
+    """One job, driven through a stub as a trainer would."""
+
+    def __init__(self, stub: v1.BatchSizeOptimizerStub, **given: Any) -> None:
+        self.stub = stub
+        self.spec = job_spec(**given)
+        self.job_id = self.spec.job_id
+        stub.RegisterJob(v1.RegisterJobRequest(job=self.spec))
+
+    def next(self, request_id: str = "") -> v1.Trial:
+        """Asks for a trial."""
+        request = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id)
+        return self.stub.GetNextBatchSize(request).trial
+
+    def report(
+        self, trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0
+    ) -> v1.Decision:
+        """Reports an epoch."""
+        request = v1.ReportResultRequest(result=result(trial, cost, metric, epoch, time))
+        return self.stub.ReportResult(request).decision
+
+    def heartbeat(self, trial: v1.Trial) -> v1.Decision:
+        """Renews the lease."""
+        return self.stub.Heartbeat(v1.HeartbeatRequest(trial=trial.id)).decision
+
+    def end(self, trial: v1.Trial, reason: v1.EndReason.ValueType) -> v1.Trial:
+        """Ends a trial."""
+        return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=reason)).trial
+
+    def run(self, cost: float, *, converges: bool = True) -> v1.Trial:
+        """A whole trial: converges at once, or reaches its last epoch in vain."""
+        trial = self.next()
+        if converges:
+            self.report(trial, cost)
+        else:
+            self.report(trial, cost, metric=0.1, epoch=self.spec.max_epochs)
+        return trial

@@ -1,0 +1,87 @@
+"""The real `wattwise serve` in a process of its own, to be stopped, killed and started again on the same file."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+from wattwise import v1
+
+CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconnect_backoff_ms", 50))
+
+
+class LiveServer:
+    """One server process after another, on one database file and one port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.database = folder / "wattwise.db"
+        self.log = folder / "server.log"
+        self.address = "127.0.0.1:0"
+        self._process: subprocess.Popen[str] | None = None
+        self._channel: grpc.Channel | None = None
+
+    def start(self, *arguments: str) -> str:
+        """Starts a process and returns the address that it printed."""
+        command = [sys.executable, "-m", "wattwise_server", "--address", self.address]
+        command += ["--database", f"sqlite:///{self.database}", *arguments]
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        found = re.fullmatch(r"wattwise listens on (\S+)\n", line)
+        assert found, f"instead of its address the server printed {line!r}: {self.log.read_text()}"
+        self.address = found[1]
+        return self.address
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        """The process that runs, or ran last."""
+        assert self._process is not None, "start it first"
+        return self._process
+
+    def stop(self) -> int:
+        """Asks it to finish; returns its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def kill(self) -> int:
+        """Ends it as a power cut would; returns its exit status."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        return self._reap()
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            if self._process.poll() is None:
+                self.kill()
+            self._reap()
+
+    def _reap(self) -> int:
+        status = self.process.wait(timeout=30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+    @property
+    def channel(self) -> grpc.Channel:
+        """A channel to it, that reconnects quickly."""
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(self.address, CHANNEL_OPTIONS)
+        return self._channel
+
+    @property
+    def trainer(self) -> v1.BatchSizeOptimizerStub:
+        """The stub that trainers use."""
+        return v1.BatchSizeOptimizerStub(self.channel)
+
+    @property
+    def admin(self) -> v1.JobAdminStub:
+        """The stub that people use."""
+        return v1.JobAdminStub(self.channel)
