@@ -1,1 +1,107 @@
-"""Wattwise: which batch size trains a recurring deep-learning job most cheaply."""
+"""Wattwise: which batch size trains a recurring deep-learning job most cheaply.
+
+    from wattwise import BatchSizeOptimizer, JobSpec
+
+    spec = JobSpec(job_id_prefix="mnist", job_id="mnist-nightly", batch_sizes=[64, 128, 256], default_batch_size=128)
+    bso = BatchSizeOptimizer("localhost:50051", spec)
+    batch_size = bso.get_batch_size()
+    bso.on_train_begin()
+    for epoch in range(100):
+        ...  # train an epoch, then evaluate it
+        bso.on_evaluate(metric)
+        if bso.training_finished:
+            break
+
+Every public name is loaded when it is first used, so that the import itself costs next to nothing.
+"""
+
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wattwise.callback import BatchSizeOptimizer
+    from wattwise.client import Client
+    from wattwise.errors import (
+        DeadlineError,
+        InvalidJobSpecError,
+        InvalidRequestError,
+        InvalidResultError,
+        JobDiffersError,
+        JobNotFoundError,
+        MonitorError,
+        NoBatchSizeConvergedError,
+        OperationOrderError,
+        PermissionDeniedError,
+        ResourceExhaustedError,
+        ServerError,
+        ServerUnavailableError,
+        TrainFailError,
+        TrialNotFoundError,
+        UnauthenticatedError,
+        UnsupportedCallError,
+        Violation,
+        WattwiseError,
+    )
+    from wattwise.monitor import EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
+    from wattwise.spec import GpuConfig, JobSpec
+
+    __version__: str
+
+__all__ = [
+    "BatchSizeOptimizer",
+    "Client",
+    "DeadlineError",
+    "EstimateMonitor",
+    "GpuConfig",
+    "InvalidJobSpecError",
+    "InvalidRequestError",
+    "InvalidResultError",
+    "JobDiffersError",
+    "JobNotFoundError",
+    "JobSpec",
+    "Monitor",
+    "MonitorError",
+    "NoBatchSizeConvergedError",
+    "NvmlMonitor",
+    "OperationOrderError",
+    "PermissionDeniedError",
+    "RaplMonitor",
+    "ResourceExhaustedError",
+    "ServerError",
+    "ServerUnavailableError",
+    "TrainFailError",
+    "TrialNotFoundError",
+    "UnauthenticatedError",
+    "UnsupportedCallError",
+    "Violation",
+    "WattwiseError",
+    "__version__",
+]
+
+_OUTSIDE_ERRORS = {
+    "BatchSizeOptimizer": "wattwise.callback",
+    "Client": "wattwise.client",
+    "EstimateMonitor": "wattwise.monitor",
+    "GpuConfig": "wattwise.spec",
+    "JobSpec": "wattwise.spec",
+    "Monitor": "wattwise.monitor",
+    "NvmlMonitor": "wattwise.monitor",
+    "RaplMonitor": "wattwise.monitor",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("wattwise")
+    # While a stream is open gRPC logs a line at every fork, thus for every data-loader worker. It reads this once.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    value: object = getattr(importlib.import_module(_OUTSIDE_ERRORS.get(name, "wattwise.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

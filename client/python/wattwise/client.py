@@ -1,0 +1,323 @@
+"""The server's calls as methods: every one with a deadline, retries and exceptions that say what to do."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from wattwise import v1
+from wattwise.backoff import pauses, retrying
+from wattwise.errors import OperationOrderError, WattwiseError, from_rpc_error
+from wattwise.spec import JobSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+_CHANNEL_OPTIONS = (
+    # A server that vanished without a word is noticed within 40 seconds.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A server that is back is found within seconds, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # Channels to one address otherwise share a connection, which a forked process would share with its parent.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class _Link(NamedTuple):
+    channel: grpc.Channel
+    optimizer: v1.BatchSizeOptimizerStub
+    admin: v1.JobAdminStub
+
+
+class DecisionStream:
+    """The server's side of StreamResults: decisions as they arrive."""
+
+    def __init__(self, call: grpc.CallIterator[v1.StreamResultsResponse], address: str) -> None:
+        self._call = call
+        self._address = address
+
+    def __iter__(self) -> Iterator[v1.Decision]:
+        """Yields decisions until the stream ends.
+
+        Raises:
+            WattwiseError: if it ended with an error.
+        """
+        try:
+            for response in self._call:
+                yield response.decision
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+
+    def cancel(self) -> None:
+        """Ends the stream from this side, from whatever thread."""
+        self._call.cancel()
+
+
+class Client:
+    """A connection to a Wattwise server.
+
+    The channel opens on first use. After a fork the child process gets one of its own and leaves its parent's alone.
+    All methods may be called from any thread. Those that call the server raise `ServerUnavailableError` if it cannot
+    be reached in time, and otherwise the `WattwiseError` that stands for its refusal.
+
+    Args:
+        address: host and port of the server, such as "localhost:50051".
+        timeout: seconds that a call may take with all its retries, unless the call says otherwise.
+        retry: whether calls are repeated, with growing pauses, while the server is unavailable.
+    """
+
+    def __init__(self, address: str, *, timeout: float = 30.0, retry: bool = True) -> None:
+        self.address = address
+        self._timeout = timeout
+        self._retry = retry
+        self._closed = False
+        # By process id: a forked child finds nothing under its own, and keeps its parent's only to not destroy it.
+        self._links: dict[int, _Link] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel; running calls fail. Does nothing when closed already."""
+        self._closed = True
+        link = self._links.pop(os.getpid(), None)
+        if link is not None:
+            link.channel.close()
+
+    def register_job(self, spec: JobSpec, *, timeout: float | None = None) -> v1.RegisterJobResponse:
+        """Creates the job, or confirms that the one under its id has the identical configuration.
+
+        Args:
+            spec: the job. Without a `job_id` it gets a fresh one, here and not on the server, so that a retry asks
+                for the same job again.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidJobSpecError: if the configuration has faults.
+            JobDiffersError: if the id is taken by another configuration.
+        """
+        request = v1.RegisterJobRequest(job=spec.named().to_proto())
+        return self._call(self._link().optimizer.RegisterJob, request, timeout)
+
+    def get_next_batch_size(
+        self, job_id: str, *, request_id: str | None = None, timeout: float | None = None
+    ) -> v1.GetNextBatchSizeResponse:
+        """Dispatches the next trial of a job.
+
+        Args:
+            job_id: the job.
+            request_id: calls with the same one get the same trial. None makes one for this call and its retries.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+            NoBatchSizeConvergedError: if no batch size of the job can reach its target.
+        """
+        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or str(uuid.uuid4()))
+        return self._call(self._link().optimizer.GetNextBatchSize, request, timeout)
+
+    def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
+        """Reports one epoch's cumulative measurement.
+
+        Args:
+            result: the measurement.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidResultError: if the measurement contradicts itself or an earlier one.
+            JobNotFoundError: if the job is not registered, or no more.
+            TrialNotFoundError: if the job has no such trial.
+        """
+        request = v1.ReportResultRequest(result=result)
+        return self._call(self._link().optimizer.ReportResult, request, timeout).decision
+
+    def stream_results(self, requests: Iterator[v1.StreamResultsRequest]) -> DecisionStream:
+        """Opens one trial's stream; there is no deadline and no retry.
+
+        Args:
+            requests: what to send, asked for by a thread of gRPC's; its end ends the trainer's side of the stream.
+        """
+        return DecisionStream(self._link().optimizer.StreamResults(requests), self.address)
+
+    def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
+        """Renews a trial's lease and asks whether it may go on.
+
+        Args:
+            trial: the trial.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered, or no more.
+            TrialNotFoundError: if the job has no such trial.
+        """
+        return self._call(self._link().optimizer.Heartbeat, v1.HeartbeatRequest(trial=trial), timeout).decision
+
+    def end_trial(
+        self, trial: v1.TrialId, reason: v1.EndReason.ValueType, *, timeout: float | None = None
+    ) -> v1.Trial:
+        """Says that a trial's trainer is gone. One that is decided already is left as it is.
+
+        Args:
+            trial: the trial.
+            reason: `v1.END_REASON_COMPLETED`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered, or no more.
+            TrialNotFoundError: if the job has no such trial.
+        """
+        return self._call(self._link().optimizer.EndTrial, v1.EndTrialRequest(trial=trial, reason=reason), timeout).trial
+
+    def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
+        """One job as it stands.
+
+        Args:
+            job_id: the job.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        return self._call(self._link().admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout).job
+
+    def list_jobs(
+        self, *, job_id_prefix: str = "", page_size: int = 0, timeout: float | None = None
+    ) -> Iterator[v1.Job]:
+        """Yields all jobs, oldest first, asking for page after page.
+
+        Args:
+            job_id_prefix: only jobs whose id starts with this; empty is all.
+            page_size: how many jobs to ask for at a time; 0 is the server's choice.
+            timeout: seconds for each page; None is the client's.
+        """
+        request = v1.ListJobsRequest(job_id_prefix=job_id_prefix, page_size=page_size)
+        while True:
+            page = self._call(self._link().admin.ListJobs, request, timeout)
+            yield from page.jobs
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                return
+
+    def list_trials(
+        self,
+        job_id: str,
+        *,
+        status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED,
+        batch_size: int = 0,
+        page_size: int = 0,
+        timeout: float | None = None,
+    ) -> Iterator[v1.Trial]:
+        """Yields a job's trials by number, asking for page after page.
+
+        Args:
+            job_id: the job.
+            status: only trials of this status; unspecified is all.
+            batch_size: only trials of this batch size; 0 is all.
+            page_size: how many trials to ask for at a time; 0 is the server's choice.
+            timeout: seconds for each page; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        request = v1.ListTrialsRequest(job_id=job_id, status=status, batch_size=batch_size, page_size=page_size)
+        while True:
+            page = self._call(self._link().admin.ListTrials, request, timeout)
+            yield from page.trials
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                return
+
+    def get_trial(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetTrialResponse:
+        """One trial with its measurements.
+
+        Args:
+            trial: the trial; a batch size of 0 is not checked.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+            TrialNotFoundError: if the job has no such trial.
+        """
+        return self._call(self._link().admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout)
+
+    def delete_job(self, job_id: str, *, timeout: float | None = None) -> v1.DeleteJobResponse:
+        """Deletes a job with its trials; those that run are told to stop.
+
+        Args:
+            job_id: the job.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered, or if a retry found it deleted by the first attempt.
+        """
+        return self._call(self._link().admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
+
+    def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
+        """Yields a job's state now and its newest state after every change, for as long as it exists.
+
+        Args:
+            job_id: the job.
+            timeout: seconds that the server may be away before it is given up; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered, or once it is deleted.
+        """
+        patience = self._timeout if timeout is None else timeout
+        waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
+        while True:
+            call = self._link().admin.WatchJob(v1.WatchJobRequest(job_id=job_id))
+            try:
+                for response in call:
+                    yield response.job
+                    waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
+            except grpc.RpcError as error:
+                failure, pause = from_rpc_error(error, self.address), next(waits)
+                if not (self._retry and failure.retryable) or time.monotonic() + pause > deadline:
+                    raise failure from error
+                time.sleep(pause)
+            finally:
+                call.cancel()
+
+    def _call(
+        self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
+    ) -> Response:
+        def attempt(left: float) -> Response:
+            try:
+                return method(request, timeout=left)
+            except grpc.RpcError as error:
+                raise from_rpc_error(error, self.address) from error
+
+        patience = self._timeout if timeout is None else timeout
+        return retrying(attempt, patience) if self._retry else attempt(patience)
+
+    def _link(self) -> _Link:
+        link = self._links.get(os.getpid())
+        if link is None:
+            if self._closed:
+                raise OperationOrderError(f"the client of {self.address} is closed; make another")
+            channel = grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
+            mine = _Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel))
+            # Atomic, and without a lock that a fork could leave taken: of two threads that come first, one wins.
+            link = self._links.setdefault(os.getpid(), mine)
+            if link is not mine:
+                mine.channel.close()
+        return link

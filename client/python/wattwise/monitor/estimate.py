@@ -1,0 +1,43 @@
+"""A meter for machines that have none: constant power times time."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from wattwise.errors import MonitorError
+from wattwise.monitor.window import Reading, WindowMonitor
+from wattwise.spec import GpuConfig
+
+
+class EstimateMonitor(WindowMonitor):
+    """Measures time and estimates energy: energy = watts × time.
+
+    It is an estimate, and says so in `kind`, in its repr and as the GPU model of the jobs that it measures. Since all
+    batch sizes draw the same power under it, it ranks them by time alone.
+
+    Args:
+        watts: The power that training is taken to draw, over all devices of the trial.
+
+    Raises:
+        MonitorError: `watts` is not a finite number above 0.
+    """
+
+    kind = "estimate"
+
+    def __init__(self, watts: float) -> None:
+        super().__init__()
+        if not (math.isfinite(watts) and watts > 0):
+            raise MonitorError(f"watts={watts!r} is not a power; give the watts that training draws, above 0")
+        self.watts = float(watts)
+
+    def __repr__(self) -> str:
+        return f"EstimateMonitor(watts={self.watts:g})"
+
+    def gpu_config(self) -> GpuConfig:
+        """The estimated power as that of one device, whose model tells that it is an estimate."""
+        return GpuConfig(max_power_watts=self.watts, number_of_gpus=1, gpu_model=f"estimate ({self.watts:g} W)")
+
+    def _read(self) -> Reading:
+        now = time.monotonic()
+        return Reading(now, self.watts * now)

@@ -1,0 +1,149 @@
+"""What an energy meter is: the protocol, one window's result, and the window keeping that our own meters share."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from wattwise.errors import MonitorError
+from wattwise.monitor.cuda import synchronize
+from wattwise.monitor.poller import Poller
+from wattwise.spec import GpuConfig
+
+
+class Measurement(Protocol):
+    """What a closed window answers; Zeus's `Measurement` fits."""
+
+    @property
+    def time(self) -> float:
+        """Length of the window in seconds."""
+
+    @property
+    def total_energy(self) -> float:
+        """Joules that everything the meter measures used within the window."""
+
+
+class Monitor(Protocol):
+    """An energy meter. Ours fit, and Zeus's `ZeusMonitor` as it is.
+
+    A meter may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are read through NVML.
+    """
+
+    @property
+    def gpu_indices(self) -> Sequence[int]:
+        """The measured GPUs, counted among those that CUDA_VISIBLE_DEVICES shows; empty when no GPU is measured."""
+
+    def begin_window(self, name: str, /) -> None:
+        """Starts to measure under this name."""
+
+    def end_window(self, name: str, /) -> Measurement:
+        """Ends the window of this name and says what happened within it."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one window measured.
+
+    Attributes:
+        time: Its length in seconds.
+        total_energy: Joules that everything the meter measures used within it.
+    """
+
+    time: float
+    total_energy: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A meter's counters at one moment; only the difference of two means anything.
+
+    Attributes:
+        time: Seconds of the monotonic clock.
+        energy: Joules.
+    """
+
+    time: float
+    energy: float
+
+
+class WindowMonitor(ABC):
+    """Windows by name over one energy counter: they may nest and overlap, and threads may share the meter.
+
+    Args:
+        gpu_indices: The measured GPUs among the visible ones; empty when no GPU is measured.
+        poll_seconds: How often the counter must be read while a window is open; None when its ends are enough.
+
+    Attributes:
+        kind: What measures: "nvml", "rapl" or "estimate".
+        gpu_indices: As given.
+    """
+
+    kind: str
+
+    def __init__(self, gpu_indices: Sequence[int] = (), poll_seconds: float | None = None) -> None:
+        self.gpu_indices = list(gpu_indices)
+        self._open: dict[str, Reading] = {}
+        self._lock = threading.Lock()
+        self._poller = None if poll_seconds is None else Poller(self._poll, poll_seconds)
+
+    def begin_window(self, name: str, /) -> None:
+        """Starts to measure under this name, once the GPU work that PyTorch has queued is done.
+
+        Args:
+            name: Any name that no open window has.
+
+        Raises:
+            MonitorError: A window of this name is open, or the meter cannot be read.
+        """
+        synchronize()
+        with self._lock:
+            if name in self._open:
+                raise MonitorError(f"window {name!r} is open already; end it before you begin it again")
+            self._open[name] = self._read()
+            if self._poller:
+                self._poller.start()
+
+    def end_window(self, name: str, /) -> Window:
+        """Ends the window of this name, once the GPU work that PyTorch has queued is done.
+
+        Args:
+            name: The name that it was begun under; it is free again afterwards, even when the meter cannot be read.
+
+        Returns:
+            Seconds and joules between the two calls.
+
+        Raises:
+            MonitorError: No window of this name is open, or the meter cannot be read.
+        """
+        synchronize()
+        with self._lock:
+            begun = self._open.pop(name, None)
+            if begun is None:
+                raise MonitorError(f"window {name!r} is not open; call begin_window({name!r}) first")
+            if self._poller and not self._open:
+                self._poller.stop()
+            ended = self._read()
+        if ended.energy < begun.energy:
+            raise MonitorError(f"the {self.kind} energy counter went backwards within window {name!r}: was it reset?")
+        return Window(ended.time - begun.time, ended.energy - begun.energy)
+
+    @abstractmethod
+    def gpu_config(self) -> GpuConfig:
+        """What is measured, as a job's specification names it.
+
+        Raises:
+            MonitorError: It cannot be told; the message says what to give instead.
+        """
+
+    @abstractmethod
+    def _read(self) -> Reading:
+        """Reads clock and counter; called under the lock."""
+
+    def _poll(self) -> None:
+        # What fails here fails in end_window too, where somebody is there to be told.
+        with self._lock, suppress(MonitorError):
+            self._read()

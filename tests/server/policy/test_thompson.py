@@ -1,0 +1,175 @@
+"""The bandit: posteriors against closed forms, and who is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wattwise_server.domain import ArmState, EndReason, Moments, Observation, PolicyName
+from wattwise_server.policy.arm import move_floor, record
+from wattwise_server.policy.thompson import draw, generator, posterior
+
+from tests.server.policy.simulated import SimulatedJob, spec
+
+costs = st.lists(st.floats(1, 1e7), min_size=1, max_size=30)
+
+
+def moments(values: list[float]) -> Moments:
+    """The moments of some costs."""
+    return reduce(Moments.add, values, Moments())
+
+
+@given(costs, st.floats(-1e7, 1e7), st.floats(0, 1))
+def test_posterior_is_the_closed_form(seen: list[float], prior_mean: float, prior_precision: float) -> None:
+    """Precisions add up, and the mean is weighted by them; without variance it is the mean of the rewards."""
+    job = spec(mab_prior_mean=prior_mean, mab_prior_precision=prior_precision)
+    belief, rewards = posterior(job, moments(seen)), -np.array(seen)
+    assert belief.observations == len(seen)
+    if min(seen) == max(seen):
+        assert (belief.mean, belief.precision, belief.reward_precision) == (rewards[0], math.inf, math.inf)
+        return
+    if rewards.var() < 1e-6:
+        return  # two ways to compute such a small variance differ by more than any tolerance
+    precision = 1 / rewards.var()
+    total = prior_precision + len(seen) * precision
+    assert belief.reward_precision == pytest.approx(precision, rel=1e-6)
+    assert belief.precision == pytest.approx(total, rel=1e-6)
+    expected = (prior_precision * prior_mean + precision * rewards.sum()) / total
+    assert belief.mean == pytest.approx(expected, rel=1e-6, abs=1e-3)
+
+
+def test_arm_without_observations_is_the_prior() -> None:
+    """Before the first observation the belief is the prior, whatever the reward precision."""
+    belief = posterior(spec(mab_prior_mean=-5.0, mab_prior_precision=2.0), Moments())
+    assert (belief.mean, belief.precision, belief.reward_precision) == (-5.0, 2.0, 0.0)
+
+
+observations = st.lists(st.builds(Observation, st.floats(1, 1e6), st.booleans()), max_size=40)
+
+
+@given(observations, st.integers(0, 5), st.floats(0.5, 3))
+def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], window: int, beta: float) -> None:
+    """Adding one observation after another, while the floor appears and falls, counts what a rereading would count."""
+    arm, min_cost = ArmState(16), None
+    for one in seen:
+        floor = None if min_cost is None else beta * min_cost
+        arm = record(arm, one, window, floor)
+        if one.converged and (min_cost is None or one.cost < min_cost):
+            min_cost = one.cost
+            arm = move_floor(arm, floor, beta * min_cost, window)
+    least = 0.0 if min_cost is None else beta * min_cost
+    newest = seen[-window:] if window else seen
+    counted = [one.cost if one.converged else max(one.cost, least) for one in newest]
+    assert arm.num_succeeded == len(seen)
+    assert arm.counted.count == len(counted)
+    if counted:
+        assert arm.counted.mean == pytest.approx(np.mean(counted), rel=1e-9)
+        assert arm.counted.variance == pytest.approx(np.var(counted), rel=1e-6, abs=np.mean(counted) ** 2 * 1e-12)
+
+
+def test_equal_costs_have_no_variance_at_all() -> None:
+    """A thousand equal costs leave a deviation of exactly zero, with and without a window."""
+    for window in (0, 10):
+        arm = ArmState(16)
+        for _ in range(1000):
+            arm = record(arm, Observation(0.1 + 0.2, converged=True), window, None)
+        assert arm.counted.deviation == 0
+        assert arm.counted.mean == 0.1 + 0.2
+
+
+def arm_with(size: int, *values: float) -> ArmState:
+    """An arm that has seen some costs."""
+    return replace(ArmState(size), num_succeeded=len(values), counted=moments(list(values)))
+
+
+def drawn(arms: list[ArmState], times: int = 400, **given_spec: object) -> Counter[int]:
+    """How often each arm is drawn."""
+    job = spec(**given_spec)
+    return Counter(draw(job, arms, generator(job, number)).batch_size for number in range(times))
+
+
+def test_arms_short_of_explorations_come_first_in_random_order() -> None:
+    """Only arms with too few succeeded trials are drawn while there are any, and each of them sometimes."""
+    counts = drawn([arm_with(8, 1.0, 2.0), arm_with(16, 900.0), arm_with(32)])
+    assert set(counts) == {16, 32}
+    assert min(counts.values()) > 100
+
+
+def test_explorations_count_all_succeeded_trials_not_the_windows() -> None:
+    """An arm with enough trials is explored, however few of them its window keeps."""
+    arm = replace(arm_with(8, 5.0), num_succeeded=2)
+    assert set(drawn([arm, arm_with(16, 1.0)], mab_num_explorations=2, window_size=1)) == {16}
+
+
+def test_arm_without_information_is_drawn_before_any_other() -> None:
+    """Without explorations and without a prior, an arm of precision zero is drawn before the cheapest arm."""
+    assert set(drawn([arm_with(8, 1.0, 2.0), arm_with(16)], mab_num_explorations=0)) == {16}
+
+
+def test_samples_spread_by_the_standard_deviation() -> None:
+    """Two arms one standard deviation of their difference apart: the cheaper one wins in 84% of the draws."""
+    # Means 100 and 100 + sqrt(2)·2: each belief N(mean, 4), their difference has a deviation of sqrt(8).
+    near, far = arm_with(8, 98.0, 102.0, 98.0, 102.0), arm_with(16, 98.0, 102.0, 98.0, 102.0)
+    near = replace(near, counted=Moments(1, 100.0, 4.0))
+    far = replace(far, counted=Moments(1, 100.0 + math.sqrt(8), 4.0))
+    share = drawn([near, far], times=4000)[8] / 4000
+    assert share == pytest.approx(0.8413, abs=0.02)
+
+
+def test_arm_without_doubt_is_its_mean() -> None:
+    """An arm with equal costs is sampled at exactly their mean, so of two such arms the cheaper always wins."""
+    assert set(drawn([arm_with(8, 5.0, 5.0), arm_with(16, 4.999, 4.999)])) == {16}
+
+
+def test_same_seed_and_number_give_the_same_draw() -> None:
+    """The randomness is a function of the seed, negative ones too, and the trial's number."""
+    for seed in (7, -7):
+        job = spec(mab_seed=seed)
+        assert generator(job, 3).random() == generator(job, 3).random()
+        assert generator(job, 3).random() != generator(job, 4).random()
+    assert generator(spec(mab_seed=7), 1).random() != generator(spec(mab_seed=-7), 1).random()
+
+
+def test_without_a_seed_draws_differ() -> None:
+    """An unset seed means entropy."""
+    assert generator(spec(mab_seed=None), 1).random() != generator(spec(mab_seed=None), 1).random()
+
+
+def test_arm_that_kills_the_trainer_is_put_aside_and_comes_back() -> None:
+    """Under POLICY_GTS an arm that ran out of memory is not drawn for eight trials, then tried again."""
+    job = SimulatedJob(spec(policy=PolicyName.GTS, batch_sizes=(8, 16)))
+    trial = job.next()
+    killer = trial.batch_size
+    job.fail(trial, EndReason.OUT_OF_MEMORY)
+    sizes = []
+    for _ in range(9):
+        trial = job.next()
+        sizes.append(trial.batch_size)
+        if trial.batch_size == killer:
+            break
+        job.succeed(trial, 100)
+    assert sizes == [24 - killer] * 8 + [killer]
+
+
+def test_bandit_goes_on_when_every_arm_is_put_aside() -> None:
+    """When nothing else is left, arms that failed are handed out all the same."""
+    job = SimulatedJob(spec(policy=PolicyName.GTS, batch_sizes=(8, 16)))
+    for _ in range(10):
+        job.fail(job.next(), EndReason.OUT_OF_MEMORY)
+
+
+def test_bandit_finds_the_cheapest_arm() -> None:
+    """After two hundred trials of noisy costs, most of the newest fifty are of the cheapest batch size."""
+    rng, job, mean = np.random.default_rng(5), SimulatedJob(spec(policy=PolicyName.GTS)), {8: 130, 16: 120, 32: 90, 64: 110}
+    chosen = []
+    for _ in range(200):
+        trial = job.next()
+        chosen.append(trial.batch_size)
+        job.succeed(trial, mean[trial.batch_size] * rng.normal(1, 0.1))
+    assert Counter(chosen[-50:])[32] > 40
