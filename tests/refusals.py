@@ -1,0 +1,42 @@
+"""Reads what a refusal says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+
+@dataclass
+class Refusal:
+    """A status with its details."""
+
+    code: grpc.StatusCode | None = None
+    message: str = ""
+    reason: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def refused() -> Iterator[Refusal]:
+    """Expects the block's call to be refused; what was said stands in the yielded value afterwards."""
+    refusal = Refusal()
+    with pytest.raises(grpc.RpcError) as caught:
+        yield refusal
+    call = caught.value
+    status = rpc_status.from_call(call)
+    assert status is not None, call
+    refusal.code, refusal.message = call.code(), call.details()
+    for detail in status.details:
+        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        if detail.Unpack(info):
+            assert info.domain == "wattwise.v1"
+            refusal.reason, refusal.metadata = info.reason, dict(info.metadata)
+        elif detail.Unpack(bad):
+            refusal.faults = {violation.field: violation.description for violation in bad.field_violations}

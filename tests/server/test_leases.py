@@ -1,0 +1,155 @@
+"""Leases: who is lost, who comes back, and what becomes of the slot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+import grpc
+from wattwise import v1
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+Stub = v1.BatchSizeOptimizerStub
+
+
+def get(server: LiveServer, trial: v1.Trial) -> v1.Trial:
+    """The trial as the server has it."""
+    return server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
+
+
+def lose(server: LiveServer, trial: v1.Trial) -> v1.Trial:
+    """Waits until the trial is lost."""
+    wait_until(lambda: get(server, trial).status == v1.TRIAL_STATUS_FAILED)
+    return get(server, trial)
+
+
+def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
+    """A lease that runs out makes the trial FAILED and LOST, and its batch size is explored again."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    first = job.next()
+    lost = lose(server, first)
+    assert lost.end_reason == v1.END_REASON_LOST
+    assert not lost.HasField("lease_expire_time")
+    again = job.next()
+    assert (again.type, again.id.batch_size) == (v1.TRIAL_TYPE_EXPLORATION, 16)
+
+
+def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
+    """The first request after the lease's end explores, without waiting for anybody to notice the loss."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.2)
+    first = job.next()
+    ends = first.lease_expire_time.ToDatetime(timezone.utc)
+    wait_until(lambda: datetime.now(timezone.utc) > ends)
+    assert job.next().type == v1.TRIAL_TYPE_EXPLORATION
+
+
+def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
+    """A trainer process that dies without a word loses its trial, and the exploration is handed out again."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    program = (
+        "import grpc, sys, time\nfrom wattwise import v1\n"
+        "stub = v1.BatchSizeOptimizerStub(grpc.insecure_channel(sys.argv[1]))\n"
+        "trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=sys.argv[2])).trial\n"
+        "print(trial.id.trial_number, flush=True)\n"
+        "while True:\n    stub.Heartbeat(v1.HeartbeatRequest(trial=trial.id)); time.sleep(0.1)\n"
+    )
+    command = [sys.executable, "-c", program, server.address, job.job_id]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "1\n"
+        assert job.next().type == v1.TRIAL_TYPE_CONCURRENT
+        trainer.kill()
+    wait_until(lambda: job.next().type == v1.TRIAL_TYPE_EXPLORATION)
+
+
+def test_heartbeats_and_reports_keep_a_trial_alive(server: LiveServer) -> None:
+    """Each heartbeat and each report moves the end of the lease a whole lease into the future."""
+    job = Trainer(server.trainer, trial_lease_seconds=60)
+    trial = job.next()
+    ends = [get(server, trial).lease_expire_time.ToNanoseconds()]
+    job.heartbeat(trial)
+    ends.append(get(server, trial).lease_expire_time.ToNanoseconds())
+    job.report(trial, 1.0, metric=0.1)
+    ends.append(get(server, trial).lease_expire_time.ToNanoseconds())
+    job.report(trial, 1.0, metric=0.1)
+    ends.append(get(server, trial).lease_expire_time.ToNanoseconds())
+    assert ends == sorted(set(ends))
+    listed = server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials[0]
+    assert listed.lease_expire_time.ToNanoseconds() == ends[-1]
+
+
+def test_lease_of_zero_never_runs_out(server: LiveServer) -> None:
+    """A job without leases shows none, and its silent trial outlives that of a job with one."""
+    patient, hasty = Trainer(server.trainer, trial_lease_seconds=0), Trainer(server.trainer, trial_lease_seconds=0.1)
+    silent = patient.next()
+    lose(server, hasty.next())
+    assert get(server, silent).status == v1.TRIAL_STATUS_DISPATCHED
+    assert not get(server, silent).HasField("lease_expire_time")
+
+
+def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
+    """A lost trial whose exploration nobody has meanwhile is taken back as the exploration, and moves the walk."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    trial = job.next()
+    lose(server, trial)
+    assert not job.report(trial, 5.0, metric=0.1).stop_train
+    back = get(server, trial)
+    assert (back.status, back.type) == (v1.TRIAL_STATUS_DISPATCHED, v1.TRIAL_TYPE_EXPLORATION)
+    assert back.end_reason == v1.END_REASON_UNSPECIFIED
+    assert job.next().type == v1.TRIAL_TYPE_CONCURRENT
+    assert job.report(trial, 10.0, epoch=2).converged
+    assert job.next().id.batch_size == 8
+
+
+def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(server: LiveServer) -> None:
+    """A lost trial that comes back late goes on, beside the exploration, without moving the walk."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    late = job.next()
+    lose(server, late)
+    explorer = job.next()
+    assert not job.heartbeat(late).stop_train
+    assert get(server, late).type == v1.TRIAL_TYPE_CONCURRENT
+    assert job.report(late, 10.0).converged
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 10.0
+    assert job.report(explorer, 11.0).converged
+    assert job.next().id.batch_size == 8
+
+
+def test_refused_report_does_not_revive(server: LiveServer) -> None:
+    """A report that makes no sense leaves a lost trial lost."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    trial = job.next()
+    lose(server, trial)
+    try:
+        job.report(trial, -1.0)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # noqa: PT017
+    assert get(server, trial).end_reason == v1.END_REASON_LOST
+
+
+def test_ended_lost_trial_is_what_its_trainer_says(server: LiveServer) -> None:
+    """A lost trial whose trainer was preempted after all is no failure: three of them leave the batch size in."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.2)
+    for _ in range(3):
+        trial = job.next()
+        assert trial.id.batch_size == 16
+        lose(server, trial)
+        assert job.end(trial, v1.END_REASON_PREEMPTED).end_reason == v1.END_REASON_PREEMPTED
+    assert job.next().id.batch_size == 16
+
+
+def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> None:
+    """A trial whose lease ran out while the server was down is running after the restart, with a lease of full length."""
+    job = Trainer(server.trainer, trial_lease_seconds=1)
+    trial = job.next()
+    ends = trial.lease_expire_time.ToDatetime(timezone.utc)
+    server.kill()
+    wait_until(lambda: datetime.now(timezone.utc) > ends)
+    server.start()
+    assert get(server, trial).status == v1.TRIAL_STATUS_DISPATCHED
+    assert get(server, trial).lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
+    lose(server, trial)

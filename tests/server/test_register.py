@@ -1,0 +1,190 @@
+"""RegisterJob: defaults, faults, and one id for one configuration."""
+
+from __future__ import annotations
+
+import math
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wattwise import v1
+
+from tests.jobs import GPU, job_spec
+from tests.refusals import refused
+
+Stub = v1.BatchSizeOptimizerStub
+
+
+def register(stub: Stub, spec: v1.JobSpec) -> v1.RegisterJobResponse:
+    """Registers a job."""
+    return stub.RegisterJob(v1.RegisterJobRequest(job=spec))
+
+
+def test_defaults_are_filled_in(grpc_stub: Stub) -> None:
+    """A job of required fields alone comes back with every default of the contract."""
+    asked = v1.JobSpec(job_id_prefix="test", batch_sizes=[32, 16], default_batch_size=16, gpu=GPU)
+    answer = register(grpc_stub, asked)
+    assert answer.created
+    spec = answer.job.spec
+    assert re.fullmatch(r"test-[0-9a-f]{8}", spec.job_id)
+    expected = v1.JobSpec(
+        job_id=spec.job_id,
+        job_id_prefix="test",
+        batch_sizes=[16, 32],
+        default_batch_size=16,
+        eta_knob=0.5,
+        beta_knob=2.0,
+        disable_early_stopping=False,
+        target_metric=0.5,
+        higher_is_better_metric=True,
+        max_epochs=100,
+        num_pruning_rounds=2,
+        window_size=0,
+        mab_prior_mean=0,
+        mab_prior_precision=0,
+        mab_num_explorations=2,
+        policy=v1.POLICY_PRUNING_GTS,
+        learn_reward_precision=True,
+        reward_precision=0,
+        gpu=GPU,
+        trial_lease_seconds=300,
+    )
+    assert spec == expected
+    assert (answer.job.stage, answer.job.pruning_round, answer.job.num_trials) == (v1.STAGE_PRUNING, 0, 0)
+    assert not answer.job.HasField("min_cost")
+    assert not answer.job.arms
+
+
+def test_early_stopping_off_leaves_beta_unset(grpc_stub: Stub) -> None:
+    """A job without early stopping has no beta in its resolved configuration, and can be confirmed."""
+    asked = job_spec(disable_early_stopping=True)
+    assert not register(grpc_stub, asked).job.spec.HasField("beta_knob")
+    assert not register(grpc_stub, asked).created
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"batch_sizes": []}, "job.batch_sizes"),
+    ({"batch_sizes": [16, 16]}, "job.batch_sizes"),
+    ({"batch_sizes": [16, 0]}, "job.batch_sizes"),
+    ({"batch_sizes": [16, -8]}, "job.batch_sizes"),
+    ({"default_batch_size": 5}, "job.default_batch_size"),
+    ({"eta_knob": -0.1}, "job.eta_knob"),
+    ({"eta_knob": 1.1}, "job.eta_knob"),
+    ({"eta_knob": math.nan}, "job.eta_knob"),
+    ({"beta_knob": 0.0}, "job.beta_knob"),
+    ({"beta_knob": -1.0}, "job.beta_knob"),
+    ({"beta_knob": math.inf}, "job.beta_knob"),
+    ({"beta_knob": 2.0, "disable_early_stopping": True}, "job.beta_knob"),
+    ({"target_metric": math.nan}, "job.target_metric"),
+    ({"max_epochs": 0}, "job.max_epochs"),
+    ({"num_pruning_rounds": -1}, "job.num_pruning_rounds"),
+    ({"mab_num_explorations": -1}, "job.mab_num_explorations"),
+    ({"window_size": -1}, "job.window_size"),
+    ({"mab_prior_precision": -1.0}, "job.mab_prior_precision"),
+    ({"mab_prior_mean": math.inf}, "job.mab_prior_mean"),
+    ({"reward_precision": -1.0}, "job.reward_precision"),
+    ({"policy": "POLICY_GTS", "learn_reward_precision": False}, "job.reward_precision"),
+    ({"policy": 77}, "job.policy"),
+    ({"trial_lease_seconds": -1.0}, "job.trial_lease_seconds"),
+    ({"trial_lease_seconds": 1e300}, "job.trial_lease_seconds"),
+    ({"gpu": None}, "job.gpu"),
+    ({"gpu": v1.GpuConfig(max_power_watts=0, number_of_gpus=1, gpu_model="x")}, "job.gpu.max_power_watts"),
+    ({"gpu": v1.GpuConfig(max_power_watts=math.nan, number_of_gpus=1, gpu_model="x")}, "job.gpu.max_power_watts"),
+    ({"gpu": v1.GpuConfig(max_power_watts=1, number_of_gpus=0, gpu_model="x")}, "job.gpu.number_of_gpus"),
+    ({"gpu": v1.GpuConfig(max_power_watts=1, number_of_gpus=1)}, "job.gpu.gpu_model"),
+    ({"job_id_prefix": ""}, "job.job_id_prefix"),
+    ({"job_id": "other-1"}, "job.job_id"),
+    ({"job_id": "test" + "x" * 200}, "job.job_id"),
+    ({"job_id": "test\n1"}, "job.job_id"),
+    ({"job_id": "test\x00"}, "job.job_id"),
+    ({"job_id": ""}, "job.job_id"),
+]
+
+
+@pytest.mark.parametrize(("given_fields", "field"), FAULTS, ids=[f"{field} {given}"[:70] for given, field in FAULTS])
+def test_fault_is_refused_by_its_field(grpc_stub: Stub, given_fields: dict[str, Any], field: str) -> None:
+    """Each fault is INVALID_ARGUMENT with a violation of exactly its field, and creates nothing."""
+    with refused() as refusal:
+        register(grpc_stub, job_spec(**given_fields))
+    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refusal.reason == "ERROR_REASON_INVALID_JOB_SPEC"
+    assert list(refusal.faults) == [field]
+    assert field in refusal.message
+
+
+def test_all_faults_are_told_at_once(grpc_stub: Stub) -> None:
+    """A job with several faults is refused once, with a violation per fault."""
+    with refused() as refusal:
+        register(grpc_stub, job_spec(batch_sizes=[16, 16, -1], eta_knob=2, max_epochs=0, gpu=None))
+    assert set(refusal.faults) == {"job.batch_sizes", "job.eta_knob", "job.max_epochs", "job.gpu"}
+
+
+def test_missing_job_is_refused(grpc_stub: Stub) -> None:
+    """A request without a job says so."""
+    with refused() as refusal:
+        grpc_stub.RegisterJob(v1.RegisterJobRequest())
+    assert list(refusal.faults) == ["job"]
+
+
+def test_ten_thousand_faults_still_fit_an_answer(grpc_stub: Stub) -> None:
+    """A refusal never outgrows what a client accepts as trailers; what has no room is counted."""
+    with refused() as refusal:
+        register(grpc_stub, job_spec(batch_sizes=[16, *range(-10_000, 0)]))
+    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "more faults" in refusal.faults[""]
+
+
+def test_other_configuration_names_every_difference(grpc_stub: Stub) -> None:
+    """A known id with another configuration is ALREADY_EXISTS, naming each field with both values."""
+    spec = job_spec()
+    register(grpc_stub, spec)
+    changed = v1.JobSpec()
+    changed.CopyFrom(spec)
+    changed.target_metric, changed.gpu.number_of_gpus = 0.95, 2
+    with refused() as refusal:
+        register(grpc_stub, changed)
+    assert refusal.code is grpc.StatusCode.ALREADY_EXISTS
+    assert refusal.reason == "ERROR_REASON_JOB_DIFFERS"
+    told = {name: value for name, value in refusal.metadata.items() if name not in ("job_id", "retryable")}
+    assert told == {
+        "target_metric": "registered 0.9, requested 0.95",
+        "gpu.number_of_gpus": "registered 1, requested 2",
+    }
+    assert "target_metric" in refusal.message
+    assert "gpu.number_of_gpus" in refusal.message
+
+
+def test_racing_registrations_create_one_job(grpc_stub: Stub) -> None:
+    """Of twenty registrations of one id at once, exactly one creates."""
+    spec = job_spec()
+    with ThreadPoolExecutor(20) as pool:
+        created = [answer.created for answer in pool.map(lambda _: register(grpc_stub, spec), range(20))]
+    assert sorted(created) == [False] * 19 + [True]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.builds(
+        v1.JobSpec,
+        job_id_prefix=st.text(max_size=5),
+        job_id=st.one_of(st.none(), st.text(max_size=5)),
+        batch_sizes=st.lists(st.integers(-2, 4), max_size=4),
+        default_batch_size=st.integers(-2, 4),
+        eta_knob=st.one_of(st.none(), st.floats()),
+        beta_knob=st.one_of(st.none(), st.floats()),
+        mab_seed=st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+        trial_lease_seconds=st.one_of(st.none(), st.floats()),
+        window_size=st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)),
+        gpu=st.one_of(st.none(), st.just(GPU)),
+    )
+)
+def test_any_job_is_created_or_refused(grpc_stub: Stub, spec: v1.JobSpec) -> None:
+    """Whatever is registered, the answer is a job, INVALID_ARGUMENT or ALREADY_EXISTS; never a failure of the server."""
+    try:
+        register(grpc_stub, spec)
+    except grpc.RpcError as error:
+        assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS), error  # noqa: PT017

@@ -1,0 +1,137 @@
+"""Dispatching, ending and finding trials over gRPC."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.refusals import refused
+
+Stub = v1.BatchSizeOptimizerStub
+
+
+def test_unknown_job_is_not_found(grpc_stub: Stub) -> None:
+    """Asking for a trial of a job that was never registered names the job."""
+    with refused() as refusal:
+        grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id="nobody"))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_JOB_NOT_FOUND")
+    assert refusal.metadata["job_id"] == "nobody"
+    assert refusal.metadata["retryable"] == "false"
+
+
+@pytest.mark.parametrize("change", [{"trial_number": 9}, {"batch_size": 8}, {"trial_number": -1}])
+def test_unknown_trial_is_not_found(grpc_stub: Stub, change: dict[str, int]) -> None:
+    """A trial number or batch size that is not the trial's is refused by every call that names a trial."""
+    job = Trainer(grpc_stub)
+    trial = job.next()
+    for name, value in change.items():
+        setattr(trial.id, name, value)
+    for call in (job.heartbeat, lambda t: job.report(t, 1.0), lambda t: job.end(t, v1.END_REASON_ERROR)):
+        with refused() as refusal:
+            call(trial)
+        assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_TRIAL_NOT_FOUND")
+
+
+def test_report_of_unknown_job_is_not_found(grpc_stub: Stub) -> None:
+    """A report for a job that was never registered is NOT_FOUND, whatever it says."""
+    trial = v1.TrialId(job_id="nobody", batch_size=1, trial_number=1)
+    with refused() as refusal:
+        grpc_stub.ReportResult(v1.ReportResultRequest(result=v1.TrainingResult(trial=trial, current_epoch=-5)))
+    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_missing_parts_are_named(grpc_stub: Stub) -> None:
+    """Requests without a result, a trial or a batch size say which is missing."""
+    with refused() as refusal:
+        grpc_stub.ReportResult(v1.ReportResultRequest())
+    assert list(refusal.faults) == ["result"]
+    with refused() as refusal:
+        grpc_stub.ReportResult(v1.ReportResultRequest(result=v1.TrainingResult()))
+    assert list(refusal.faults) == ["result.trial"]
+    with refused() as refusal:
+        grpc_stub.Heartbeat(v1.HeartbeatRequest())
+    assert list(refusal.faults) == ["trial"]
+    with refused() as refusal:
+        grpc_stub.EndTrial(v1.EndTrialRequest(trial=v1.TrialId(job_id="x", trial_number=1), reason="END_REASON_ERROR"))
+    assert list(refusal.faults) == ["trial.batch_size"]
+
+
+def test_request_id_that_is_none_is_refused(grpc_stub: Stub) -> None:
+    """A request id of control characters or beyond 200 characters is refused and dispatches nothing."""
+    job = Trainer(grpc_stub)
+    for request_id in ("a\x00b", "x" * 201):
+        with refused() as refusal:
+            job.next(request_id)
+        assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["request_id"])
+    assert job.next().id.trial_number == 1
+
+
+def test_same_request_at_once_gives_one_trial(grpc_stub: Stub) -> None:
+    """Twenty calls with one request id at the same time get one and the same trial."""
+    job = Trainer(grpc_stub)
+    with ThreadPoolExecutor(20) as pool:
+        numbers = {trial.id.trial_number for trial in pool.map(lambda _: job.next("one"), range(20))}
+    assert numbers == {1}
+    assert job.next("two").id.trial_number == 2
+
+
+def test_request_ids_belong_to_their_job(grpc_stub: Stub) -> None:
+    """The same request id in two jobs is two requests."""
+    first, second = Trainer(grpc_stub), Trainer(grpc_stub)
+    assert first.next("same").id.job_id != second.next("same").id.job_id
+
+
+def test_fifty_trainers_of_one_job(server: LiveServer) -> None:
+    """Fifty trainers at once, each for three trials: numbers 1 to 150, each once, and one exploration at a time."""
+    job = Trainer(server.trainer, trial_lease_seconds=0)
+
+    def train(worker: int) -> list[int]:
+        numbers = []
+        for _ in range(3):
+            trial = job.next()
+            numbers.append(trial.id.trial_number)
+            for epoch in (1, 2):
+                job.report(trial, 10.0 * epoch + worker / 100, metric=0.5 if epoch == 1 else 0.95, epoch=epoch)
+        return numbers
+
+    with ThreadPoolExecutor(50) as pool:
+        numbers = [number for mine in pool.map(train, range(50)) for number in mine]
+    assert sorted(numbers) == list(range(1, 151))
+    listed = list_trials(server, job.job_id)
+    assert [trial.id.trial_number for trial in listed] == list(range(1, 151))
+    assert {trial.status for trial in listed} == {v1.TRIAL_STATUS_SUCCEEDED}
+    explored = [trial for trial in listed if trial.type == v1.TRIAL_TYPE_EXPLORATION]
+    for before, after in zip(explored, explored[1:], strict=False):
+        assert before.end_time.ToNanoseconds() <= after.start_time.ToNanoseconds()
+
+
+def test_fifty_trainers_of_fifty_jobs(server: LiveServer) -> None:
+    """Fifty jobs at once don't mix: each has its own trials, numbered from 1."""
+    stub = server.trainer
+
+    def recur(worker: int) -> tuple[str, list[int]]:
+        job = Trainer(stub)
+        return job.job_id, [job.run(100.0 + worker).id.trial_number for _ in range(4)]
+
+    with ThreadPoolExecutor(50) as pool:
+        done = list(pool.map(recur, range(50)))
+    assert len({job_id for job_id, _ in done}) == 50
+    assert all(numbers == [1, 2, 3, 4] for _, numbers in done)
+
+
+def list_trials(server: LiveServer, job_id: str) -> list[v1.Trial]:
+    """All trials of a job, through small pages."""
+    found: list[v1.Trial] = []
+    request = v1.ListTrialsRequest(job_id=job_id, page_size=40)
+    while True:
+        page = server.admin.ListTrials(request)
+        assert len(page.trials) <= 40
+        found += page.trials
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
