@@ -32,9 +32,7 @@ def job_spec(**given: Any) -> v1.JobSpec:
 
 def result(trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0) -> v1.TrainingResult:
     """A measurement whose cost is `cost` when eta is 1."""
-    return v1.TrainingResult(
-        trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch
-    )
+    return v1.TrainingResult(trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch)
 
 
 class Trainer:

@@ -36,6 +36,8 @@ class LiveServer:
         found = re.fullmatch(r"wattwise listens on (\S+)\n", line)
         assert found, f"instead of its address the server printed {line!r}: {self.log.read_text()}"
         self.address = found[1]
+        if self._channel is not None:
+            grpc.channel_ready_future(self._channel).result(timeout=20)
         return self.address
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 import pytest
@@ -29,7 +30,7 @@ def refused() -> Iterator[Refusal]:
     refusal = Refusal()
     with pytest.raises(grpc.RpcError) as caught:
         yield refusal
-    call = caught.value
+    call: Any = caught.value
     status = rpc_status.from_call(call)
     assert status is not None, call
     refusal.code, refusal.message = call.code(), call.details()

@@ -143,7 +143,7 @@ def test_ended_lost_trial_is_what_its_trainer_says(server: LiveServer) -> None:
 
 
 def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> None:
-    """A trial whose lease ran out while the server was down is running after the restart, with a lease of full length."""
+    """A trial whose lease ran out while the server was down runs after the restart, with a lease of full length."""
     job = Trainer(server.trainer, trial_lease_seconds=1)
     trial = job.next()
     ends = trial.lease_expire_time.ToDatetime(timezone.utc)

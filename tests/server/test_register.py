@@ -183,7 +183,7 @@ def test_racing_registrations_create_one_job(grpc_stub: Stub) -> None:
     )
 )
 def test_any_job_is_created_or_refused(grpc_stub: Stub, spec: v1.JobSpec) -> None:
-    """Whatever is registered, the answer is a job, INVALID_ARGUMENT or ALREADY_EXISTS; never a failure of the server."""
+    """Whatever is registered, the answer is a job, INVALID_ARGUMENT or ALREADY_EXISTS; never a failure."""
     try:
         register(grpc_stub, spec)
     except grpc.RpcError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -57,7 +58,7 @@ def test_missing_parts_are_named(grpc_stub: Stub) -> None:
         grpc_stub.Heartbeat(v1.HeartbeatRequest())
     assert list(refusal.faults) == ["trial"]
     with refused() as refusal:
-        grpc_stub.EndTrial(v1.EndTrialRequest(trial=v1.TrialId(job_id="x", trial_number=1), reason="END_REASON_ERROR"))
+        grpc_stub.EndTrial(v1.EndTrialRequest(trial=v1.TrialId(job_id="x", trial_number=1), reason=v1.END_REASON_ERROR))
     assert list(refusal.faults) == ["trial.batch_size"]
 
 
@@ -106,7 +107,7 @@ def test_fifty_trainers_of_one_job(server: LiveServer) -> None:
     assert [trial.id.trial_number for trial in listed] == list(range(1, 151))
     assert {trial.status for trial in listed} == {v1.TRIAL_STATUS_SUCCEEDED}
     explored = [trial for trial in listed if trial.type == v1.TRIAL_TYPE_EXPLORATION]
-    for before, after in zip(explored, explored[1:], strict=False):
+    for before, after in itertools.pairwise(explored):
         assert before.end_time.ToNanoseconds() <= after.start_time.ToNanoseconds()
 
 

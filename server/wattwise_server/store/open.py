@@ -59,6 +59,8 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
 
 @contextmanager
 def _owned(path: Path) -> Iterator[None]:
+    if not path.parent.is_dir():
+        raise StartError(f"there is no folder {path.parent}: make it, or name another file with --database")
     lock = FileLock(f"{path}.lock")
     try:
         lock.acquire(timeout=0)
@@ -67,9 +69,7 @@ def _owned(path: Path) -> Iterator[None]:
             f"another server uses {path}: stop it, or name another file with --database (the lock is {path}.lock)"
         ) from None
     except OSError as error:
-        raise StartError(
-            f"cannot write beside {path}: {error.strerror}; does the folder exist, may you write it?"
-        ) from None
+        raise StartError(f"cannot write beside {path}: {error.strerror}; may you write there?") from None
     try:
         yield
     finally:

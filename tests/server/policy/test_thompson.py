@@ -56,7 +56,8 @@ observations = st.lists(st.builds(Observation, st.floats(1, 1e6), st.booleans())
 @given(observations, st.integers(0, 5), st.floats(0.5, 3))
 def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], window: int, beta: float) -> None:
     """Adding one observation after another, while the floor appears and falls, counts what a rereading would count."""
-    arm, min_cost = ArmState(16), None
+    arm = ArmState(16)
+    min_cost: float | None = None
     for one in seen:
         floor = None if min_cost is None else beta * min_cost
         arm = record(arm, one, window, floor)
@@ -166,7 +167,11 @@ def test_bandit_goes_on_when_every_arm_is_put_aside() -> None:
 
 def test_bandit_finds_the_cheapest_arm() -> None:
     """After two hundred trials of noisy costs, most of the newest fifty are of the cheapest batch size."""
-    rng, job, mean = np.random.default_rng(5), SimulatedJob(spec(policy=PolicyName.GTS)), {8: 130, 16: 120, 32: 90, 64: 110}
+    rng, job, mean = (
+        np.random.default_rng(5),
+        SimulatedJob(spec(policy=PolicyName.GTS)),
+        {8: 130, 16: 120, 32: 90, 64: 110},
+    )
     chosen = []
     for _ in range(200):
         trial = job.next()

@@ -1,0 +1,153 @@
+"""JobAdmin: lists, pages, filters, watches."""
+
+from __future__ import annotations
+
+import math
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer
+from tests.refusals import refused
+
+Stub = v1.BatchSizeOptimizerStub
+
+
+@pytest.fixture
+def admin(grpc_channel: grpc.Channel) -> v1.JobAdminStub:
+    """The admin stub on the shared server."""
+    return v1.JobAdminStub(grpc_channel)
+
+
+def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Pages of two show five jobs of a prefix once each, in the order of their registration."""
+    made = [Trainer(grpc_stub, job_id_prefix="paged", job_id=f"paged_{n}%").job_id for n in (3, 1, 5, 2, 4)]
+    seen, token = [], ""
+    while True:
+        page = admin.ListJobs(v1.ListJobsRequest(page_size=2, page_token=token, job_id_prefix="paged_"))
+        seen.append([job.spec.job_id for job in page.jobs])
+        token = page.next_page_token
+        if not token:
+            break
+    assert seen == [made[:2], made[2:4], made[4:]]
+
+
+def test_prefix_is_taken_literally(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Signs that mean something in SQL mean themselves in a prefix."""
+    Trainer(grpc_stub, job_id_prefix="a", job_id="a%b")
+    Trainer(grpc_stub, job_id_prefix="a", job_id="axb")
+    assert [j.spec.job_id for j in admin.ListJobs(v1.ListJobsRequest(job_id_prefix="a%")).jobs] == ["a%b"]
+
+
+def test_trials_are_filtered(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Trials can be asked for by status, by batch size, and by both."""
+    job = Trainer(grpc_stub)
+    job.run(100.0)
+    job.run(90.0)
+    job.end(job.next(), v1.END_REASON_ERROR)
+    job.next()
+
+    def numbers(status: v1.TrialStatus.ValueType = v1.TRIAL_STATUS_UNSPECIFIED, batch_size: int = 0) -> list[int]:
+        request = v1.ListTrialsRequest(job_id=job.job_id, status=status, batch_size=batch_size)
+        return [trial.id.trial_number for trial in admin.ListTrials(request).trials]
+
+    assert numbers() == [1, 2, 3, 4]
+    assert numbers(v1.TRIAL_STATUS_SUCCEEDED) == [1, 2]
+    assert numbers(v1.TRIAL_STATUS_FAILED) == [3]
+    assert numbers(v1.TRIAL_STATUS_DISPATCHED) == [4]
+    assert numbers(batch_size=8) == [2]
+    assert numbers(v1.TRIAL_STATUS_FAILED, 16) == []
+
+
+def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """A filtered list is paged without gaps."""
+    job = Trainer(grpc_stub, batch_sizes=[16])
+    for _ in range(5):
+        job.end(job.next(), v1.END_REASON_PREEMPTED)
+    request = v1.ListTrialsRequest(job_id=job.job_id, page_size=2, status=v1.TRIAL_STATUS_FAILED)
+    seen = []
+    while True:
+        page = admin.ListTrials(request)
+        seen += [trial.id.trial_number for trial in page.trials]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert seen == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("token", ["nonsense", "am9iczp4", "dHJpYWxzOjE=", "\u00e4", "am9iczotMQ=="])
+def test_foreign_page_token_is_refused(admin: v1.JobAdminStub, token: str) -> None:
+    """A token that this list did not give is refused, not guessed at."""
+    with refused() as refusal:
+        admin.ListJobs(v1.ListJobsRequest(page_token=token))
+    assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["page_token"])
+
+
+def test_other_nonsense_is_refused(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Negative page sizes and batch sizes, and statuses that are none, are refused by their field."""
+    job = Trainer(grpc_stub)
+    for field, value in (("page_size", -1), ("batch_size", -1), ("status", 99)):
+        request = v1.ListTrialsRequest(job_id=job.job_id)
+        setattr(request, field, value)
+        with refused() as refusal:
+            admin.ListTrials(request)
+        assert list(refusal.faults) == [field]
+
+
+def test_unknown_job_is_not_found_everywhere(admin: v1.JobAdminStub) -> None:
+    """Every admin call that names a job says when there is none."""
+    trial = v1.TrialId(job_id="nobody", trial_number=1)
+    calls = (
+        lambda: admin.GetJob(v1.GetJobRequest(job_id="nobody")),
+        lambda: admin.ListTrials(v1.ListTrialsRequest(job_id="nobody")),
+        lambda: admin.GetTrial(v1.GetTrialRequest(trial=trial)),
+        lambda: admin.DeleteJob(v1.DeleteJobRequest(job_id="nobody")),
+        lambda: next(admin.WatchJob(v1.WatchJobRequest(job_id="nobody"))),
+    )
+    for call in calls:
+        with refused() as refusal:
+            call()
+        assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_every_measurement_is_kept(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """GetTrial shows each epoch's time, energy and metric, a metric that is no number among them."""
+    job = Trainer(grpc_stub)
+    trial = job.next()
+    sent = [(1, 1.5, 10.25, 0.1), (2, 3.0, 20.5, math.nan), (5, 7.0, 50.0, 0.3)]
+    for epoch, time, energy, metric in sent:
+        job.report(trial, energy, metric, epoch, time)
+        job.report(trial, energy, metric, epoch, time)
+    answer = admin.GetTrial(v1.GetTrialRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=1)))
+    kept = [(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in answer.measurements]
+    assert str(kept) == str(sent)
+    times = [m.report_time.ToNanoseconds() for m in answer.measurements]
+    assert answer.trial.start_time.ToNanoseconds() <= times[0] < times[1] < times[2]
+    last = answer.trial
+    assert (last.last_epoch, last.time_seconds, last.energy_joules, last.last_metric, last.cost) == (5, 7, 50, 0.3, 50)
+
+
+def test_watch_shows_every_change_and_the_end(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """A watch shows the job at once and after each change, and ends with NOT_FOUND when the job is deleted."""
+    job = Trainer(grpc_stub)
+    watch = admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=30)
+    assert next(watch).job.num_trials == 0
+    trial = job.next()
+    assert next(watch).job.num_trials == 1
+    job.report(trial, 42.0)
+    assert next(watch).job.min_cost == 42.0
+    admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    with refused() as refusal:
+        next(watch)
+    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_deleted_id_can_be_registered_anew(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """After a deletion the id is free, its new job starts at trial 1, and nothing of the old one is left."""
+    job = Trainer(grpc_stub)
+    job.run(100.0)
+    admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    assert grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec)).created
+    assert job.next("again").id.trial_number == 1
+    assert len(admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials) == 1

@@ -1,0 +1,164 @@
+"""`wattwise serve`: what it needs, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from wattwise_server.errors import StartError
+from wattwise_server.store.migrate import migrate, migrations
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+
+
+def refuse(*arguments: str, folder: Path, **variables: str) -> str:
+    """Starts a server that must not start; returns what it says."""
+    command = [sys.executable, "-m", "wattwise_server", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False, cwd=folder, env={**os.environ, **variables}
+    )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_health_and_reflection_are_answered(server: LiveServer) -> None:
+    """grpc.health.v1 says SERVING for the whole and each service, and reflection lists both services."""
+    health: Any = health_pb2_grpc.HealthStub(server.channel)
+    for name in ("", "wattwise.v1.BatchSizeOptimizer", "wattwise.v1.JobAdmin"):
+        answer = health.Check(health_pb2.HealthCheckRequest(service=name))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    services = ProtoReflectionDescriptorDatabase(server.channel).get_services()
+    assert {"wattwise.v1.BatchSizeOptimizer", "wattwise.v1.JobAdmin", "grpc.health.v1.Health"} <= set(services)
+
+
+def test_taken_port_is_refused(server: LiveServer, tmp_path: Path) -> None:
+    """A second server never shares the first one's port; it says what to look at."""
+    said = refuse("--address", server.address, "--database", f"sqlite:///{tmp_path}/other.db", folder=tmp_path)
+    assert f"cannot listen on {server.address}" in said
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        assert f"cannot listen on {address}" in refuse("--address", address, folder=tmp_path)
+
+
+def test_taken_database_is_refused(server: LiveServer, tmp_path: Path) -> None:
+    """A second server on the same file is refused, through a link too, and the first goes on."""
+    link = tmp_path / "link.db"
+    link.symlink_to(server.database)
+    for path in (server.database, link):
+        said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+        assert "another server uses" in said
+    assert Trainer(server.trainer).next().id.trial_number == 1
+
+
+def test_file_of_a_killed_server_is_free(server: LiveServer) -> None:
+    """Kill -9 leaves no lock behind."""
+    server.kill()
+    server.start()
+    assert Trainer(server.trainer).next().id.trial_number == 1
+
+
+def test_newer_database_is_refused_untouched(tmp_path: Path) -> None:
+    """A file of a later schema version is refused, byte for byte as it was."""
+    path = tmp_path / "newer.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA user_version = 4711")
+    before = path.read_bytes()
+    said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+    assert "schema version 4711" in said
+    assert path.read_bytes() == before
+
+
+def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
+    """A database of another program, and a file that is no database, are refused as they are."""
+    foreign, garbage = tmp_path / "foreign.db", tmp_path / "garbage.db"
+    with closing(sqlite3.connect(foreign, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE customers (name)")
+    garbage.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
+    for path, told in ((foreign, "another program"), (garbage, "not a database")):
+        before = path.read_bytes()
+        said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+        assert told in said
+        assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--address", "nowhere"], "write host:port"),
+        (["--address", "127.0.0.1:notaport"], "write host:port"),
+        (["--database", "postgres://x"], "sqlite:///wattwise.db"),
+        (["--database", "sqlite:///:memory:"], "sqlite:///wattwise.db"),
+        (["--database", "sqlite:////no/such/folder/x.db"], "there is no folder /no/such/folder"),
+        (["--grace-seconds", "-1"], "0 to 3600"),
+        (["--log-level", "loud"], "debug, info, warning, error"),
+        (["--adress", "127.0.0.1:0"], "--adress"),
+    ],
+)
+def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], told: str) -> None:
+    """A wrong option, address or database is refused with what would be right."""
+    assert told in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
+
+
+def test_options_are_variables_too(tmp_path: Path) -> None:
+    """WATTWISE_ADDRESS and its like stand in for options, are checked like them, and options go first."""
+    assert "write host:port" in refuse(folder=tmp_path, WATTWISE_ADDRESS="nowhere")
+    assert "is not a level" in refuse(folder=tmp_path, WATTWISE_LOG_LEVEL="loud")
+    said = refuse("--address", "elsewhere", folder=tmp_path, WATTWISE_ADDRESS="nowhere")
+    assert "elsewhere" in said
+
+
+def test_it_ends_with_0_and_leaves_a_whole_file(server: LiveServer) -> None:
+    """After SIGTERM the exit status is 0, no side files are left, and SQLite finds nothing amiss."""
+    job = Trainer(server.trainer)
+    job.run(100.0)
+    assert server.stop() == 0
+    assert not server.database.with_name("wattwise.db-wal").exists()
+    with closing(sqlite3.connect(server.database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert connection.execute("PRAGMA user_version").fetchone() == (max(migrations()),)
+        (created,) = connection.execute("SELECT create_time FROM jobs").fetchone()
+    assert re.fullmatch(r"1[78]\d{14}", str(created))
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_migrations_run_forward_in_one_transaction(tmp_path: Path) -> None:
+    """An older file gets every missing step; a step that fails leaves it exactly as it was."""
+    path = str(tmp_path / "old.db")
+    steps = {1: "CREATE TABLE a (x);", 2: "ALTER TABLE a ADD COLUMN y;"}
+    broken = {**steps, 3: "CREATE TABLE b (x); CREATE TABLE b (x);"}
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrate(connection, path, {1: steps[1]})
+        with pytest.raises(sqlite3.Error):
+            migrate(connection, path, broken)
+        tables = connection.execute("SELECT sql FROM sqlite_master").fetchall()
+        assert tables == [("CREATE TABLE a (x)",)]
+        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        migrate(connection, path, steps)
+        assert [row[1] for row in connection.execute("PRAGMA table_info(a)")] == ["x", "y"]
+        with pytest.raises(StartError, match="schema version 2"):
+            migrate(connection, path, {1: steps[1]})
+
+
+def test_call_after_the_end_is_unavailable(server: LiveServer) -> None:
+    """A server that has gone answers nothing, as gRPC says it: UNAVAILABLE."""
+    job = Trainer(server.trainer)
+    server.stop()
+    with pytest.raises(grpc.RpcError) as caught:
+        job.next()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

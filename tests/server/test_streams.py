@@ -1,0 +1,184 @@
+"""StreamResults: answers, pushes, and ends."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from types import TracebackType
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer, result
+from tests.live_server import LiveServer
+from tests.refusals import refused
+
+
+class Stream:
+    """A trainer's open stream."""
+
+    def __init__(self, stub: v1.BatchSizeOptimizerStub) -> None:
+        self._outbox: queue.SimpleQueue[v1.StreamResultsRequest | None] = queue.SimpleQueue()
+        self.answers = stub.StreamResults(iter(self._outbox.get, None), timeout=30)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.answers.cancel()
+        self._outbox.put(None)
+
+    def send(self, trial: v1.Trial, cost: float, metric: float = 0.1, epoch: int = 1) -> None:
+        """Sends a result."""
+        self._outbox.put(v1.StreamResultsRequest(result=result(trial, cost, metric, epoch)))
+
+    def beat(self, trial: v1.Trial) -> None:
+        """Sends a heartbeat."""
+        self._outbox.put(v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial.id)))
+
+    def send_raw(self, request: v1.StreamResultsRequest) -> None:
+        """Sends anything."""
+        self._outbox.put(request)
+
+    def close_writes(self) -> None:
+        """Says that nothing more will come."""
+        self._outbox.put(None)
+
+    def decision(self) -> v1.Decision:
+        """The next decision."""
+        return next(self.answers).decision
+
+
+@pytest.fixture
+def job(grpc_stub: v1.BatchSizeOptimizerStub) -> Trainer:
+    """A fresh job."""
+    return Trainer(grpc_stub)
+
+
+@pytest.fixture
+def stream(grpc_stub: v1.BatchSizeOptimizerStub) -> Iterator[Stream]:
+    """A stream to the shared server."""
+    with Stream(grpc_stub) as opened:
+        yield opened
+
+
+def test_every_result_has_its_decision(job: Trainer, stream: Stream) -> None:
+    """Decisions come in the order of the results, and heartbeats between them are not answered."""
+    trial = job.next()
+    for epoch in (1, 2, 3):
+        stream.beat(trial)
+        stream.send(trial, 10.0 * epoch, epoch=epoch)
+    assert [stream.decision().cost for _ in range(3)] == [10.0, 20.0, 30.0]
+    stream.send(trial, 40.0, metric=0.95, epoch=4)
+    decision = stream.decision()
+    assert (decision.stop_train, decision.converged, decision.cost) == (True, True, 40.0)
+    stream.send(trial, 99.0, epoch=9)
+    assert stream.decision() == decision
+    stream.close_writes()
+    assert list(stream.answers) == []
+
+
+def test_stop_is_pushed_when_the_bound_falls(job: Trainer, stream: Stream) -> None:
+    """A trial that is dearer than twice what another has just converged at is told to stop without asking."""
+    slow, fast = job.next(), job.next()
+    stream.send(slow, 50.0)
+    assert not stream.decision().stop_train
+    job.report(fast, 20.0)
+    decision = stream.decision()
+    assert (decision.stop_train, decision.converged, decision.cost_bound) == (True, False, 40.0)
+
+
+def test_stop_is_pushed_when_the_job_is_deleted(job: Trainer, stream: Stream, grpc_channel: grpc.Channel) -> None:
+    """Deleting a job tells the trainers of its running trials to stop, on the stream and to unary calls."""
+    trial = job.next()
+    stream.send(trial, 50.0)
+    stream.decision()
+    gone = v1.JobAdminStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    assert gone.job.spec.job_id == job.job_id
+    assert [(t.id.trial_number, t.end_reason) for t in gone.stopped_trials] == [(1, v1.END_REASON_JOB_DELETED)]
+    assert stream.decision().stop_train
+    assert job.heartbeat(trial).stop_train
+    assert "deleted" in job.report(trial, 60.0, epoch=2).message
+    with refused() as refusal:
+        job.next()
+    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+
+
+def test_stop_is_pushed_when_the_trial_is_ended_elsewhere(job: Trainer, stream: Stream) -> None:
+    """An EndTrial from another process stops the trainer that streams."""
+    trial = job.next()
+    stream.beat(trial)
+    stream.send(trial, 1.0)
+    stream.decision()
+    job.end(trial, v1.END_REASON_PREEMPTED)
+    assert stream.decision().stop_train
+
+
+def test_heartbeat_on_a_stream_renews_and_learns_of_the_end(job: Trainer, stream: Stream) -> None:
+    """A heartbeat for a trial that is over brings the stop, once."""
+    trial = job.next()
+    job.end(trial, v1.END_REASON_ERROR)
+    stream.beat(trial)
+    stream.beat(trial)
+    assert stream.decision().stop_train
+    stream.close_writes()
+    assert list(stream.answers) == []
+
+
+def test_refused_result_ends_the_stream(job: Trainer, stream: Stream) -> None:
+    """A result that makes no sense ends the stream with its faults, and changes nothing."""
+    trial = job.next()
+    stream.send(trial, -1.0)
+    with refused() as refusal:
+        stream.decision()
+    assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_RESULT", ["result.energy_joules"])
+    assert not job.report(trial, 1.0, metric=0.1).stop_train
+
+
+def test_stream_is_for_one_trial(job: Trainer, stream: Stream) -> None:
+    """A message about another trial is refused."""
+    first, second = job.next(), job.next()
+    stream.send(first, 1.0)
+    stream.decision()
+    stream.send(second, 1.0)
+    with refused() as refusal:
+        stream.decision()
+    assert refusal.reason == "ERROR_REASON_INVALID_REQUEST"
+
+
+def test_empty_message_is_refused(stream: Stream) -> None:
+    """A message that is neither result nor heartbeat says so."""
+    stream.send_raw(v1.StreamResultsRequest())
+    with refused() as refusal:
+        stream.decision()
+    assert list(refusal.faults) == ["event"]
+
+
+def test_unknown_trial_ends_the_stream(job: Trainer, stream: Stream) -> None:
+    """A heartbeat for a trial that never was is NOT_FOUND."""
+    trial = job.next()
+    trial.id.trial_number = 7
+    stream.beat(trial)
+    with refused() as refusal:
+        stream.decision()
+    assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+
+
+def test_streams_end_when_the_server_shuts_down(server: LiveServer) -> None:
+    """SIGTERM ends open streams and watches with SHUTTING_DOWN, which says to retry, and the server exits with 0."""
+    job = Trainer(server.trainer)
+    trial = job.next()
+    watch = server.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=30)
+    next(watch)
+    with Stream(server.trainer) as stream:
+        stream.send(trial, 1.0)
+        stream.decision()
+        assert server.stop() == 0
+        with refused() as refusal:
+            stream.decision()
+        assert refusal.code is grpc.StatusCode.UNAVAILABLE
+        assert (refusal.reason, refusal.metadata["retryable"]) == ("ERROR_REASON_SHUTTING_DOWN", "true")
+    with refused() as refusal:
+        next(watch)
+    assert refusal.reason == "ERROR_REASON_SHUTTING_DOWN"
