@@ -23,8 +23,8 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
 from wattwise_server.job_spec import JobDraft
-from wattwise_server.optimizer import Report
 from wattwise_server.policy.thompson import posterior
+from wattwise_server.report import Report
 
 _OPTIONAL = tuple(
     field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.has_presence and field.name not in ("job_id", "gpu")

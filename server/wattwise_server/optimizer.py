@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from wattwise_server.clock import Clock
@@ -23,7 +22,6 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import (
     InvalidRequestError,
-    InvalidResultError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
     TrialNotFoundError,
@@ -31,22 +29,11 @@ from wattwise_server.errors import (
 )
 from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
 from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Revived, Succeeded
-from wattwise_server.policy.cost import cost
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, judge
 from wattwise_server.policy.thompson import generator
+from wattwise_server.report import Report, checked
 from wattwise_server.store.base import Store, Transaction
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One epoch's sums as a trainer sent them: seconds and joules since the trial's start."""
-
-    trial: TrialKey
-    epoch: int
-    time_seconds: float
-    energy_joules: float
-    metric: float
 
 
 class Optimizer:
@@ -119,7 +106,7 @@ class Optimizer:
             job, trial = found
             if not trial.running and not trial.lost:
                 return decision(job.spec, trial)
-            measured = _checked(job, trial.last, report, self._clock)
+            measured = checked(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._revive(tx, job, trial)
             return self._take(tx, job, trial, measured)
@@ -352,41 +339,3 @@ def _priced(job: Job, trial: Trial) -> Trial:
         return trial
     verdict = judge(job.spec, job.search.min_cost, trial.last)
     return replace(trial, cost=verdict.cost, cost_bound=verdict.bound, target_reached=verdict.target_reached)
-
-
-def _checked(job: Job, last: Measurement | None, report: Report, clock: Clock) -> Measurement:
-    faults = [*_number_faults(job, report), *_order_faults(last, report)]
-    if faults:
-        raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
-    return Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, clock())
-
-
-def _number_faults(job: Job, report: Report) -> list[tuple[str, str]]:
-    faults = []
-    for name in ("time_seconds", "energy_joules"):
-        value = getattr(report, name)
-        if not math.isfinite(value) or value < 0:
-            faults.append((name, f"is {value}; report the finite sum since the trial's first epoch, 0 or more"))
-    if math.isinf(report.metric):
-        faults.append(("metric", f"is {report.metric}; report NaN for a metric that has diverged"))
-    if report.epoch < 1:
-        faults.append(("current_epoch", f"is {report.epoch}; count epochs from 1"))
-    if not faults and not math.isfinite(cost(job.spec, report.energy_joules, report.time_seconds)):
-        faults.append(("energy_joules", "makes the cost infinite; report joules"))
-    return faults
-
-
-def _order_faults(last: Measurement | None, report: Report) -> list[tuple[str, str]]:
-    if last is None:
-        return []
-    as_sent = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, last.report_time)
-    if report.epoch == last.epoch and not last.repeats(as_sent):
-        return [("current_epoch", f"{report.epoch} was reported before with other numbers; report every epoch once")]
-    faults = []
-    if report.epoch < last.epoch:
-        faults.append(("current_epoch", f"{report.epoch} comes after {last.epoch}; epochs never go back"))
-    for name in ("time_seconds", "energy_joules"):
-        value, before = getattr(report, name), getattr(last, name)
-        if value < before:
-            faults.append((name, f"{value} is less than the {before} of epoch {last.epoch}; report the sum so far"))
-    return faults
