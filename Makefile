@@ -9,7 +9,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-torch check lint types imports protos protos-check wheel-check clean
+.PHONY: help setup demo serve test test-torch check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ protos-check: protos ## fail when the committed stubs are not what the protos ge
 
 wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its own
 	$(BIN)/python tests/wheel_check.py
+
+readme-check: $(VENV)/.dev ## run every command of the README
+	$(BIN)/python tests/readme_check.py
 
 clean: ## remove the virtual environments and what tools left behind
 	rm -rf $(VENV) $(PROTOS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

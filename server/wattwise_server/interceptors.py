@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -175,8 +176,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
 
 async def _write_all(responses: Any, context: Context) -> None:
-    async for response in responses:
-        await context.write(response)
+    async with contextlib.aclosing(responses):
+        async for response in responses:
+            await context.write(response)
 
 
 async def _abort(context: Context, details: Details) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -198,7 +198,7 @@ class Optimizer:
             running = tx.delete_job()
             return job, [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in running]
 
-    async def watch_job(self, job_id: str) -> AsyncIterator[Job]:
+    async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
         """The job now and after every change, until it is deleted.
 
         Raises:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -95,7 +96,10 @@ class JobAdminService(v1.JobAdminServicer):
         job, stopped = await self._optimizer.delete_job(request.job_id)
         return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped))
 
-    async def WatchJob(self, request: v1.WatchJobRequest, context: Context) -> AsyncIterator[v1.WatchJobResponse]:
+    async def WatchJob(
+        self, request: v1.WatchJobRequest, context: Context
+    ) -> AsyncGenerator[v1.WatchJobResponse, None]:
         """A job's state now and after every change."""
-        async for job in self._optimizer.watch_job(request.job_id):
-            yield v1.WatchJobResponse(job=convert.job(job))
+        async with aclosing(self._optimizer.watch_job(request.job_id)) as states:
+            async for job in states:
+                yield v1.WatchJobResponse(job=convert.job(job))

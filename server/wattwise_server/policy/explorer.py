@@ -71,5 +71,5 @@ def _end_round(spec: JobSpec, search: Search) -> Search:
         stage=Stage.MAB if done == spec.num_pruning_rounds else Stage.PRUNING,
         pruning_round=done,
         round_default=cheapest.batch_size,
-        arms=tuple(replace(arm, round_cost=None, failures=0, last_failure=0) for arm in search.arms),
+        arms=tuple(replace(arm, round_cost=None) for arm in search.arms),
     )

@@ -1,0 +1,75 @@
+"""Runs every command of the README, in order, as it is printed.
+
+Commands that set up or serve need no network but the package index; the server takes a free port and a file of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HOUSE = Path(__file__).parents[1]
+TESTED_ELSEWHERE = {"make test": "CI runs it by itself"}
+
+
+def main() -> None:
+    """Fails at the first command that fails."""
+    text = (HOUSE / "README.md").read_text()
+    (trainer,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    with tempfile.TemporaryDirectory() as name:
+        follow(commands, trainer, Path(name))
+
+
+def follow(commands: list[str], trainer: str, folder: Path) -> None:
+    """Types the commands; `make serve` stays up until the end."""
+    environment = {**os.environ, "WATTWISE_ADDRESS": "127.0.0.1:0", "WATTWISE_DATABASE": f"sqlite:///{folder}/ci.db"}
+    serving: subprocess.Popen[str] | None = None
+    try:
+        for command in commands:
+            say(f"$ {command}")
+            if command in TESTED_ELSEWHERE:
+                say(f"({TESTED_ELSEWHERE[command]})")
+            elif command == "make serve":
+                serving = serve(command, environment)
+                environment["WATTWISE_SERVER"] = address = address_of(serving)
+                (folder / "trainer.py").write_text(trainer.replace("localhost:50051", address))
+            else:
+                typed = command.replace("trainer.py", str(folder / "trainer.py"))
+                subprocess.run(typed, shell=True, check=True, cwd=HOUSE, env=environment)  # noqa: S602 - as typed
+    finally:
+        if serving is not None:
+            os.killpg(serving.pid, signal.SIGTERM)
+            serving.communicate(timeout=30)
+
+
+def serve(command: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Starts a server that stays."""
+    return subprocess.Popen(
+        command.split(), stdout=subprocess.PIPE, text=True, cwd=HOUSE, env=environment, start_new_session=True
+    )
+
+
+def address_of(serving: subprocess.Popen[str]) -> str:
+    """Reads on until the server says where it listens."""
+    assert serving.stdout is not None
+    for line in serving.stdout:
+        if found := re.fullmatch(r"wattwise listens on (\S+)\n", line):
+            return found[1]
+    raise RuntimeError("make serve ended without serving")
+
+
+def say(text: str) -> None:
+    """Tells what is done."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The storage contract as facts: every backend's tests inherit them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from wattwise_server.domain import (
+    EndReason,
+    GpuConfig,
+    Job,
+    JobSpec,
+    Measurement,
+    Moments,
+    Observation,
+    Trial,
+    TrialKey,
+    TrialStatus,
+    TrialType,
+)
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import Store
+
+Opener = Callable[[], AbstractAsyncContextManager[Store]]
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+
+
+def a_job(job_id: str = "j", **given: object) -> Job:
+    """A job without trials."""
+    spec = JobSpec(job_id, "j", (8, 16), 8, GpuConfig(250.5, 2, "Test GPU"))
+    spec = replace(spec, **given)  # type: ignore[arg-type]
+    return Job(spec, POLICIES[spec.policy].register(spec), NOW)
+
+
+def a_trial(number: int, job_id: str = "j", **given: object) -> Trial:
+    """A dispatched trial."""
+    trial = Trial(job_id, number, 8, TrialType.EXPLORATION, 0, NOW, request_id=f"request {number}")
+    return replace(trial, **given)  # type: ignore[arg-type]
+
+
+class StoreConformance:
+    """What the contract promises. A backend's test class gives `opener`, which opens the same storage each time."""
+
+    @pytest.fixture
+    def opener(self) -> Opener:
+        """Opens the storage."""
+        raise TypeError("a backend gives its own opener")
+
+    async def test_what_was_saved_is_there_after_reopening(self, opener: Opener) -> None:
+        """A job, its arms and its trials come back as they were saved, to the last bit and microsecond."""
+        job = a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True)
+        arms = tuple(replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), failures=2) for arm in job.search.arms)
+        search = replace(job.search, arms=arms, exploring=1, min_cost=1 / 3, min_cost_batch_size=8, missed_floor=2 / 3)
+        job = replace(job, search=search, num_trials=1)
+        ended = a_trial(
+            1,
+            status=TrialStatus.SUCCEEDED,
+            end_reason=EndReason.MAX_EPOCHS,
+            end_time=NOW + timedelta(microseconds=1),
+            last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW),
+            cost=1 / 3,
+            observation=1,
+        )
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True))
+            async with store.transaction("j") as tx:
+                tx.save_trial(ended)
+                tx.save_job(job)
+        async with opener() as store, store.transaction("j") as tx:
+            assert tx.job == job
+            assert await tx.trial(1) == ended
+            assert await tx.trial_of_request("request 1") == ended
+            assert await tx.trial(2) is None
+
+    async def test_block_left_by_an_exception_changed_nothing(self, opener: Opener) -> None:
+        """An exception takes back the whole block, for this process and the next."""
+        async with opener() as store:
+            with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block is what is left
+                async with store.transaction("j") as tx:
+                    tx.save_job(a_job())
+                    tx.save_trial(a_trial(1))
+                    raise ZeroDivisionError
+            async with store.transaction("j") as tx:
+                assert tx.job is None
+                assert tx.running() == []
+        async with opener() as store:
+            assert await store.jobs("", 0, 10) == []
+
+    async def test_transactions_of_one_job_follow_one_another(self, opener: Opener) -> None:
+        """A hundred concurrent read-and-increment blocks lose no increment."""
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(a_job())
+
+            async def increment() -> None:
+                async with store.transaction("j") as tx:
+                    assert tx.job is not None
+                    before = tx.job
+                    await asyncio.sleep(0)
+                    tx.save_job(replace(before, num_observations=before.num_observations + 1))
+
+            await asyncio.gather(*(increment() for _ in range(100)))
+            async with store.transaction("j") as tx:
+                assert tx.job is not None
+                assert tx.job.num_observations == 100
+
+    async def test_jobs_do_not_wait_for_each_other(self, opener: Opener) -> None:
+        """A transaction of one job can be finished inside one of another."""
+        async with opener() as store, store.transaction("j1") as one:
+            one.save_job(a_job("j1"))
+            async with store.transaction("j2") as two:
+                two.save_job(a_job("j2"))
+            assert [job.spec.job_id for _, job in await store.jobs("", 0, 10)] == ["j2"]
+
+    async def test_cancelled_caller_leaves_a_whole_transaction(self, opener: Opener) -> None:
+        """Callers cancelled at any moment leave each job and its first trial both there or both absent."""
+        async with opener() as store:
+
+            async def save(job_id: str) -> None:
+                async with store.transaction(job_id) as tx:
+                    tx.save_job(replace(a_job(job_id), num_trials=1))
+                    tx.save_trial(a_trial(1, job_id))
+
+            tasks = [asyncio.create_task(save(f"j{number}")) for number in range(50)]
+            for task in tasks:
+                await asyncio.sleep(0)
+                task.cancel()
+            await asyncio.wait(tasks)
+        async with opener() as store:
+            for _, job in await store.jobs("", 0, 100):
+                assert len(await store.trials(job.spec.job_id, None, None, 0, 10)) == 1
+
+    async def test_measurements_come_back_by_epoch(self, opener: Opener) -> None:
+        """Each measurement is kept, the newest stands in the running trial, and both outlive a reopening."""
+        trial = a_trial(1)
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(replace(a_job(), num_trials=1))
+                tx.save_trial(trial)
+            for epoch in (1, 2, 5):
+                trial = replace(trial, last=Measurement(epoch, epoch * 1.5, epoch * 2.5, 0.1 * epoch, NOW))
+                async with store.transaction("j") as tx:
+                    tx.add_measurement(trial)
+        async with opener() as store:
+            kept = await store.measurements("j", 1)
+            assert [m.epoch for m in kept] == [1, 2, 5]
+            async with store.transaction("j") as tx:
+                assert [t.last for t in tx.running()] == [kept[-1]] == [trial.last]
+
+    async def test_history_of_an_arm_comes_back(self, opener: Opener) -> None:
+        """A window holds the newest observations in order, held costs are those below the floor, also by order."""
+        outcomes = [(5.0, True), (3.0, False), (9.0, False), (4.0, False)]
+        for window, job_id in ((2, "jw"), (0, "jh")):
+            async with opener() as store:
+                job = a_job(job_id, window_size=window)
+                arms = tuple(replace(a, num_succeeded=4 if a.batch_size == 8 else 0) for a in job.search.arms)
+                search = replace(job.search, arms=arms, missed_floor=8.0)
+                async with store.transaction(job_id) as tx:
+                    tx.save_job(replace(job, search=search, num_trials=4))
+                    for number, (cost, converged) in enumerate(outcomes, 1):
+                        done = {"status": TrialStatus.SUCCEEDED, "observation": number, "converged": converged}
+                        tx.save_trial(a_trial(number, job_id, cost=cost, **done))
+            async with opener() as store, store.transaction(job_id) as tx:
+                assert tx.job is not None
+                arm = tx.job.search.arm(8)
+                if window:
+                    assert arm.window == (Observation(9.0, converged=False), Observation(4.0, converged=False))
+                else:
+                    assert arm.held == (3.0, 4.0)
+
+    async def test_leases_run_out_once_and_are_whole_after_reopening(self, opener: Opener) -> None:
+        """A trial lapses when its lease is over, not when it was renewed; reopening gives it a new one."""
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(replace(a_job(trial_lease_seconds=1000.0), num_trials=2))
+                for number in (1, 2):
+                    tx.save_trial(a_trial(number, lease_expire_time=NOW + timedelta(seconds=number)))
+            async with store.transaction("j") as tx:
+                tx.renew_lease(replace(tx.running()[0], lease_expire_time=NOW + timedelta(seconds=10)))
+            assert store.lapsed(NOW + timedelta(seconds=1)) == []
+            assert [key.trial_number for key in store.lapsed(NOW + timedelta(seconds=2))] == [2]
+        async with opener() as store, store.transaction("j") as tx:
+            assert all((trial.lease_expire_time or NOW) > NOW for trial in tx.running())
+            assert len(tx.running()) == 2
+
+    async def test_deleted_job_is_gone_but_its_running_trials_are_known(self, opener: Opener) -> None:
+        """Deleting removes job, trials and measurements; only what ran is remembered, by number and batch size."""
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(replace(a_job(), num_trials=2))
+                tx.save_trial(a_trial(1, status=TrialStatus.FAILED))
+                tx.save_trial(a_trial(2))
+                tx.add_measurement(a_trial(2, last=Measurement(1, 1, 1, 1, NOW)))
+            async with store.transaction("j") as tx:
+                assert [trial.number for trial in tx.delete_job()] == [2]
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                assert tx.job is None
+            assert await store.measurements("j", 2) == []
+            assert await store.was_running_when_deleted(TrialKey("j", 8, 2))
+            assert not await store.was_running_when_deleted(TrialKey("j", 16, 2))
+            assert not await store.was_running_when_deleted(TrialKey("j", 8, 1))
+
+    async def test_changes_are_told_once_they_are_durable(self, opener: Opener) -> None:
+        """A subscriber of a job hears of the job, one of a trial of that trial alone."""
+        async with opener() as store:
+            with store.subscribe("j") as job, store.subscribe("j", 1) as first, store.subscribe("j", 2) as second:
+                async with store.transaction("j") as tx:
+                    tx.save_job(replace(a_job(), num_trials=1))
+                    tx.save_trial(a_trial(1))
+                await asyncio.wait_for(job.wait(), 10)
+                await asyncio.wait_for(first.wait(), 10)
+                other = asyncio.ensure_future(second.wait())
+                await asyncio.sleep(0)
+                assert not other.done()
+                other.cancel()

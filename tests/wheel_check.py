@@ -1,0 +1,62 @@
+"""Builds the wheel and uses it where nothing else is installed: as a trainer, on the oldest gRPC and protobuf."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HOUSE = Path(__file__).parents[1]
+OLDEST = ("grpcio==1.71.2", "protobuf==5.29.*")
+SERVER_ONLY = ("numpy", "aiosqlite", "rich", "filelock", "grpc_health", "grpc_reflection")
+
+TRAINER = f"""
+import importlib.util, sys
+missing = [name for name in {SERVER_ONLY} if importlib.util.find_spec(name) is None]
+assert missing == {list(SERVER_ONLY)}, f"a trainer's installation brings more than it needs: {{missing}} are absent"
+import wattwise
+assert "grpc" not in sys.modules, "importing wattwise alone must stay cheap"
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobSpec, v1
+v1.JobSpec(job_id_prefix="a"), BatchSizeOptimizer, Client, EstimateMonitor(watts=1), JobSpec
+"""
+
+
+def main() -> None:
+    """Fails with the first thing that does not work."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(sys.executable, "-m", "build", "--wheel", "--outdir", name, str(HOUSE))
+        (wheel,) = folder.glob("*.whl")
+        run(sys.executable, "-m", "venv", str(folder / "env"))
+        python, wattwise = folder / "env/bin/python", folder / "env/bin/wattwise"
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, *OLDEST)
+        run(python, "-c", TRAINER, cwd=folder)
+        run(wattwise, "--version", cwd=folder)
+        told = subprocess.run([wattwise, "serve"], capture_output=True, text=True, check=False, cwd=folder)
+        assert told.returncode == 2, told
+        assert 'pip install "wattwise[server]"' in told.stderr, told
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[server]", *OLDEST)
+        run(wattwise, "serve", "--help", cwd=folder)
+        serve_once(wattwise, folder)
+    sys.stdout.write("the wheel works\n")
+
+
+def serve_once(wattwise: Path, folder: Path) -> None:
+    """Starts the installed server, which must find its migrations, and ends it."""
+    with subprocess.Popen(
+        [wattwise, "serve", "--address", "127.0.0.1:0"], stdout=subprocess.PIPE, cwd=folder
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith(b"wattwise listens on 127.0.0.1:")
+        server.terminate()
+        assert server.wait(timeout=20) == 0
+
+
+def run(*command: str | Path, cwd: Path = HOUSE) -> None:
+    """Runs a command that must succeed."""
+    subprocess.run(command, check=True, cwd=cwd)
+
+
+if __name__ == "__main__":
+    main()
