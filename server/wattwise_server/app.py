@@ -54,13 +54,14 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     Raises:
         StartError: when the database or the port cannot be had.
     """
+    stop = _stop_signal()
     clock = steady_clock()
     async with open_store(config.database, clock) as store:
         optimizer = Optimizer(store, clock)
         async with _serving(config, optimizer) as address, _sweeping(optimizer):
             log.info("serving %s from %s", address, config.database)
             announce(address)
-            await _told_to_stop()
+            await stop.wait()
             log.info("shutting down: finishing what is in flight")
 
 
@@ -120,9 +121,10 @@ async def _sweep(optimizer: Optimizer) -> None:
         await asyncio.sleep(_SWEEP_SECONDS)
 
 
-async def _told_to_stop() -> None:
+def _stop_signal() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set. Made first: whoever reads the address may send one at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop

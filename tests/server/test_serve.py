@@ -137,6 +137,13 @@ def test_it_ends_with_0_and_leaves_a_whole_file(server: LiveServer) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
+def test_it_ends_with_0_from_the_first_moment_on(server: LiveServer) -> None:
+    """A SIGTERM that comes as soon as the address is printed ends the server as any other does."""
+    for _ in range(5):
+        assert server.stop() == 0
+        server.start()
+
+
 def test_migrations_run_forward_in_one_transaction(tmp_path: Path) -> None:
     """An older file gets every missing step; a step that fails leaves it exactly as it was."""
     path = str(tmp_path / "old.db")
