@@ -100,7 +100,9 @@ class JobAdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Deletes a job with its trials and measurements. Its running trials are told to stop.
+        """Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
+        unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
+        start at number 1 again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -193,7 +193,10 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
     """One trial with its per-epoch measurements."""
 
     DeleteJob: _JobAdminDeleteJobType
-    """Deletes a job with its trials and measurements. Its running trials are told to stop."""
+    """Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
+    unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
+    start at number 1 again.
+    """
 
     WatchJob: _JobAdminWatchJobType
     """The job's state now, then its newest state after every change; a slow reader skips states in between.
@@ -268,7 +271,10 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.DeleteJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.DeleteJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.DeleteJobResponse]]:
-        """Deletes a job with its trials and measurements. Its running trials are told to stop."""
+        """Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
+        unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
+        start at number 1 again.
+        """
 
     @abc.abstractmethod
     def WatchJob(

@@ -150,7 +150,9 @@ class JobSpec(google.protobuf.message.Message):
     mab_prior_precision: builtins.float
     """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
     mab_num_explorations: builtins.int
-    """How many succeeded trials every arm gets before sampling starts. Unset: 2."""
+    """How many succeeded trials every arm gets before sampling starts. An arm that failed three times in a row, or ran
+    out of memory, is put aside for a while, so that it is not handed out for ever. Unset: 2.
+    """
     mab_seed: builtins.int
     """Seed of the bandit's random draws: the same seed and results give the same batch sizes. Unset: drawn from entropy."""
     policy: Global___Policy.ValueType
@@ -158,7 +160,9 @@ class JobSpec(google.protobuf.message.Message):
     learn_reward_precision: builtins.bool
     """Under POLICY_GTS: whether an arm's reward precision is learnt from its observations. Unset: true."""
     reward_precision: builtins.float
-    """Under POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules², above 0. Unset: 0."""
+    """Under POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²;
+    it must be above 0 then. Unset: 0.
+    """
     trial_lease_seconds: builtins.float
     """Seconds without a report or heartbeat after which a dispatched trial is taken for lost. 0: never. Unset: 300."""
     @property
@@ -283,7 +287,9 @@ class Job(google.protobuf.message.Message):
     stage: Global___Stage.ValueType
     """Where the job stands in its search."""
     pruning_round: builtins.int
-    """The pruning round that is being walked, from 0; equals num_pruning_rounds once all are done."""
+    """The pruning round that is being walked, from 0; equals num_pruning_rounds once all are done.
+    0 under POLICY_GTS.
+    """
     min_cost: builtins.float
     """Cost of the cheapest trial that converged, in joules. Unset until one has."""
     min_cost_batch_size: builtins.int
