@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.backoff import pauses, retrying
-from wattwise.errors import OperationOrderError, WattwiseError, from_rpc_error
+from wattwise.connection import Connection, DecisionStream
+from wattwise.errors import from_rpc_error
 from wattwise.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -22,49 +22,6 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
-
-_CHANNEL_OPTIONS = (
-    # A server that vanished without a word is noticed within 40 seconds.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    # A server that is back is found within seconds, however long it was away.
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
-    # Channels to one address otherwise share a connection, which a forked process would share with its parent.
-    ("grpc.use_local_subchannel_pool", 1),
-)
-
-
-class _Link(NamedTuple):
-    channel: grpc.Channel
-    optimizer: v1.BatchSizeOptimizerStub
-    admin: v1.JobAdminStub
-
-
-class DecisionStream:
-    """The server's side of StreamResults: decisions as they arrive."""
-
-    def __init__(self, call: grpc.CallIterator[v1.StreamResultsResponse], address: str) -> None:
-        self._call = call
-        self._address = address
-
-    def __iter__(self) -> Iterator[v1.Decision]:
-        """Yields decisions until the stream ends.
-
-        Raises:
-            WattwiseError: if it ended with an error.
-        """
-        try:
-            for response in self._call:
-                yield response.decision
-        except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from error
-
-    def cancel(self) -> None:
-        """Ends the stream from this side, from whatever thread."""
-        self._call.cancel()
 
 
 class Client:
@@ -84,9 +41,7 @@ class Client:
         self.address = address
         self._timeout = timeout
         self._retry = retry
-        self._closed = False
-        # By process id: a forked child finds nothing under its own, and keeps its parent's only to not destroy it.
-        self._links: dict[int, _Link] = {}
+        self._connection = Connection(address)
 
     def __enter__(self) -> Self:
         return self
@@ -98,10 +53,7 @@ class Client:
 
     def close(self) -> None:
         """Closes the channel; running calls fail. Does nothing when closed already."""
-        self._closed = True
-        link = self._links.pop(os.getpid(), None)
-        if link is not None:
-            link.channel.close()
+        self._connection.close()
 
     def register_job(self, spec: JobSpec, *, timeout: float | None = None) -> v1.RegisterJobResponse:
         """Creates the job, or confirms that the one under its id has the identical configuration.
@@ -116,7 +68,7 @@ class Client:
             JobDiffersError: if the id is taken by another configuration.
         """
         request = v1.RegisterJobRequest(job=spec.named().to_proto())
-        return self._call(self._link().optimizer.RegisterJob, request, timeout)
+        return self._call(self._optimizer.RegisterJob, request, timeout)
 
     def get_next_batch_size(
         self, job_id: str, *, request_id: str | None = None, timeout: float | None = None
@@ -133,7 +85,7 @@ class Client:
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
         """
         request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or str(uuid.uuid4()))
-        return self._call(self._link().optimizer.GetNextBatchSize, request, timeout)
+        return self._call(self._optimizer.GetNextBatchSize, request, timeout)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
         """Reports one epoch's cumulative measurement.
@@ -148,7 +100,7 @@ class Client:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.ReportResultRequest(result=result)
-        return self._call(self._link().optimizer.ReportResult, request, timeout).decision
+        return self._call(self._optimizer.ReportResult, request, timeout).decision
 
     def stream_results(self, requests: Iterator[v1.StreamResultsRequest]) -> DecisionStream:
         """Opens one trial's stream; there is no deadline and no retry.
@@ -156,7 +108,7 @@ class Client:
         Args:
             requests: what to send, asked for by a thread of gRPC's; its end ends the trainer's side of the stream.
         """
-        return DecisionStream(self._link().optimizer.StreamResults(requests), self.address)
+        return DecisionStream(self._optimizer, requests, self.address)
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and asks whether it may go on.
@@ -169,11 +121,9 @@ class Client:
             JobNotFoundError: if the job is not registered, or no more.
             TrialNotFoundError: if the job has no such trial.
         """
-        return self._call(self._link().optimizer.Heartbeat, v1.HeartbeatRequest(trial=trial), timeout).decision
+        return self._call(self._optimizer.Heartbeat, v1.HeartbeatRequest(trial=trial), timeout).decision
 
-    def end_trial(
-        self, trial: v1.TrialId, reason: v1.EndReason.ValueType, *, timeout: float | None = None
-    ) -> v1.Trial:
+    def end_trial(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, *, timeout: float | None = None) -> v1.Trial:
         """Says that a trial's trainer is gone. One that is decided already is left as it is.
 
         Args:
@@ -185,7 +135,8 @@ class Client:
             JobNotFoundError: if the job is not registered, or no more.
             TrialNotFoundError: if the job has no such trial.
         """
-        return self._call(self._link().optimizer.EndTrial, v1.EndTrialRequest(trial=trial, reason=reason), timeout).trial
+        request = v1.EndTrialRequest(trial=trial, reason=reason)
+        return self._call(self._optimizer.EndTrial, request, timeout).trial
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """One job as it stands.
@@ -197,7 +148,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(self._link().admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout).job
+        return self._call(self._admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout).job
 
     def list_jobs(
         self, *, job_id_prefix: str = "", page_size: int = 0, timeout: float | None = None
@@ -211,7 +162,7 @@ class Client:
         """
         request = v1.ListJobsRequest(job_id_prefix=job_id_prefix, page_size=page_size)
         while True:
-            page = self._call(self._link().admin.ListJobs, request, timeout)
+            page = self._call(self._admin.ListJobs, request, timeout)
             yield from page.jobs
             request.page_token = page.next_page_token
             if not page.next_page_token:
@@ -240,7 +191,7 @@ class Client:
         """
         request = v1.ListTrialsRequest(job_id=job_id, status=status, batch_size=batch_size, page_size=page_size)
         while True:
-            page = self._call(self._link().admin.ListTrials, request, timeout)
+            page = self._call(self._admin.ListTrials, request, timeout)
             yield from page.trials
             request.page_token = page.next_page_token
             if not page.next_page_token:
@@ -257,7 +208,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        return self._call(self._link().admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout)
+        return self._call(self._admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout)
 
     def delete_job(self, job_id: str, *, timeout: float | None = None) -> v1.DeleteJobResponse:
         """Deletes a job with its trials; those that run are told to stop.
@@ -269,7 +220,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered, or if a retry found it deleted by the first attempt.
         """
-        return self._call(self._link().admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
+        return self._call(self._admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
 
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
         """Yields a job's state now and its newest state after every change, for as long as it exists.
@@ -284,7 +235,7 @@ class Client:
         patience = self._timeout if timeout is None else timeout
         waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
         while True:
-            call = self._link().admin.WatchJob(v1.WatchJobRequest(job_id=job_id))
+            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id))
             try:
                 for response in call:
                     yield response.job
@@ -294,8 +245,18 @@ class Client:
                 if not (self._retry and failure.retryable) or time.monotonic() + pause > deadline:
                     raise failure from error
                 time.sleep(pause)
+            else:
+                return
             finally:
                 call.cancel()
+
+    @property
+    def _optimizer(self) -> v1.BatchSizeOptimizerStub:
+        return self._connection.link().optimizer
+
+    @property
+    def _admin(self) -> v1.JobAdminStub:
+        return self._connection.link().admin
 
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
@@ -308,16 +269,3 @@ class Client:
 
         patience = self._timeout if timeout is None else timeout
         return retrying(attempt, patience) if self._retry else attempt(patience)
-
-    def _link(self) -> _Link:
-        link = self._links.get(os.getpid())
-        if link is None:
-            if self._closed:
-                raise OperationOrderError(f"the client of {self.address} is closed; make another")
-            channel = grpc.insecure_channel(self.address, options=_CHANNEL_OPTIONS)
-            mine = _Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel))
-            # Atomic, and without a lock that a fork could leave taken: of two threads that come first, one wins.
-            link = self._links.setdefault(os.getpid(), mine)
-            if link is not mine:
-                mine.channel.close()
-        return link

@@ -172,8 +172,6 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
         error: what gRPC raised.
         address: where the server was looked for; it is named if the server itself gave no reason.
     """
-    if not isinstance(error, grpc.Call):
-        return ServerError(f"{address}: {error}")
     info, violations = _details(error)
     message = error.details() or error.code().name
     known = _BY_REASON.get(info.reason) if info.domain == DOMAIN else None
@@ -185,12 +183,12 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     return known(message, reason=info.reason, violations=violations, metadata=info.metadata)
 
 
-def _details(call: grpc.Call) -> tuple[error_details_pb2.ErrorInfo, list[Violation]]:
+def _details(call: grpc.RpcError) -> tuple[error_details_pb2.ErrorInfo, list[Violation]]:
     info, faults = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     try:
-        for key, value in call.trailing_metadata() or ():
-            if key == _DETAILS_KEY and isinstance(value, bytes):
-                for detail in status_pb2.Status.FromString(value).details:
+        for entry in call.trailing_metadata() or ():
+            if entry.key == _DETAILS_KEY and isinstance(entry.value, bytes):
+                for detail in status_pb2.Status.FromString(entry.value).details:
                     # Each unpacks into the message of its own type and leaves the other alone.
                     detail.Unpack(info)
                     detail.Unpack(faults)

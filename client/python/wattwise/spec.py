@@ -5,12 +5,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.errors import InvalidJobSpecError, Violation
 
 Policy: TypeAlias = Literal["POLICY_PRUNING_GTS", "POLICY_GTS"]
+
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,7 @@ class JobSpec:
         return _filled(v1.JobSpec, self, "job")
 
 
-def _filled(kind: Any, source: GpuConfig | JobSpec, path: str) -> Any:
+def _filled(kind: type[M], source: GpuConfig | JobSpec, path: str) -> M:
     message = kind()
     for field in fields(source):
         value = getattr(source, field.name)

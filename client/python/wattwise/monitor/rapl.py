@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.rapl_zone import RaplZone, find_zones
+from wattwise.monitor.rapl_zone import find_zones
 from wattwise.monitor.window import Reading, WindowMonitor
 from wattwise.spec import GpuConfig
 
@@ -55,14 +55,16 @@ class RaplMonitor(WindowMonitor):
         Raises:
             MonitorError: A package tells no power limit.
         """
-        limits = [zone.max_power_watts() for zone in self._zones]
-        silent = [zone.name for zone, limit in zip(self._zones, limits, strict=True) if limit is None and zone.is_package]
-        if silent:
-            raise MonitorError(
-                f"{', '.join(silent)} tells no power limit; give the job "
-                "gpu=GpuConfig(max_power_watts=..., number_of_gpus=1, gpu_model=...)"
-            )
-        watts = sum(limit for limit in limits if limit is not None)
+        watts = 0.0
+        for zone in self._zones:
+            limit = zone.max_power_watts()
+            # Few boards tell a limit for memory, and its share is small; a package without one would make time cheap.
+            if limit is None and zone.is_package:
+                raise MonitorError(
+                    f"RAPL zone {zone.name} tells no power limit; give the job "
+                    "gpu=GpuConfig(max_power_watts=..., number_of_gpus=1, gpu_model=...)"
+                )
+            watts += limit or 0.0
         return GpuConfig(max_power_watts=watts, number_of_gpus=1, gpu_model=cpu_model())
 
     def _read(self) -> Reading:

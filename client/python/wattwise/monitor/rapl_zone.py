@@ -20,7 +20,7 @@ class RaplZone:
         is_package: Whether it is a zone of its own rather than a part of one.
 
     Raises:
-        MonitorError: The zone may not be read.
+        MonitorError: The zone may not be read, or is not one.
     """
 
     def __init__(self, folder: Path, name: str, *, is_package: bool) -> None:
@@ -28,6 +28,8 @@ class RaplZone:
         self.is_package = is_package
         self._folder = folder
         self.range_joules = self._number("max_energy_range_uj") / 1e6
+        if self.range_joules <= 0:
+            raise MonitorError(f"{folder} does not tell where its energy counter wraps around, so it cannot be used")
         self._last = self._number("energy_uj")
         self._wraps = 0
 

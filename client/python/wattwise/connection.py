@@ -1,0 +1,104 @@
+"""The channel to a server: opened on first use, one per process, and the stream of decisions over it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import grpc
+
+from wattwise import v1
+from wattwise.errors import OperationOrderError, from_rpc_error
+
+_OPTIONS = (
+    # A server that vanished without a word is noticed within 40 seconds.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A server that is back is found within seconds, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Channels to one address otherwise share a connection, and a forked process would share its parent's.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Link(NamedTuple):
+    """One process's channel and what is called through it."""
+
+    channel: grpc.Channel
+    optimizer: v1.BatchSizeOptimizerStub
+    admin: v1.JobAdminStub
+
+
+class Connection:
+    """The channel of whichever process asks for it; any thread may ask.
+
+    Args:
+        address: host and port of the server.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._closed = False
+        # By process id. A forked child keeps its parent's and never touches it: to destroy it would cut off the parent.
+        self._links: dict[int, Link] = {}
+
+    def link(self) -> Link:
+        """The channel of this process.
+
+        Raises:
+            OperationOrderError: if it was closed.
+        """
+        link = self._links.get(os.getpid())
+        if link is None:
+            if self._closed:
+                raise OperationOrderError(f"the client of {self._address} is closed; make another")
+            channel = grpc.insecure_channel(self._address, options=_OPTIONS)
+            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel))
+            # Atomic, and without a lock that a fork could leave taken: of two threads that come first, one wins.
+            link = self._links.setdefault(os.getpid(), mine)
+            if link is not mine:
+                mine.channel.close()
+        return link
+
+    def close(self) -> None:
+        """Closes this process's channel for good; running calls fail."""
+        self._closed = True
+        link = self._links.pop(os.getpid(), None)
+        if link is not None:
+            link.channel.close()
+
+
+class DecisionStream:
+    """An open StreamResults call.
+
+    Args:
+        optimizer: whose call it is.
+        requests: what to send; asked by a thread of gRPC's.
+        address: where the server is, for messages.
+    """
+
+    def __init__(
+        self, optimizer: v1.BatchSizeOptimizerStub, requests: Iterator[v1.StreamResultsRequest], address: str
+    ) -> None:
+        self._call = optimizer.StreamResults(requests)
+        self._address = address
+
+    def __iter__(self) -> Iterator[v1.Decision]:
+        """Yields decisions as they arrive, until the server ends the stream.
+
+        Raises:
+            WattwiseError: if it ended with an error.
+        """
+        try:
+            for response in self._call:
+                yield response.decision
+        except grpc.RpcError as error:
+            raise from_rpc_error(error, self._address) from error
+
+    def cancel(self) -> None:
+        """Ends the stream from this side, from whatever thread."""
+        self._call.cancel()

@@ -1,0 +1,176 @@
+"""Tells the server how a training ended when the process goes away before the trial is decided."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any
+
+from wattwise import v1
+
+_OUT_OF_MEMORY = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "HIP out of memory",
+    "RESOURCE_EXHAUSTED: Out of memory",
+    "OOM when allocating tensor",
+)
+
+
+def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
+    """Why a training ends that was left with an exception.
+
+    Args:
+        error: the exception; None if there was none.
+
+    Returns:
+        Out of memory if the exception or one that led to it says so. Ctrl-C counts as preempted: the batch size is
+        not to blame for it.
+    """
+    if error is None or isinstance(error, GeneratorExit):
+        return v1.END_REASON_COMPLETED
+    if isinstance(error, SystemExit):
+        return v1.END_REASON_ERROR if error.code else v1.END_REASON_COMPLETED
+    if isinstance(error, KeyboardInterrupt):
+        return v1.END_REASON_PREEMPTED
+    out_of_memory = any(_is_out_of_memory(cause) for cause in _causes(error))
+    return v1.END_REASON_OUT_OF_MEMORY if out_of_memory else v1.END_REASON_ERROR
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # torch.cuda.OutOfMemoryError is an old name of torch.OutOfMemoryError; neither is worth importing torch for.
+    names = (kind.__name__ for kind in type(error).__mro__)
+    return isinstance(error, MemoryError) or "OutOfMemoryError" in names or any(s in str(error) for s in _OUT_OF_MEMORY)
+
+
+class ExitGuard:
+    """Ends a trial when the process exits, dies of an exception or is terminated, and leaves everything else as usual.
+
+    It works in the process that installed it only. SIGTERM is caught if the main thread installs it and the process
+    does not ignore the signal; what handled it before does so afterwards.
+
+    Args:
+        end: ends the trial within a bounded time; safe to call in a signal handler.
+    """
+
+    def __init__(self, end: Callable[[v1.EndReason.ValueType], None]) -> None:
+        self._end = end
+
+    def install(self) -> None:
+        """Starts to watch for the end of the process."""
+        watch = _watches.get(os.getpid())
+        if watch is None:
+            watch = _watches[os.getpid()] = _Watch()
+            watch.install()
+        watch.ends.append(self._end)
+
+    def remove(self) -> None:
+        """Stops to watch; the last guard puts back what was there before, unless somebody came after."""
+        watch = _watches.get(os.getpid())
+        if watch is not None and self._end in watch.ends:
+            watch.ends.remove(self._end)
+            if not watch.ends:
+                del _watches[os.getpid()]
+                watch.uninstall()
+
+
+class _Watch:
+    """The hooks of one process, for all trials that run in it at the same time."""
+
+    def __init__(self) -> None:
+        self.ends: list[Callable[[v1.EndReason.ValueType], None]] = []
+        self._pid = os.getpid()
+        self._hook_before: Callable[..., Any] = sys.excepthook
+        self._handler_before = signal.getsignal(signal.SIGTERM)
+
+    def install(self) -> None:
+        atexit.register(self._on_exit)
+        sys.excepthook = self._on_exception
+        # A handler that is None was not installed by Python code and could not be called afterwards.
+        if self._handler_before is not None and self._handler_before != signal.SIG_IGN:
+            with contextlib.suppress(ValueError):  # not the main thread, which alone may do so
+                signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def uninstall(self) -> None:
+        atexit.unregister(self._on_exit)
+        # Bound methods are made anew at every look: the same one is equal, never identical.
+        if sys.excepthook == self._on_exception:
+            sys.excepthook = self._hook_before
+        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            with contextlib.suppress(ValueError):  # not the main thread; the handler then only passes the signal on
+                signal.signal(signal.SIGTERM, self._handler_before)
+
+    def _tell(self, reason: v1.EndReason.ValueType) -> None:
+        # A process forked since then may run the same hooks, but it has no trial to end.
+        if os.getpid() == self._pid:
+            # Each is told once: a second signal must not wait again.
+            ends, self.ends = self.ends, []
+            for end in ends:
+                end(reason)
+
+    def _on_exit(self) -> None:
+        self._tell(v1.END_REASON_COMPLETED)
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            self._tell(end_reason(error))
+        finally:
+            self._hook_before(kind, error, trace)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self._tell(v1.END_REASON_PREEMPTED)
+        finally:
+            if callable(self._handler_before):
+                self._handler_before(number, frame)
+            else:
+                # Dying of the signal itself is the only way to the exit status that it stands for.
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+
+
+_watches: dict[int, _Watch] = {}
+"""By process id, so that a forked process finds none."""
+
+
+_masks: dict[int, set[int]] = {}
+"""By thread id: the signals that were blocked before the thread began to fork."""
+
+
+def _hold_signal() -> None:
+    # A child forgets signals that reach it before it is set up, and a SIGTERM with a handler would be lost: it waits.
+    if os.getpid() in _watches:
+        _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_signal_through() -> None:
+    mask = _masks.pop(threading.get_ident(), None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _release_in_child() -> None:
+    # A forked child, such as a data-loader worker, dies of SIGTERM as usual even if it never returns to Python code.
+    for watch in _watches.values():
+        watch.uninstall()
+    _watches.clear()
+    _let_signal_through()
+    _masks.clear()
+
+
+os.register_at_fork(before=_hold_signal, after_in_parent=_let_signal_through, after_in_child=_release_in_child)

@@ -1,0 +1,73 @@
+"""Quantities as people read them."""
+
+from __future__ import annotations
+
+import math
+from datetime import timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+_PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def joules(value: float) -> str:
+    """Three significant digits with a unit prefix.
+
+    Args:
+        value: Joules.
+
+    Returns:
+        Such as "0.52 J", "12.3 kJ", "-1.20 MJ"; "unknown" for what is not finite.
+    """
+    if not math.isfinite(value):
+        return "unknown"
+    size, prefix = abs(value), 0
+    while size >= 999.5 and prefix < len(_PREFIXES) - 1:
+        size, prefix = size / 1000, prefix + 1
+    decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{math.copysign(size, value):.{decimals}f} {_PREFIXES[prefix]}J"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units.
+
+    Args:
+        seconds: Not negative.
+
+    Returns:
+        Such as "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h".
+    """
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 24:
+        return f"{hours} h {minutes:02} min"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours:02} h"
+
+
+def moment(timestamp: Timestamp) -> str:
+    """A point in time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
+    return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def spread(precision: float) -> str:
+    """The standard deviation that belongs to a precision.
+
+    Args:
+        precision: 1/variance, in 1/joules²; 0 is no knowledge, infinite is no doubt.
+
+    Returns:
+        1/√precision as `joules` writes it, or "unknown".
+    """
+    return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))
+
+
+def enum_name(name: str, prefix: str) -> str:
+    """An enum's value as a word: ("TRIAL_STATUS_FAILED", "TRIAL_STATUS_") is "failed"."""
+    return name.removeprefix(prefix).lower().replace("_", " ")

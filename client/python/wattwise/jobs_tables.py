@@ -1,0 +1,138 @@
+"""Jobs and trials as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from wattwise import v1
+from wattwise.errors import WattwiseError
+from wattwise.humanize import duration, enum_name, joules, moment, spread
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# A row is always one line: a narrow terminal wraps it, and whatever reads a pipe can count on it.
+_WIDTH = 100_000
+
+
+def print_jobs(jobs: Iterable[v1.Job]) -> None:
+    """One row per job."""
+    table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "registered")
+    for job in jobs:
+        table.add_row(
+            job.spec.job_id,
+            stage(job),
+            sizes(job.surviving_batch_sizes),
+            str(job.num_trials),
+            joules(job.min_cost) if job.HasField("min_cost") else "",
+            str(job.min_cost_batch_size) if job.HasField("min_cost_batch_size") else "",
+            moment(job.create_time),
+        )
+    _show(table, "no jobs")
+
+
+def print_job(job: v1.Job) -> None:
+    """What a job is and how far its search has come, then its arms."""
+    table = _table("", "")
+    table.show_header = False
+    for name, text in _facts(job):
+        table.add_row(name, text)
+    _show(table, "")
+    if job.arms:
+        print()  # noqa: T201 - the command's answer
+        print_arms(job.arms)
+
+
+def print_arms(arms: Iterable[v1.Arm]) -> None:
+    """One row per arm; the rewards that the server keeps are costs with their sign turned."""
+    table = _table("*batch size", "*observations", "*mean cost", "*std dev of the mean", "*std dev of a trial")
+    for arm in arms:
+        table.add_row(
+            str(arm.batch_size),
+            str(arm.num_observations),
+            joules(-arm.param_mean) if arm.param_precision > 0 else "unknown",
+            spread(arm.param_precision),
+            spread(arm.reward_precision),
+        )
+    _show(table, "")
+
+
+def print_trials(trials: Iterable[v1.Trial]) -> None:
+    """One row per trial."""
+    table = _table(
+        *("*trial", "*batch size", "type", "status", "ended by"),
+        *("*epoch", "*metric", "*time", "*energy", "*cost", "started"),
+    )
+    for trial in trials:
+        table.add_row(
+            str(trial.id.trial_number),
+            str(trial.id.batch_size),
+            enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_"),
+            enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
+            enum_name(v1.EndReason.Name(trial.end_reason), "END_REASON_") if trial.end_reason else "",
+            str(trial.last_epoch) if trial.last_epoch else "",
+            f"{trial.last_metric:.6g}" if trial.HasField("last_metric") else "",
+            duration(trial.time_seconds) if trial.HasField("cost") else "",
+            joules(trial.energy_joules) if trial.HasField("cost") else "",
+            joules(trial.cost) if trial.HasField("cost") else "",
+            moment(trial.start_time),
+        )
+    _show(table, "no trials")
+
+
+def stage(job: v1.Job) -> str:
+    """Where the search stands: "pruning, round 1 of 2" or "bandit"."""
+    rounds = job.spec.num_pruning_rounds
+    return f"pruning, round {job.pruning_round + 1} of {rounds}" if job.stage == v1.STAGE_PRUNING else "bandit"
+
+
+def sizes(batch_sizes: Iterable[int]) -> str:
+    """Batch sizes in one line."""
+    return ", ".join(map(str, batch_sizes)) or "none"
+
+
+def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
+    spec = job.spec
+    yield "job", spec.job_id
+    yield "stage", stage(job)
+    yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
+    if job.HasField("min_cost"):
+        yield "min cost", f"{joules(job.min_cost)} at batch size {job.min_cost_batch_size}"
+    else:
+        yield "min cost", "none yet: no trial has converged"
+    sign = "at least" if spec.higher_is_better_metric else "at most"
+    yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
+    yield "eta", f"{spec.eta_knob:g} (1: energy alone, 0: time alone)"
+    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the min cost"
+    yield "stopped early", stopping
+    gpu = spec.gpu
+    yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W at most together"
+    yield "trials", str(job.num_trials)
+    yield "registered", moment(job.create_time)
+
+
+def _table(*columns: str) -> Table:
+    """A table with these headings; a star before one aligns its column to the right."""
+    try:
+        from rich import table  # noqa: PLC0415 - a trainer's install does not have it
+    except ModuleNotFoundError:
+        raise WattwiseError(
+            'tables need the package rich: pip install "wattwise[server]", or use --json, which needs nothing'
+        ) from None
+    made = table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        right = column.startswith("*")
+        made.add_column(column.removeprefix("*"), justify="right" if right else "left", no_wrap=True)
+    return made
+
+
+def _show(table: Table, when_empty: str) -> None:
+    from rich.console import Console  # noqa: PLC0415 - a trainer's install does not have it
+
+    # Names come from users: "[red]" or ":smile:" in one is text.
+    console = Console(width=_WIDTH, markup=False, emoji=False, highlight=False)
+    # Printed by ourselves: when the reader of a pipe has gone, rich would end the process in its own way.
+    with console.capture() as shown:
+        console.print(table if table.row_count else when_empty)
+    print(shown.get(), end="")  # noqa: T201 - the command's answer

@@ -1,0 +1,1 @@
+"""The client library against the real server."""

@@ -1,0 +1,58 @@
+"""Something between trainer and server that lets calls through but not streams, as many proxies do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from concurrent import futures
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+
+class Middlebox(grpc.GenericRpcHandler):
+    """Passes bytes on.
+
+    Args:
+        server: Address of the server behind it.
+        messages_per_stream: After how many messages from the trainer a stream breaks; 0 refuses all streams.
+    """
+
+    def __init__(self, server: str, messages_per_stream: int) -> None:
+        self._behind = grpc.insecure_channel(server)
+        self._messages_per_stream = messages_per_stream
+        self._front = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
+        self.address = f"127.0.0.1:{self._front.add_insecure_port('127.0.0.1:0')}"
+
+    def __enter__(self) -> Middlebox:
+        self._front.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._front.stop(grace=None).wait()
+        self._behind.close()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Finds what to do with a call."""
+        method = details.method
+        if not method.endswith("/StreamResults"):
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: self._pass(method, request, context))
+        if self._messages_per_stream == 0:
+            return None
+        return grpc.stream_stream_rpc_method_handler(
+            lambda requests, context: self._pass_some(method, requests, context)
+        )
+
+    def _pass(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        behind: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._behind.unary_unary(method)
+        try:
+            return behind(request, timeout=10)
+        except grpc.RpcError as error:
+            context.set_trailing_metadata(tuple((entry.key, entry.value) for entry in error.trailing_metadata() or ()))
+            context.abort(error.code(), error.details() or "")
+
+    def _pass_some(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        behind: grpc.StreamStreamMultiCallable[bytes, bytes] = self._behind.stream_stream(method)
+        yield from behind(itertools.islice(requests, self._messages_per_stream))
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the middlebox has seen enough of this stream")

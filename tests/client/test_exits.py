@@ -1,0 +1,136 @@
+"""How the server learns of a training's end when the process goes away."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+from wattwise import v1
+from wattwise.exits import end_reason
+
+from tests.client.training import ended, said, start, tell, the_trial
+from tests.live_server import LiveServer
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "reason"),
+    [
+        ("crash", 1, v1.END_REASON_ERROR),
+        ("out-of-memory", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ("memory-error", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ("leave-block", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ("interrupt", -signal.SIGINT, v1.END_REASON_PREEMPTED),
+        ("return", 0, v1.END_REASON_COMPLETED),
+    ],
+)
+def test_process_ends_by_itself(server: LiveServer, end: str, status: int, reason: v1.EndReason.ValueType) -> None:
+    """A training process that ends without a decision says why, and its exit status is as ever."""
+    exit_status, errors = ended(start(server, end))
+    assert exit_status == status, errors
+    assert ("Traceback" in errors) == (status != 0)
+    trial = the_trial(server)
+    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
+
+
+def test_terminated_process_was_preempted(server: LiveServer) -> None:
+    """SIGTERM ends the trial as preempted, and the process dies of SIGTERM."""
+    process = start(server, "wait")
+    process.terminate()
+    assert ended(process) == (-signal.SIGTERM, "")
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_own_handler_of_sigterm_is_called_afterwards(server: LiveServer) -> None:
+    """A handler that the training had before decides how the process goes on."""
+    process = start(server, "own-handler")
+    process.terminate()
+    assert ended(process) == (7, "")
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_sigterm_without_a_server_is_obeyed_in_time(server: LiveServer) -> None:
+    """A process whose server is away dies of SIGTERM within seconds."""
+    process = start(server, "wait")
+    server.kill()
+    before = time.monotonic()
+    process.terminate()
+    assert ended(process)[0] == -signal.SIGTERM
+    assert time.monotonic() - before < 8
+
+
+def test_sigterm_within_a_report(server: LiveServer) -> None:
+    """SIGTERM that interrupts a report to a hung server ends the process, and the trial if the server wakes in time."""
+    process = start(server, "wait-in-report")
+    os.kill(server.process.pid, signal.SIGSTOP)
+    tell(process)
+    # Whether the signal comes before, within or after the report makes no difference.
+    process.terminate()
+    os.kill(server.process.pid, signal.SIGCONT)
+    assert ended(process) == (-signal.SIGTERM, "")
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def _goes_on(server: LiveServer, process: subprocess.Popen[str], complaints: str = "") -> None:
+    """The training reports another epoch, over the connection that it had before the fork, and ends."""
+    assert the_trial(server).status == v1.TRIAL_STATUS_DISPATCHED
+    tell(process)
+    assert said(process) == "20.0"
+    process.terminate()
+    status, errors = ended(process)
+    assert status == -signal.SIGTERM
+    assert re.fullmatch(complaints, errors, re.DOTALL), errors
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_terminated_child_does_not_end_the_trial(server: LiveServer) -> None:
+    """A forked worker dies of SIGTERM as usual, and the training goes on."""
+    process = start(server, "forked-wait")
+    os.kill(int(said(process)), signal.SIGTERM)
+    assert said(process) == str(-signal.SIGTERM)
+    _goes_on(server, process)
+
+
+def test_child_that_exits_does_not_end_the_trial(server: LiveServer) -> None:
+    """A forked worker that drops everything and exits by the book leaves its parent's connection alone."""
+    process = start(server, "forked-exit")
+    said(process)
+    assert said(process) == "0"
+    _goes_on(server, process)
+
+
+def test_child_that_crashes_does_not_end_the_trial(server: LiveServer) -> None:
+    """An exception that kills a forked worker is its parent's to judge."""
+    process = start(server, "forked-crash")
+    said(process)
+    assert said(process) == "1"
+    _goes_on(server, process, complaints="Traceback.*a bug in the training\n")
+
+
+def test_child_may_call_the_server(server: LiveServer) -> None:
+    """A forked process has a channel of its own."""
+    process = start(server, "forked-call")
+    assert "1" in {said(process), said(process)}
+    assert said(process) == "0"
+    _goes_on(server, process)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as PyTorch names its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, v1.END_REASON_COMPLETED),
+        (OutOfMemoryError("no room"), v1.END_REASON_OUT_OF_MEMORY),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), v1.END_REASON_OUT_OF_MEMORY),
+        (RuntimeError("the disk is full"), v1.END_REASON_ERROR),
+    ],
+)
+def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReason.ValueType) -> None:
+    """Memory that ran out is known by type or by the words of the frameworks."""
+    assert end_reason(error) == reason

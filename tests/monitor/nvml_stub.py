@@ -1,0 +1,64 @@
+"""GPUs for machines that have none: a libnvidia-ml.so.1 of ours, under the real pynvml."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import pytest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StubGpu:
+    """What one GPU tells, in NVML's own units; None is a question that it does not support."""
+
+    uuid: str = "GPU-aaaa"
+    name: str = "Stub V100"
+    energy_mj: int | None = 0
+    power_mw: int | None = 100_000
+    lowest_limit_mw: int | None = 100_000
+    highest_limit_mw: int | None = 250_000
+    enforced_limit_mw: int | None = 200_000
+
+
+@dataclass(frozen=True)
+class NvmlStub:
+    """The file that the library reads its GPUs from."""
+
+    file: Path
+
+    def show(self, *gpus: StubGpu) -> None:
+        """Makes these the machine's GPUs from now on; readers see the old ones or the new ones, whole."""
+        lines = ("\t".join("-" if value is None else str(value) for value in astuple(gpu)) + "\n" for gpu in gpus)
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text("".join(lines), encoding="ascii")
+        fresh.rename(self.file)
+
+    def power_reads(self) -> int:
+        """How often a GPU's power was read so far."""
+        reads = Path(f"{self.file}.reads")
+        return reads.stat().st_size if reads.exists() else 0
+
+    def run(self, case: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `case` returns or raises in a fresh process, which loads the library."""
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            return process.submit(case, *args, **kwargs).result()
+
+
+def build_library(folder: Path) -> None:
+    """Compiles the library into the folder; skips the test where there is no C compiler."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        pytest.skip("no C compiler (cc, gcc or clang) to build the NVML stub with")
+    source = Path(__file__).with_name("nvml_stub.c")
+    command = [compiler, "-shared", "-fPIC", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True)

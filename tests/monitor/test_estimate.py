@@ -1,0 +1,73 @@
+"""EstimateMonitor, and the window keeping that all meters share."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from wattwise.errors import MonitorError
+from wattwise.monitor import EstimateMonitor, gpu_config
+from wattwise.spec import GpuConfig
+
+
+def test_energy_is_power_times_time() -> None:
+    """A window's energy is the given power times its length, which is at least the time slept within it."""
+    monitor = EstimateMonitor(watts=150)
+    monitor.begin_window("epoch")
+    time.sleep(0.05)
+    window = monitor.end_window("epoch")
+    assert window.time >= 0.05
+    assert window.total_energy == pytest.approx(150 * window.time)
+
+
+def test_windows_nest_and_overlap() -> None:
+    """Windows of different names run beside each other, and the one that holds the other is no shorter."""
+    monitor = EstimateMonitor(watts=1)
+    monitor.begin_window("whole")
+    monitor.begin_window("part")
+    part = monitor.end_window("part")
+    assert monitor.end_window("whole").time >= part.time
+
+
+def test_a_name_can_be_used_again() -> None:
+    """A window that has ended leaves its name free, and nothing of its time in the next one."""
+    monitor = EstimateMonitor(watts=1)
+    monitor.begin_window("epoch")
+    time.sleep(0.05)
+    monitor.end_window("epoch")
+    before = time.monotonic()
+    monitor.begin_window("epoch")
+    window = monitor.end_window("epoch")
+    assert window.time <= time.monotonic() - before
+
+
+def test_a_window_begun_twice() -> None:
+    """A second window under an open one's name is refused by name, and the first goes on."""
+    monitor = EstimateMonitor(watts=1)
+    monitor.begin_window("epoch")
+    with pytest.raises(MonitorError, match="'epoch' is open already"):
+        monitor.begin_window("epoch")
+    assert monitor.end_window("epoch").time >= 0
+
+
+def test_a_window_that_was_not_begun() -> None:
+    """Ending a window that is not open is refused by name."""
+    with pytest.raises(MonitorError, match="'epoch' is not open"):
+        EstimateMonitor(watts=1).end_window("epoch")
+
+
+def test_it_says_that_it_is_an_estimate() -> None:
+    """Kind, repr and the job's GPU model all tell that nothing is measured, and no GPU is claimed."""
+    monitor = EstimateMonitor(watts=150)
+    assert monitor.kind == "estimate"
+    assert repr(monitor) == "EstimateMonitor(watts=150)"
+    assert gpu_config(monitor) == GpuConfig(max_power_watts=150.0, number_of_gpus=1, gpu_model="estimate (150 W)")
+    assert monitor.gpu_indices == []
+
+
+@pytest.mark.parametrize("watts", [0, -1, math.nan, math.inf])
+def test_watts_must_be_a_power(watts: float) -> None:
+    """A power that is not a finite number above 0 is refused."""
+    with pytest.raises(MonitorError, match=f"watts={watts!r}"):
+        EstimateMonitor(watts=watts)

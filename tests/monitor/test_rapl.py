@@ -1,0 +1,216 @@
+"""RaplMonitor on folders like the kernel's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wattwise.errors import MonitorError
+from wattwise.monitor import RaplMonitor, gpu_config
+from wattwise.monitor.rapl_zone import find_zones
+
+
+def make_zone(root: Path, folder: str, name: str, *, wraps_at_uj: int = 262_143_328_850, **files: int) -> Path:
+    """Makes one zone's folder with these files and returns the one with the energy counter."""
+    zone = root / folder
+    zone.mkdir(parents=True)
+    (zone / "name").write_text(f"{name}\n", encoding="ascii")
+    for file, number in ({"energy_uj": 0, "max_energy_range_uj": wraps_at_uj} | files).items():
+        (zone / file).write_text(f"{number}\n", encoding="ascii")
+    return zone / "energy_uj"
+
+
+def count(counter: Path, microjoules: int) -> None:
+    """Sets a counter; a reader sees the old number or the new one, whole."""
+    fresh = counter.with_name("fresh")
+    fresh.write_text(f"{microjoules}\n", encoding="ascii")
+    fresh.rename(counter)
+
+
+def test_packages_and_their_memory_are_summed(tmp_path: Path) -> None:
+    """Energy is that of the packages and their dram zones, in joules; what repeats them is left out."""
+    counters = {
+        folder: make_zone(tmp_path, folder, name)
+        for folder, name in {
+            "intel-rapl:0": "package-0",
+            "intel-rapl:0:0": "core",
+            "intel-rapl:0:1": "dram",
+            "intel-rapl:1": "package-1",
+            "intel-rapl:2": "psys",
+            "intel-rapl-mmio:0": "package-0",
+        }.items()
+    }
+    monitor = RaplMonitor(tmp_path)
+    monitor.begin_window("epoch")
+    for number, counter in enumerate(counters.values()):
+        count(counter, 10**number * 1_000_000)
+    assert monitor.end_window("epoch").total_energy == 1 + 100 + 1000
+    assert repr(monitor) == "RaplMonitor(package-0, package-0 dram, package-1)"
+
+
+def test_windows_overlap(tmp_path: Path) -> None:
+    """Windows that overlap each measure their own span."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
+    monitor = RaplMonitor(tmp_path)
+    monitor.begin_window("early")
+    count(counter, 1_000_000)
+    monitor.begin_window("late")
+    count(counter, 11_000_000)
+    assert monitor.end_window("early").total_energy == 11
+    count(counter, 111_000_000)
+    assert monitor.end_window("late").total_energy == 110
+
+
+def test_a_counter_wraps_around(tmp_path: Path) -> None:
+    """A counter that starts again from zero within a window goes on from where it ends."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0", wraps_at_uj=1_000_000_000, energy_uj=900_000_000)
+    monitor = RaplMonitor(tmp_path)
+    monitor.begin_window("epoch")
+    count(counter, 50_000_000)
+    assert monitor.end_window("epoch").total_energy == 150
+
+
+def test_a_counter_wraps_around_often(tmp_path: Path) -> None:
+    """Every wrap-around between two readings adds the counter's range."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0", wraps_at_uj=100_000_000, energy_uj=50_000_000)
+    (zone,) = find_zones(tmp_path)
+    energies = []
+    for joules in (90, 10, 80, 5, 30):
+        count(counter, joules * 1_000_000)
+        energies.append(zone.read_joules())
+    assert energies == [90, 110, 180, 205, 230]
+
+
+class Openings:
+    """Counts how often the poller's thread opens a file, by Python's own audit events."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = str(file)
+        self._changed = threading.Condition()
+        self._opened = 0
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, args: tuple[object, ...]) -> None:
+        if event == "open" and str(args[0]) == self._file and threading.current_thread().name == "wattwise-poller":
+            with self._changed:
+                self._opened += 1
+                self._changed.notify_all()
+
+    def wait_for_a_reading(self) -> None:
+        """Waits until the poller has read the file as it is now: once it opens it a second time."""
+        with self._changed:
+            wanted = self._opened + 2
+            assert self._changed.wait_for(lambda: self._opened >= wanted, timeout=60), "nobody reads the counter"
+
+
+def test_no_wrap_around_is_missed(tmp_path: Path) -> None:
+    """While a window is open the counter is read in the background, so that wrap-arounds between its ends count."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0", wraps_at_uj=100_000_000, energy_uj=50_000_000)
+    monitor = RaplMonitor(tmp_path)
+    openings = Openings(counter)
+    monitor.begin_window("epoch")
+    for joules in (90, 10, 80, 5):
+        count(counter, joules * 1_000_000)
+        openings.wait_for_a_reading()
+    assert monitor.end_window("epoch").total_energy == 155
+
+
+def test_power_limits_are_summed(tmp_path: Path) -> None:
+    """Max power sums the zones' highest limits in watts, or those in force; memory counts where it has one."""
+    make_zone(tmp_path, "intel-rapl:0", "package-0", constraint_0_max_power_uw=150_000_000)
+    make_zone(tmp_path, "intel-rapl:0:0", "dram", constraint_0_max_power_uw=20_000_000)
+    make_zone(
+        tmp_path,
+        "intel-rapl:1",
+        "package-1",
+        constraint_0_max_power_uw=0,
+        constraint_0_power_limit_uw=140_000_000,
+    )
+    make_zone(tmp_path, "intel-rapl:1:0", "dram")
+    config = gpu_config(RaplMonitor(tmp_path))
+    assert (config.max_power_watts, config.number_of_gpus) == (310.0, 1)
+
+
+def test_the_processor_is_named() -> None:
+    """The model is the one in /proc/cpuinfo, or the architecture where the kernel tells none."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_zone(Path(folder), "intel-rapl:0", "package-0", constraint_0_max_power_uw=1_000_000)
+        model = RaplMonitor(folder).gpu_config().gpu_model
+    assert model in Path("/proc/cpuinfo").read_text(encoding="utf-8") or model == f"{platform.machine()} processor"
+
+
+def test_no_power_limit(tmp_path: Path) -> None:
+    """A package without a limit is refused, with what to give the job instead."""
+    make_zone(tmp_path, "intel-rapl:0", "package-0")
+    with pytest.raises(MonitorError, match=r"package-0 tells no power limit; .*gpu=GpuConfig\("):
+        RaplMonitor(tmp_path).gpu_config()
+
+
+def test_available(tmp_path: Path) -> None:
+    """A meter is available where a package zone can be read, and nowhere else."""
+    assert not RaplMonitor.available(tmp_path / "missing")
+    make_zone(tmp_path, "intel-rapl:0", "psys")
+    assert not RaplMonitor.available(tmp_path)
+    make_zone(tmp_path, "intel-rapl:1", "package-0")
+    assert RaplMonitor.available(tmp_path)
+
+
+def test_no_zones(tmp_path: Path) -> None:
+    """Without zones it is said what they need and what to pass instead."""
+    with pytest.raises(MonitorError, match=r"no RAPL package zone under .*EstimateMonitor\(watts"):
+        RaplMonitor(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "many\n"])
+def test_a_counter_that_is_none(tmp_path: Path, content: str) -> None:
+    """A counter that holds no number is an error that names its file."""
+    make_zone(tmp_path, "intel-rapl:0", "package-0").write_text(content, encoding="ascii")
+    with pytest.raises(MonitorError, match="intel-rapl:0/energy_uj"):
+        RaplMonitor(tmp_path)
+
+
+def test_a_counter_without_a_range(tmp_path: Path) -> None:
+    """A zone that does not tell where it wraps around is refused rather than guessed at."""
+    make_zone(tmp_path, "intel-rapl:0", "package-0", wraps_at_uj=0)
+    with pytest.raises(MonitorError, match="wraps around"):
+        RaplMonitor(tmp_path)
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[None]:
+    """Whoever runs the tests, but not root, whom no file is closed to."""
+    if os.geteuid() != 0:
+        yield
+        return
+    try:
+        os.seteuid(65534)
+    except OSError as error:
+        pytest.skip(f"root cannot become another user here: {error}")
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def closed_root() -> Iterator[Path]:
+    """A tree whose counter only root may read, as the kernel makes it, in a folder that is open to all."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        make_zone(root, "intel-rapl:0", "package-0").chmod(0)
+        yield root
+
+
+@pytest.mark.usefixtures("ordinary_user")
+def test_no_permission(closed_root: Path) -> None:
+    """A counter that may not be read is an error that says how to allow it, and the meter is not available."""
+    with pytest.raises(MonitorError, match=r"run as root.*sudo chmod a\+r .*udev"):
+        RaplMonitor(closed_root)
+    assert not RaplMonitor.available(closed_root)
