@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_VARIABLES = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVML_STUB")
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class StubGpu:
 
 
 @dataclass(frozen=True)
-class NvmlStub:
-    """The file that the library reads its GPUs from."""
+class Machine:
+    """A machine's GPUs, as the library reads them from a file."""
 
     file: Path
 
@@ -48,10 +51,28 @@ class NvmlStub:
         reads = Path(f"{self.file}.reads")
         return reads.stat().st_size if reads.exists() else 0
 
-    def run(self, case: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `case` returns or raises in a fresh process, which loads the library."""
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-            return process.submit(case, *args, **kwargs).result()
+
+class Runner:
+    """Runs functions in processes that load the library, a fresh one for each: forks of one that has imported all."""
+
+    def __init__(self, origin: ProcessPoolExecutor) -> None:
+        self._origin = origin
+
+    def __call__(self, case: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `case` returns or raises there, under this process's variables for CUDA."""
+        variables = {name: os.environ.get(name) for name in _VARIABLES}
+        return self._origin.submit(_run_in_fork, variables, case, args, kwargs).result()
+
+
+@contextmanager
+def runner(library: Path) -> Iterator[Runner]:
+    """A Runner whose processes look for NVIDIA's library in this folder first."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as origin:
+        with pytest.MonkeyPatch.context() as patch:
+            # Read by the dynamic loader as a program starts, and never again.
+            patch.setenv("LD_LIBRARY_PATH", str(library))
+            origin.submit(os.getpid).result()
+        yield Runner(origin)
 
 
 def build_library(folder: Path) -> None:
@@ -62,3 +83,14 @@ def build_library(folder: Path) -> None:
     source = Path(__file__).with_name("nvml_stub.c")
     command = [compiler, "-shared", "-fPIC", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True)
+
+
+def _run_in_fork(
+    variables: Mapping[str, str | None], case: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> T:
+    for name, value in variables.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as fork:
+        return fork.submit(case, *args, **kwargs).result()

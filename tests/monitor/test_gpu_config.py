@@ -9,7 +9,7 @@ from wattwise.errors import MonitorError
 from wattwise.monitor import NvmlMonitor, Window, gpu_config
 from wattwise.spec import GpuConfig
 
-from tests.monitor.nvml_stub import NvmlStub, StubGpu
+from tests.monitor.nvml_stub import Machine, Runner, StubGpu
 
 FIRST = StubGpu(uuid="GPU-aaaa")
 SECOND = StubGpu(uuid="GPU-bbbb")
@@ -44,26 +44,26 @@ def case_config_of_zeus(indices: list[int]) -> GpuConfig:
     return gpu_config(ZeusShaped(indices))
 
 
-def test_config(stub: NvmlStub) -> None:
+def test_config(machine: Machine, run: Runner) -> None:
     """Max power is the largest limit that one GPU may be set to, in watts, times the number of GPUs."""
-    stub.show(FIRST, replace(SECOND, highest_limit_mw=300_000))
+    machine.show(FIRST, replace(SECOND, highest_limit_mw=300_000))
     expected = GpuConfig(max_power_watts=600.0, number_of_gpus=2, gpu_model="Stub V100")
-    assert stub.run(case_config) == expected
+    assert run(case_config) == expected
 
 
-def test_config_of_chosen_gpus(stub: NvmlStub) -> None:
+def test_config_of_chosen_gpus(machine: Machine, run: Runner) -> None:
     """GPUs that are not measured do not count."""
-    stub.show(FIRST, replace(SECOND, name="Stub A100", highest_limit_mw=400_000))
+    machine.show(FIRST, replace(SECOND, name="Stub A100", highest_limit_mw=400_000))
     expected = GpuConfig(max_power_watts=400.0, number_of_gpus=1, gpu_model="Stub A100")
-    assert stub.run(case_config, [1]) == expected
+    assert run(case_config, [1]) == expected
 
 
-def test_config_of_a_zeus_monitor(stub: NvmlStub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_of_a_zeus_monitor(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A monitor that only has gpu_indices gets the configuration of those of the visible GPUs."""
-    stub.show(FIRST, replace(SECOND, name="Stub A100", highest_limit_mw=400_000))
+    machine.show(FIRST, replace(SECOND, name="Stub A100", highest_limit_mw=400_000))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     expected = GpuConfig(max_power_watts=400.0, number_of_gpus=1, gpu_model="Stub A100")
-    assert stub.run(case_config_of_zeus, [0]) == expected
+    assert run(case_config_of_zeus, [0]) == expected
 
 
 def test_config_of_a_zeus_monitor_without_gpus() -> None:
@@ -72,21 +72,21 @@ def test_config_of_a_zeus_monitor_without_gpus() -> None:
         gpu_config(ZeusShaped([]))
 
 
-def test_mixed_models(stub: NvmlStub) -> None:
+def test_mixed_models(machine: Machine, run: Runner) -> None:
     """GPUs of two models are refused, with both names."""
-    stub.show(FIRST, replace(SECOND, name="Stub A100"))
+    machine.show(FIRST, replace(SECOND, name="Stub A100"))
     with pytest.raises(MonitorError, match="Stub A100, Stub V100"):
-        stub.run(case_config)
+        run(case_config)
 
 
-def test_fixed_power_limit(stub: NvmlStub) -> None:
+def test_fixed_power_limit(machine: Machine, run: Runner) -> None:
     """A GPU whose limit cannot be set counts with the limit that it has."""
-    stub.show(replace(FIRST, lowest_limit_mw=None))
-    assert stub.run(case_config).max_power_watts == 200.0
+    machine.show(replace(FIRST, lowest_limit_mw=None))
+    assert run(case_config).max_power_watts == 200.0
 
 
-def test_no_power_limit(stub: NvmlStub) -> None:
+def test_no_power_limit(machine: Machine, run: Runner) -> None:
     """A GPU that tells no limit is refused, with what to give the job instead."""
-    stub.show(replace(FIRST, lowest_limit_mw=None, enforced_limit_mw=None))
+    machine.show(replace(FIRST, lowest_limit_mw=None, enforced_limit_mw=None))
     with pytest.raises(MonitorError, match=r"power limit; .*gpu=GpuConfig\("):
-        stub.run(case_config)
+        run(case_config)

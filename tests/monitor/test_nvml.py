@@ -14,7 +14,7 @@ from wattwise.errors import MonitorError
 from wattwise.monitor import NvmlMonitor, Window, default_monitor
 from wattwise.monitor.nvml import PowerIntegral
 
-from tests.monitor.nvml_stub import NvmlStub, StubGpu
+from tests.monitor.nvml_stub import Machine, Runner, StubGpu, runner
 
 FIRST = StubGpu(uuid="GPU-aaaa", energy_mj=7_000)
 SECOND = StubGpu(uuid="GPU-bbbb", energy_mj=90_000)
@@ -30,71 +30,71 @@ def used(gpu: StubGpu, joules: float) -> StubGpu:
 # What follows with a name in case_ runs in a process of its own.
 
 
-def case_energy(stub: NvmlStub, indices: list[int] | None = None) -> tuple[list[int], float]:
+def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[list[int], float]:
     """A window in which the first GPU uses 1.5 J and the second 5000 J."""
     monitor = NvmlMonitor(indices)
     monitor.begin_window("epoch")
-    stub.show(used(FIRST, 1.5), used(SECOND, 5000))
+    machine.show(used(FIRST, 1.5), used(SECOND, 5000))
     return monitor.gpu_indices, monitor.end_window("epoch").total_energy
 
 
-def case_overlap(stub: NvmlStub) -> tuple[float, float]:
+def case_overlap(machine: Machine) -> tuple[float, float]:
     """Two windows that overlap by 10 J."""
     monitor = NvmlMonitor([0])
     monitor.begin_window("early")
-    stub.show(used(FIRST, 1))
+    machine.show(used(FIRST, 1))
     monitor.begin_window("late")
-    stub.show(used(FIRST, 11))
+    machine.show(used(FIRST, 11))
     early = monitor.end_window("early")
-    stub.show(used(FIRST, 111))
+    machine.show(used(FIRST, 111))
     return early.total_energy, monitor.end_window("late").total_energy
 
 
-def case_lost_gpu(stub: NvmlStub) -> tuple[str, float]:
+def case_lost_gpu(machine: Machine) -> tuple[str, float]:
     """The GPU is lost within a window and comes back: what is said, and what the next window of the name measures."""
     monitor = NvmlMonitor([0])
     monitor.begin_window("epoch")
-    stub.show(StubGpu(uuid="lost"), SECOND)
+    machine.show(StubGpu(uuid="lost"), SECOND)
     with pytest.raises(MonitorError) as refusal:
         monitor.end_window("epoch")
-    stub.show(FIRST, SECOND)
+    machine.show(FIRST, SECOND)
     monitor.begin_window("epoch")
-    stub.show(used(FIRST, 3), SECOND)
+    machine.show(used(FIRST, 3), SECOND)
     return str(refusal.value), monitor.end_window("epoch").total_energy
 
 
-def case_reset(stub: NvmlStub) -> Window:
+def case_reset(machine: Machine) -> Window:
     """A counter that starts anew within a window."""
     monitor = NvmlMonitor([0])
     monitor.begin_window("epoch")
-    stub.show(replace(FIRST, energy_mj=0))
+    machine.show(replace(FIRST, energy_mj=0))
     return monitor.end_window("epoch")
 
 
-def case_constant_power(stub: NvmlStub) -> Window:
+def case_constant_power(machine: Machine) -> Window:
     """A window over the GPUs as they are, with at least one reading of power between its ends."""
     monitor = NvmlMonitor()
     monitor.begin_window("epoch")
-    wait_for_power_reads(stub, 1)
+    wait_for_power_reads(machine, 1)
     return monitor.end_window("epoch")
 
 
-def case_power_peak(stub: NvmlStub) -> Window:
+def case_power_peak(machine: Machine) -> Window:
     """A window over an old GPU that draws 250 W at both ends and more in between."""
     monitor = NvmlMonitor()
     monitor.begin_window("epoch")
-    stub.show(replace(OLD, power_mw=750_000))
-    wait_for_power_reads(stub, 2)
-    stub.show(OLD)
-    wait_for_power_reads(stub, 2)
+    machine.show(replace(OLD, power_mw=750_000))
+    wait_for_power_reads(machine, 2)
+    machine.show(OLD)
+    wait_for_power_reads(machine, 2)
     return monitor.end_window("epoch")
 
 
-def wait_for_power_reads(stub: NvmlStub, count: int) -> None:
+def wait_for_power_reads(machine: Machine, count: int) -> None:
     """Waits until the power was read that many more times."""
-    wanted = stub.power_reads() + count
+    wanted = machine.power_reads() + count
     give_up = time.monotonic() + 60
-    while stub.power_reads() < wanted:
+    while machine.power_reads() < wanted:
         assert time.monotonic() < give_up, "the power is not read between the ends of a window"
         time.sleep(0.01)
 
@@ -128,82 +128,85 @@ def case_synchronised(initialised: bool) -> list[int]:
     return waited
 
 
-def test_counters_are_summed_in_joules(stub: NvmlStub) -> None:
+def test_counters_are_summed_in_joules(machine: Machine, run: Runner) -> None:
     """A window's energy is the growth of all GPUs' millijoule counters, in joules."""
-    assert stub.run(case_energy, stub) == ([0, 1], 5001.5)
+    assert run(case_energy, machine) == ([0, 1], 5001.5)
 
 
-def test_chosen_gpus(stub: NvmlStub) -> None:
+def test_chosen_gpus(machine: Machine, run: Runner) -> None:
     """Only the GPUs that were asked for are measured."""
-    assert stub.run(case_energy, stub, [1]) == ([1], 5000.0)
+    assert run(case_energy, machine, [1]) == ([1], 5000.0)
 
 
 @pytest.mark.parametrize("visible", ["1,0", "GPU-bbbb,GPU-aaaa", "GPU-b"])
-def test_indices_count_visible_gpus(stub: NvmlStub, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+def test_indices_count_visible_gpus(
+    machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
     """Index 0 is the first GPU that CUDA_VISIBLE_DEVICES names, by number or by UUID."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert stub.run(case_energy, stub, [0]) == ([0], 5000.0)
+    assert run(case_energy, machine, [0]) == ([0], 5000.0)
 
 
-def test_all_visible_gpus_by_default(stub: NvmlStub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_visible_gpus_by_default(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without indices every GPU that CUDA shows is measured, and no hidden one."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert stub.run(case_energy, stub) == ([0], 5000.0)
+    assert run(case_energy, machine) == ([0], 5000.0)
 
 
 @pytest.mark.parametrize(
     ("indices", "said"), [([2], r"visible GPUs are \[0, 1\]"), ([], "is wrong"), ([0, 0], "twice")]
 )
-def test_wrong_indices(stub: NvmlStub, indices: list[int], said: str) -> None:
+@pytest.mark.usefixtures("machine")
+def test_wrong_indices(run: Runner, indices: list[int], said: str) -> None:
     """Indices that name no GPU, or one twice, are refused with what there is."""
     with pytest.raises(MonitorError, match=said):
-        stub.run(NvmlMonitor, indices)
+        run(NvmlMonitor, indices)
 
 
-def test_windows_overlap(stub: NvmlStub) -> None:
+def test_windows_overlap(machine: Machine, run: Runner) -> None:
     """Windows that overlap each measure their own span."""
-    assert stub.run(case_overlap, stub) == (11.0, 110.0)
+    assert run(case_overlap, machine) == (11.0, 110.0)
 
 
-def test_lost_gpu(stub: NvmlStub) -> None:
+def test_lost_gpu(machine: Machine, run: Runner) -> None:
     """A GPU lost within a window is an error that names it, and the meter works again once the GPU does."""
-    message, energy = stub.run(case_lost_gpu, stub)
+    message, energy = run(case_lost_gpu, machine)
     assert "Stub V100 (GPU-aaaa)" in message
     assert "lost" in message
     assert energy == 3.0
 
 
-def test_lost_gpu_of_others(stub: NvmlStub) -> None:
+def test_lost_gpu_of_others(machine: Machine, run: Runner) -> None:
     """A broken GPU does not stand in the way of those that are measured."""
-    stub.show(FIRST, SECOND, StubGpu(uuid="lost"))
-    assert stub.run(case_energy, stub, [0, 1]) == ([0, 1], 5001.5)
+    machine.show(FIRST, SECOND, StubGpu(uuid="lost"))
+    assert run(case_energy, machine, [0, 1]) == ([0, 1], 5001.5)
 
 
-def test_counter_reset(stub: NvmlStub) -> None:
+def test_counter_reset(machine: Machine, run: Runner) -> None:
     """A counter that was reset within a window is an error, not a negative energy."""
     with pytest.raises(MonitorError, match="went backwards within window 'epoch'"):
-        stub.run(case_reset, stub)
+        run(case_reset, machine)
 
 
-def test_power_is_integrated_without_a_counter(stub: NvmlStub) -> None:
+def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner) -> None:
     """A GPU without an energy counter uses its power times the window's length."""
-    stub.show(OLD)
-    window = stub.run(case_constant_power, stub)
+    machine.show(OLD)
+    window = run(case_constant_power, machine)
     assert window.time > 0
     assert window.total_energy == pytest.approx(250 * window.time)
 
 
-def test_old_and_new_gpus_together(stub: NvmlStub) -> None:
+def test_old_and_new_gpus_together(machine: Machine, run: Runner) -> None:
     """Counted and integrated energies add up; here the counting GPU used nothing."""
-    stub.show(FIRST, OLD, replace(OLD, uuid="GPU-dddd", power_mw=150_000))
-    window = stub.run(case_constant_power, stub)
+    machine.show(FIRST, OLD, replace(OLD, uuid="GPU-dddd", power_mw=150_000))
+    window = run(case_constant_power, machine)
     assert window.total_energy == pytest.approx((250 + 150) * window.time)
 
 
-def test_power_is_read_within_the_window(stub: NvmlStub) -> None:
+def test_power_is_read_within_the_window(machine: Machine, run: Runner) -> None:
     """Power drawn between a window's ends is part of its energy."""
-    stub.show(OLD)
-    window = stub.run(case_power_peak, stub)
+    machine.show(OLD)
+    window = run(case_power_peak, machine)
     # The peak's sample is at least a tenth of a second from its neighbour: 500 W too much, on average half of it.
     assert 250 * window.time + 20 < window.total_energy < 750 * window.time
 
@@ -214,55 +217,61 @@ def test_trapezoids() -> None:
     assert [integral.add(10, 100), integral.add(12, 200), integral.add(13, 0)] == [0, 300, 400]
 
 
-def test_default_monitor(stub: NvmlStub) -> None:
+@pytest.mark.usefixtures("machine")
+def test_default_monitor(run: Runner) -> None:
     """The default meter is NVML over all visible GPUs."""
-    assert stub.run(case_default) == "NvmlMonitor(Stub V100 (GPU-aaaa), Stub V100 (GPU-bbbb))"
+    assert run(case_default) == "NvmlMonitor(Stub V100 (GPU-aaaa), Stub V100 (GPU-bbbb))"
 
 
-def expect_alternatives(stub: NvmlStub, cause: str) -> None:
+def expect_alternatives(run: Runner, cause: str) -> None:
     """The default meter is refused for this cause, and the user is told of the others."""
     with pytest.raises(MonitorError, match=cause) as refusal:
-        stub.run(case_default)
+        run(case_default)
     for alternative in ("EstimateMonitor(watts=...)", "RaplMonitor()", "ZeusMonitor"):
         assert alternative in str(refusal.value)
 
 
-def test_no_library(stub: NvmlStub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("machine")
+def test_no_library(tmp_path: Path) -> None:
     """Without NVIDIA's library the user is told what to pass instead."""
     (tmp_path / "libnvidia-ml.so.1").touch()  # not a library, and found before any that the machine has
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    expect_alternatives(stub, "Library Not Found")
+    with runner(tmp_path) as run:
+        expect_alternatives(run, "Library Not Found")
 
 
-def test_no_driver(stub: NvmlStub) -> None:
+def test_no_driver(machine: Machine, run: Runner) -> None:
     """Without a loaded driver the user is told what to pass instead."""
-    stub.file.unlink()
-    expect_alternatives(stub, "Driver Not Loaded")
+    machine.file.unlink()
+    expect_alternatives(run, "Driver Not Loaded")
 
 
-def test_no_gpu(stub: NvmlStub) -> None:
+def test_no_gpu(machine: Machine, run: Runner) -> None:
     """On a machine without a GPU the user is told what to pass instead."""
-    stub.show()
-    expect_alternatives(stub, "has no NVIDIA GPU;")
+    machine.show()
+    expect_alternatives(run, "has no NVIDIA GPU;")
 
 
-def test_hidden_gpus(stub: NvmlStub, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("machine")
+def test_hidden_gpus(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where CUDA hides every GPU the user is told by what, and what to pass instead."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    expect_alternatives(stub, "CUDA_VISIBLE_DEVICES=''")
+    expect_alternatives(run, "CUDA_VISIBLE_DEVICES=''")
 
 
-def test_no_package(stub: NvmlStub) -> None:
+@pytest.mark.usefixtures("machine")
+def test_no_package(run: Runner) -> None:
     """Without nvidia-ml-py the user is told what to install or pass."""
     with pytest.raises(MonitorError, match=r"nvidia-ml-py is not installed.*EstimateMonitor"):
-        stub.run(case_without_pynvml)
+        run(case_without_pynvml)
 
 
-def test_pytorch_is_waited_for(stub: NvmlStub) -> None:
+@pytest.mark.usefixtures("machine")
+def test_pytorch_is_waited_for(run: Runner) -> None:
     """Both ends of a window wait for the devices that this process uses, and touch no other."""
-    assert stub.run(case_synchronised, True) == [1, 3, 1, 3]
+    assert run(case_synchronised, True) == [1, 3, 1, 3]
 
 
-def test_pytorch_without_cuda_is_left_alone(stub: NvmlStub) -> None:
+@pytest.mark.usefixtures("machine")
+def test_pytorch_without_cuda_is_left_alone(run: Runner) -> None:
     """CUDA is not initialised by measuring."""
-    assert stub.run(case_synchronised, False) == []
+    assert run(case_synchronised, False) == []

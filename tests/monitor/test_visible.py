@@ -9,7 +9,7 @@ from wattwise.errors import MonitorError
 from wattwise.monitor import NvmlMonitor
 from wattwise.monitor.visible import visible_devices
 
-from tests.monitor.nvml_stub import NvmlStub, StubGpu
+from tests.monitor.nvml_stub import Machine, Runner, StubGpu
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def case_warnings(indices: list[int]) -> list[str]:
     return messages
 
 
-def test_warning_where_numbers_are_ambiguous(stub: NvmlStub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warning_where_numbers_are_ambiguous(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a mixed machine, where CUDA may number otherwise, it is said what is measured, unless the order is set."""
-    stub.show(StubGpu(uuid="GPU-aaaa"), StubGpu(uuid="GPU-bbbb", name="Stub A100"))
-    (message,) = stub.run(case_warnings, [1])
+    machine.show(StubGpu(uuid="GPU-aaaa"), StubGpu(uuid="GPU-bbbb", name="Stub A100"))
+    (message,) = run(case_warnings, [1])
     assert "Stub A100 (GPU-bbbb)" in message
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    assert stub.run(case_warnings, [1]) == []
+    assert run(case_warnings, [1]) == []

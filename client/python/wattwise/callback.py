@@ -77,7 +77,7 @@ class BatchSizeOptimizer:
         self._report_timeout = report_timeout
         self._pid = os.getpid()
         self._ranks = Ranks()
-        self._answer: tuple[v1.Job, v1.Trial] | None = None
+        self._answer: tuple[v1.Job, v1.GetNextBatchSizeResponse] | None = None
         self._session: Session | None = None
         self._guard: ExitGuard | None = None
         self._windows: TrainingWindows | None = None
@@ -110,7 +110,16 @@ class BatchSizeOptimizer:
         Raises:
             OperationOrderError: before `get_batch_size`.
         """
-        return self._given("trial")[1]
+        return self._given("trial")[1].trial
+
+    @property
+    def reason(self) -> str:
+        """The server's sentence on why it chose this batch size.
+
+        Raises:
+            OperationOrderError: before `get_batch_size`.
+        """
+        return self._given("reason")[1].reason
 
     @property
     def decision(self) -> v1.Decision | None:
@@ -202,14 +211,14 @@ class BatchSizeOptimizer:
     def _alone(self) -> Session | None:
         return self._session if self._ranks.size == 1 else None
 
-    def _given(self, what: str) -> tuple[v1.Job, v1.Trial]:
+    def _given(self, what: str) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
         if self._answer is None:
             raise OperationOrderError(f"call get_batch_size() before {what}: there is no trial yet")
         if os.getpid() != self._pid:
             raise OperationOrderError(f"{what} was used in a forked process; the trial belongs to process {self._pid}")
         return self._answer
 
-    def _ask(self) -> tuple[v1.Job, v1.Trial]:
+    def _ask(self) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
         """Registers the job and has its next trial dispatched."""
         monitor = default_monitor() if self._monitor is None else self._monitor
         spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
@@ -226,7 +235,7 @@ class BatchSizeOptimizer:
                 "the same at every launch",
                 trial.job_id,
             )
-        return job, answer.trial
+        return job, answer
 
     def _attend(self) -> None:
         """Keeps in touch with the server from now on and watches for the end of the process."""
