@@ -1,0 +1,1 @@
+"""Handwritten digits, trained again and again under a Wattwise server."""

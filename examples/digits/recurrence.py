@@ -1,0 +1,65 @@
+"""A job that recurs: each trial is a process of its own, launched until one reaches the target."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattwise import Client, v1
+
+from examples.digits.train import TARGET_MISSED
+
+MAX_TRIES = 20
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One trial that is over, with the recurrence that it belongs to and the server's reason for it."""
+
+    recurrence: int
+    trial: v1.Trial
+    job: v1.Job
+    reason: str
+
+
+@dataclass(frozen=True)
+class RecurringJob:
+    """A job and how it is launched."""
+
+    client: Client
+    server: str
+    job_id: str
+    arguments: tuple[str, ...] = ()
+
+    def recur(self, recurrence: int, seed: int) -> Iterator[Launch]:
+        """Launches trials until one reaches the target; yields each as it ends.
+
+        Raises:
+            RuntimeError: a trainer crashed, or no trial reached the target; says what the trainer said last.
+        """
+        for attempt in range(MAX_TRIES):
+            done = self._launch(seed * MAX_TRIES + attempt)
+            if done.returncode not in (0, TARGET_MISSED):
+                last = "\n".join(done.stderr.splitlines()[-15:])
+                raise RuntimeError(f"the trainer exited with status {done.returncode}:\n{last}")
+            yield self._newest(recurrence, done.stdout.strip())
+            if done.returncode == 0:
+                return
+        raise RuntimeError(f"{MAX_TRIES} trials in a row missed the target; ask for less, or for other batch sizes")
+
+    def _launch(self, seed: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "examples.digits.train", "--server", self.server]
+        command += ["--job-id", self.job_id, "--seed", str(seed), *self.arguments]
+        # One thread, so that a trial's time says what it computed and not what else the machine did.
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        house = Path(__file__).parents[2]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=house, env=settings)
+
+    def _newest(self, recurrence: int, reason: str) -> Launch:
+        job = self.client.get_job(self.job_id)
+        trial = v1.TrialId(job_id=self.job_id, trial_number=job.num_trials)
+        return Launch(recurrence, self.client.get_trial(trial).trial, job, reason)

@@ -1,0 +1,59 @@
+"""What the search gave against always using the default batch size, from measured costs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from examples.digits.recurrence import Launch
+
+SETTLED = 10
+"""The newest recurrences, by which the search should have settled."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Sums over some recurrences: energy and cost in joules, time in seconds."""
+
+    recurrences: int
+    cost: float
+    energy: float
+    time: float
+
+
+def spent(launches: Sequence[Launch], first: int = 1) -> Spent:
+    """What the recurrences from number `first` on took, all their trials counted, failed tries too."""
+    counted = [launch for launch in launches if launch.recurrence >= first]
+    trials = [launch.trial for launch in counted]
+    return Spent(
+        recurrences=len({launch.recurrence for launch in counted}),
+        cost=sum(trial.cost for trial in trials),
+        energy=sum(trial.energy_joules for trial in trials),
+        time=sum(trial.time_seconds for trial in trials),
+    )
+
+
+def report(launches: Sequence[Launch], baseline: Sequence[Launch], meter: str) -> Iterator[str]:
+    """The closing lines: all recurrences, then the newest, each against as many of the default batch size."""
+    default = spent(baseline)
+    size, runs = baseline[0].trial.id.batch_size, default.recurrences
+    yield f"The default batch size {size} was measured in {runs} runs of its own, with the same seeds for its data:"
+    yield f"  {_per_recurrence(default)}"
+    everything = spent(launches)
+    yield f"Wattwise, all {everything.recurrences} recurrences, the exploring ones too:"
+    yield f"  {_per_recurrence(everything)}; {_against(everything, default)}"
+    if everything.recurrences > SETTLED:
+        settled = spent(launches, everything.recurrences - SETTLED + 1)
+        yield f"Wattwise, the last {SETTLED} recurrences:"
+        yield f"  {_per_recurrence(settled)}; {_against(settled, default)}"
+    yield f"Energy by {meter}."
+
+
+def _per_recurrence(some: Spent) -> str:
+    n = some.recurrences
+    return f"cost {some.cost / n:.1f} J, energy {some.energy / n:.1f} J, time {some.time / n:.2f} s per recurrence"
+
+
+def _against(some: Spent, default: Spent) -> str:
+    share = 1 - (some.cost / some.recurrences) / (default.cost / default.recurrences)
+    return f"{abs(share):.0%} {'less' if share >= 0 else 'MORE'} cost than with the default"

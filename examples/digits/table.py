@@ -1,0 +1,89 @@
+"""What happens, as it happens: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from wattwise import v1
+
+from examples.digits.recurrence import Launch
+
+SHOWN = 18
+"""Rows that fit an ordinary terminal together with the heading."""
+
+_ENDS = {
+    v1.END_REASON_TARGET_REACHED: "target reached",
+    v1.END_REASON_COST_BOUND: "cost bound",
+    v1.END_REASON_MAX_EPOCHS: "max epochs",
+}
+_TYPES = {
+    v1.TRIAL_TYPE_EXPLORATION: "exploration",
+    v1.TRIAL_TYPE_CONCURRENT: "concurrent",
+    v1.TRIAL_TYPE_MAB: "bandit",
+}
+_COLUMNS = ("recurrence", "trial", "stage", "batch size", "epochs", "cost", "decision", "why this batch size")
+
+
+class Board:
+    """Shows trials as they end."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._launches: list[Launch] = []
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Shows the table for as long as the block lasts, if there is a terminal to show it on."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, refresh_per_second=4) as self._live:
+            yield
+
+    def add(self, launch: Launch) -> None:
+        """Shows one more trial."""
+        self._launches.append(launch)
+        if self._live is not None:
+            self._live.update(self._table())
+        else:
+            named = zip(_COLUMNS, _cells(launch), strict=True)
+            self._console.print(", ".join(f"{name} {cell}" for name, cell in named), soft_wrap=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        """A line of text."""
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _table(self) -> Group:
+        table = Table(expand=True)
+        for name in _COLUMNS:
+            table.add_column(name, justify="right" if name in ("recurrence", "trial", "epochs", "cost") else "left")
+        for launch in self._launches[-SHOWN:]:
+            table.add_row(*_cells(launch))
+        return Group(Text(_heading(self._launches[-1].job)), table)
+
+
+def _heading(job: v1.Job) -> str:
+    stage = "bandit" if job.stage == v1.STAGE_MAB else f"pruning round {job.pruning_round + 1}"
+    survivors = ", ".join(map(str, job.surviving_batch_sizes))
+    cheapest = f"{job.min_cost:.1f} J at {job.min_cost_batch_size}" if job.HasField("min_cost") else "none yet"
+    return f"{job.spec.job_id}: {stage}; surviving batch sizes {survivors}; cheapest so far {cheapest}"
+
+
+def _cells(launch: Launch) -> tuple[str, ...]:
+    trial = launch.trial
+    return (
+        str(launch.recurrence),
+        str(trial.id.trial_number),
+        _TYPES.get(trial.type, "?"),
+        str(trial.id.batch_size),
+        str(trial.last_epoch),
+        f"{trial.cost:.1f} J",
+        _ENDS.get(trial.end_reason, "failed"),
+        launch.reason,
+    )

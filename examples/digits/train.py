@@ -1,0 +1,81 @@
+"""One launch of the job: a small neural network on scikit-learn's handwritten digits.
+
+Exits with 0 when the model reached its target, with 3 when the server stopped the trial without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+
+from sklearn.datasets import load_digits
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, RaplMonitor, TrainFailError
+
+TARGET_MISSED = 3
+ESTIMATED_WATTS = 65.0
+PREFIX = "digits"
+
+
+def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stopping: bool = True) -> JobSpec:
+    """The job: a validation loss of 0.17 within 30 epochs. The loss is smoother than the accuracy it brings."""
+    return JobSpec(
+        job_id_prefix=PREFIX,
+        job_id=job_id,
+        batch_sizes=batch_sizes,
+        default_batch_size=default,
+        target_metric=0.17,
+        higher_is_better_metric=False,
+        max_epochs=30,
+        disable_early_stopping=None if early_stopping else True,
+    )
+
+
+def energy_meter() -> RaplMonitor | EstimateMonitor:
+    """The processor's own counters where they can be read, else an estimate."""
+    return RaplMonitor() if RaplMonitor.available() else EstimateMonitor(watts=ESTIMATED_WATTS)
+
+
+def train(server: str, spec: JobSpec, seed: int, timeout: float) -> int:
+    """Trains once; returns the exit status. The server is looked for for `timeout` seconds."""
+    images, digits = load_digits(return_X_y=True)
+    x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
+    with BatchSizeOptimizer(server, spec, monitor=energy_meter(), timeout=timeout) as bso:
+        batch_size = bso.get_batch_size()
+        print(bso.reason, flush=True)
+        # Adam's learning rate goes with the square root of the batch size.
+        rate = 0.001 * (batch_size / 32) ** 0.5
+        model = MLPClassifier((512,), batch_size=batch_size, learning_rate_init=rate, random_state=seed)
+        bso.on_train_begin()
+        try:
+            while not bso.training_finished:
+                model.partial_fit(x, y, classes=range(10))
+                bso.on_evaluate(log_loss(y_val, model.predict_proba(x_val)))
+        except TrainFailError:
+            return TARGET_MISSED
+        return 0 if bso.target_reached else TARGET_MISSED
+
+
+def main() -> int:
+    """Reads the arguments and trains."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", default="localhost:50051", help="where the server listens")
+    parser.add_argument("--job-id", default="digits-nightly", help="the job's name, the same at every launch")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256, 512, 1024])
+    parser.add_argument("--default", type=int, default=16, help="the batch size that was used so far")
+    parser.add_argument("--no-early-stopping", action="store_true", help="never stop a trial for its cost")
+    parser.add_argument("--seed", type=int, default=0, help="of the split, the weights and the order of the data")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to look for the server")
+    args = parser.parse_args()
+    # One epoch per call is the point, not a sign of trouble.
+    warnings.filterwarnings("ignore", category=ConvergenceWarning)
+    spec = job_spec(args.job_id, args.batch_sizes, args.default, early_stopping=not args.no_early_stopping)
+    return train(args.server, spec, args.seed, args.timeout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The demo, in a short form."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from wattwise import Client
+
+from tests.live_server import LiveServer
+
+HOUSE = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a module of the examples."""
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=HOUSE)
+
+
+def test_demo_explores_and_prints_what_it_measured(tmp_path: Path) -> None:
+    """Three recurrences explore three batch sizes, say why, and end with the saving against the measured default."""
+    done = run("examples.digits", "--recurrences", "3", "--baseline-runs", "1", "--keep", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    trials = re.findall(
+        r"recurrence (\d+), trial (\d+), stage exploration, batch size (\d+), epochs \d+, cost", done.stdout
+    )
+    assert trials[0] == ("1", "1", "16")
+    assert {recurrence for recurrence, _, _ in trials} == {"1", "2", "3"}
+    assert "the walk starts at batch size 16" in done.stdout
+    assert re.search(r"\d+% (less|MORE) cost than with the default", done.stdout)
+    assert "an estimate, not measured" in done.stdout or "RAPL" in done.stdout
+    assert (tmp_path / "wattwise.db").exists()
+
+
+def test_trainer_reports_to_any_server(server: LiveServer) -> None:
+    """The trainer of the demo joins a server that runs elsewhere, and its trial is there with every epoch."""
+    done = run("examples.digits.train", "--server", server.address, "--job-id", "digits-alone", "--default", "128")
+    assert done.returncode == 0, done.stderr
+    with Client(server.address) as client:
+        (trial,) = client.list_trials("digits-alone")
+        measured = client.get_trial(trial.id).measurements
+    assert trial.converged
+    assert [m.current_epoch for m in measured] == list(range(1, trial.last_epoch + 1))
+    energy = [m.energy_joules for m in measured]
+    assert energy == sorted(energy)
+    assert energy[0] > 0
+
+
+def test_trainer_without_a_server_says_where_it_looked() -> None:
+    """A trainer whose server is away ends with an error that names the address."""
+    done = run("examples.digits.train", "--server", "127.0.0.1:1", "--timeout", "1")
+    assert done.returncode != 0
+    assert "127.0.0.1:1" in done.stderr
