@@ -110,14 +110,6 @@ def test_child_that_crashes_does_not_end_the_trial(server: LiveServer) -> None:
     _goes_on(server, process, complaints="Traceback.*a bug in the training\n")
 
 
-def test_child_may_call_the_server(server: LiveServer) -> None:
-    """A forked process has a channel of its own."""
-    process = start(server, "forked-call")
-    assert "1" in {said(process), said(process)}
-    assert said(process) == "0"
-    _goes_on(server, process)
-
-
 class OutOfMemoryError(RuntimeError):
     """Named as PyTorch names its own."""
 

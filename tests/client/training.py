@@ -173,11 +173,6 @@ def _drop(bso: BatchSizeOptimizer) -> None:
     gc.collect()
 
 
-def _call_server(_: BatchSizeOptimizer) -> None:
-    with Client(sys.argv[1], timeout=10) as client:
-        _say(client.get_job(sys.argv[2]).num_trials)
-
-
 ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "crash": _crash,
     "out-of-memory": _run_out_of_memory,
@@ -191,7 +186,6 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "forked-wait": _fork(_wait),
     "forked-exit": _fork(_drop),
     "forked-crash": _fork(_crash),
-    "forked-call": _fork(_call_server),
 }
 
 

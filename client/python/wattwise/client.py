@@ -27,7 +27,10 @@ Response = TypeVar("Response", bound=Message)
 class Client:
     """A connection to a Wattwise server.
 
-    The channel opens on first use. After a fork the child process gets one of its own and leaves its parent's alone.
+    The channel opens on first use and goes on after a fork, since the child process leaves it alone. A child that calls
+    the server gets a channel of its own; but gRPC does not promise to work in a forked process whose parent has used
+    it, and has been seen to hang there: start such processes with the "spawn" method.
+
     All methods may be called from any thread. Those that call the server raise `ServerUnavailableError` if it cannot
     be reached in time, and otherwise the `WattwiseError` that stands for its refusal.
 
