@@ -32,6 +32,7 @@ SERVICES = tuple(
 )
 
 _SWEEP_SECONDS = 0.25
+_LAST_ANSWERS_SECONDS = 0.5
 
 _OPTIONS = (
     # A port that is taken is an error, never shared with whoever has it.
@@ -83,14 +84,19 @@ async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
     finally:
         await alive.enter_graceful_shutdown()
         interceptor.drain()
-        await server.stop(config.grace_seconds)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(interceptor.finished(), config.grace_seconds)
+        # What still runs now are calls beyond their grace, and others' streams, such as a watch of the health.
+        await server.stop(_LAST_ANSWERS_SECONDS)
         await interceptor.finished()
 
 
 def _bind(server: grpc.aio.Server, address: str) -> str:
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise StartError(f"{address!r} is no address: write host:port, such as 127.0.0.1:50051")
+    if not colon or not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise StartError(
+            f"{address!r} is no address: write host:port, such as 127.0.0.1:50051, the port from 0 to 65535"
+        )
     try:
         bound = server.add_insecure_port(address)
     except RuntimeError:

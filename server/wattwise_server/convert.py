@@ -36,7 +36,7 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
     """A registration as asked for.
 
     Raises:
-        InvalidJobSpecError: there is no job in it, or its policy is unknown.
+        InvalidJobSpecError: there is no job in it.
     """
     if not request.HasField("job"):
         raise InvalidJobSpecError(Violation("job", "is not set; give the job's configuration"))
@@ -50,6 +50,7 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
         default_batch_size=job.default_batch_size,
         gpu=_gpu(job.gpu) if job.HasField("gpu") else None,
         policy=_policy(job.policy),
+        unknown_policy=None if job.policy in v1.Policy.values() else job.policy,
         **given,
     )
 
@@ -59,18 +60,15 @@ def _gpu(gpu: v1.GpuConfig) -> GpuConfig:
 
 
 def _policy(policy: v1.Policy.ValueType) -> PolicyName | None:
-    if policy == v1.POLICY_UNSPECIFIED:
+    if policy == v1.POLICY_UNSPECIFIED or policy not in v1.Policy.values():
         return None
-    if policy not in v1.Policy.values():
-        known = ", ".join(v1.Policy.keys()[1:])
-        raise InvalidJobSpecError(Violation("job.policy", f"{policy} is not known to this server; use one of {known}"))
     return PolicyName(v1.Policy.Name(policy).removeprefix("POLICY_"))
 
 
 def trial_key(
     message: v1.ReportResultRequest | v1.HeartbeatRequest | v1.EndTrialRequest | v1.GetTrialRequest,
 ) -> TrialKey:
-    """The trial that a request speaks of; a batch size of 0 is unchecked only in GetTrial.
+    """The trial that a request speaks of; a batch size of 0 is refused but in GetTrial, where it stays unchecked.
 
     Raises:
         InvalidRequestError: the request names none.

@@ -139,7 +139,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class ArmState:
-    """All that a policy remembers of one batch size, in constant space or that of the window.
+    """All that a policy remembers of one batch size: running sums, and the window or the held costs one by one.
 
     Attributes:
         batch_size: The batch size.

@@ -109,7 +109,7 @@ class NoBatchSizeConvergedError(ServiceError):
 
     def __init__(self, job_id: str, pruning_round: int) -> None:
         super().__init__(
-            f"no batch size of job {job_id!r} reached its target in pruning round {pruning_round}; register it under "
+            f"no batch size of job {job_id!r} reached its target in pruning round {pruning_round + 1}; register under "
             "a new job_id with other batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob",
             metadata={"job_id": job_id, "pruning_round": str(pruning_round)},
         )

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+import string
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
+from urllib.parse import quote
 
 import grpc
 from google.protobuf import any_pb2
@@ -35,9 +37,10 @@ _CODES = {
     _INTERNAL: grpc.StatusCode.INTERNAL,
 }
 
-MESSAGE_LENGTH = 1000
-DETAILS_LENGTH = 2500
-"""Characters told at most: trailers above 8 KiB are refused by every client, and with them the whole answer."""
+MESSAGE_BYTES = 1000
+METADATA_BYTES = 1500
+FAULTS_BYTES = 1500
+"""As encoded. Trailers above 8 KiB are refused by every client, and with them the whole answer."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Details = tuple[grpc.StatusCode, str, status_pb2.Status]
@@ -45,29 +48,51 @@ Details = tuple[grpc.StatusCode, str, status_pb2.Status]
 
 def details_of(error: ServiceError) -> Details:
     """The status of a refusal, with its reason, whether to retry, and its faults field by field."""
-    metadata = {**error.metadata, "retryable": str(error.retryable).lower()}
+    metadata = {"retryable": str(error.retryable).lower(), **_that_fit(error.metadata)}
     faults = [
-        error_details_pb2.BadRequest.FieldViolation(field=v.field, description=_short(v.description))
-        for v in _that_fit(error.violations)
+        error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
+        for v in _violations_that_fit(error.violations)
     ]
     extra: list[Message] = [error_details_pb2.BadRequest(field_violations=faults)] if faults else []
-    short = {key: _short(value) for key, value in metadata.items()}
-    return _details(_CODES[error.reason], _short(error.message, MESSAGE_LENGTH), error.reason, short, extra)
+    return _details(_CODES[error.reason], _short(error.message, MESSAGE_BYTES), error.reason, metadata, extra)
 
 
-def _short(text: str, length: int = 250) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+def _size(text: str) -> int:
+    """Bytes of a text on the wire, where gRPC escapes whatever is not ASCII."""
+    return len(quote(text, safe=string.printable))
 
 
-def _that_fit(violations: Sequence[Violation]) -> list[Violation]:
+def _short(text: str, most: int) -> str:
+    if _size(text) <= most:
+        return text
+    text = text[:most]
+    while _size(text) > most - 9:
+        text = text[: int(len(text) * 0.9)]
+    return f"{text}…"
+
+
+def _that_fit(metadata: Mapping[str, str]) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    room = METADATA_BYTES
+    for key, value in metadata.items():
+        short = _short(value, METADATA_BYTES // 3)
+        room -= _size(key) + _size(short)
+        if room < 0:
+            return {**kept, "more": f"{len(metadata) - len(kept)} more are not listed for want of room"}
+        kept[key] = short
+    return kept
+
+
+def _violations_that_fit(violations: Sequence[Violation]) -> list[Violation]:
     kept: list[Violation] = []
-    room = DETAILS_LENGTH
+    room = FAULTS_BYTES
     for violation in violations:
-        room -= len(violation.field) + len(_short(violation.description)) + 8
+        short = Violation(violation.field, _short(violation.description, FAULTS_BYTES // 3))
+        room -= _size(short.field) + _size(short.description)
         if room < 0:
             rest = len(violations) - len(kept)
             return [*kept, Violation("", f"{rest} more faults of this request are not listed for want of room")]
-        kept.append(violation)
+        kept.append(short)
     return kept
 
 
@@ -100,7 +125,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         self._active: set[asyncio.Task[Any]] = set()
 
     def drain(self) -> None:
-        """Ends all streams, so that their clients look for the next server; unary calls are let finish."""
+        """Ends all streams, so that their clients look for the next server, and refuses new calls."""
         self._draining.set()
 
     async def finished(self) -> None:
@@ -144,12 +169,15 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(write, **codec)
         return grpc.stream_stream_rpc_method_handler(converse, **codec)
 
-    async def _run(self, call: Awaitable[Any], context: Context, method: str) -> Any:
+    async def _run(self, call: Coroutine[Any, Any, Any], context: Context, method: str) -> Any:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("gRPC runs every handler in a task")
         self._active.add(task)
         try:
+            if self._draining.is_set():
+                call.close()
+                raise ShuttingDownError  # noqa: TRY301 - so that it becomes a status here, as all errors do
             return await call
         except ServiceError as error:
             details = details_of(error)

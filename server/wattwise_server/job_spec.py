@@ -12,6 +12,9 @@ from wattwise_server.domain import GpuConfig, JobSpec, PolicyName
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError, Violation
 
 MAX_ID_LENGTH = 200
+MADE_LENGTH = len("-01234567")
+MAX_BATCH_SIZES = 1000
+MAX_BETA = 1e6
 MAX_LEASE_SECONDS = 365 * 24 * 3600.0
 
 
@@ -37,6 +40,7 @@ class JobDraft:
     mab_num_explorations: int | None = None
     mab_seed: int | None = None
     policy: PolicyName | None = None
+    unknown_policy: int | None = None
     learn_reward_precision: bool | None = None
     reward_precision: float | None = None
     trial_lease_seconds: float | None = None
@@ -52,6 +56,7 @@ def resolve(draft: JobDraft, made_id: str) -> JobSpec:
     if faults or draft.gpu is None:
         raise InvalidJobSpecError(*faults)
     given = {f.name: getattr(draft, f.name) for f in fields(draft) if getattr(draft, f.name) is not None}
+    given.pop("unknown_policy", None)
     given |= {"batch_sizes": tuple(sorted(draft.batch_sizes)), "job_id": draft.job_id or made_id}
     spec = JobSpec(**given)
     return replace(spec, beta_knob=None) if spec.disable_early_stopping else spec
@@ -64,7 +69,9 @@ def check_identical(registered: JobSpec, requested: JobSpec) -> None:
         JobDiffersError: naming every field that differs, with both values.
     """
     old, new = _flat(registered), _flat(requested)
-    differing = {name: f"registered {old[name]}, requested {new[name]}" for name in old if old[name] != new[name]}
+    differing = {
+        name: f"registered {_brief(old[name])}, requested {_brief(new[name])}" for name in old if old[name] != new[name]
+    }
     if differing:
         raise JobDiffersError(registered.job_id, differing)
 
@@ -76,6 +83,11 @@ def identifier_fault(value: str) -> str | None:
     if any(unicodedata.category(char) == "Cc" for char in value):
         return "has control characters; remove them"
     return None
+
+
+def _brief(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 def _flat(spec: JobSpec) -> dict[str, object]:
@@ -105,6 +117,8 @@ def _id_faults(draft: JobDraft) -> Iterator[tuple[str, str]]:
     if fault := identifier_fault(draft.job_id_prefix):
         yield "job_id_prefix", fault
     if draft.job_id is None:
+        if MAX_ID_LENGTH - MADE_LENGTH < len(draft.job_id_prefix) <= MAX_ID_LENGTH:
+            yield "job_id_prefix", f"leaves no room for an id; use at most {MAX_ID_LENGTH - MADE_LENGTH} characters"
         return
     if fault := identifier_fault(draft.job_id):
         yield "job_id", fault
@@ -117,6 +131,9 @@ def _id_faults(draft: JobDraft) -> Iterator[tuple[str, str]]:
 def _batch_size_faults(draft: JobDraft) -> Iterator[tuple[str, str]]:
     if not draft.batch_sizes:
         yield "batch_sizes", "is empty; list at least one batch size"
+    if len(draft.batch_sizes) > MAX_BATCH_SIZES:
+        yield "batch_sizes", f"lists {len(draft.batch_sizes)} sizes; list at most {MAX_BATCH_SIZES}"
+        return
     for size, count in Counter(draft.batch_sizes).items():
         if size <= 0:
             yield "batch_sizes", f"{size} is not positive; list sizes of 1 and more"
@@ -154,8 +171,13 @@ def _knob_faults(draft: JobDraft) -> Iterator[tuple[str, str]]:
         yield "eta_knob", f"is {draft.eta_knob}; use 0 (time alone) to 1 (energy alone)"
     if draft.beta_knob is not None and draft.beta_knob <= 0:
         yield "beta_knob", f"is {draft.beta_knob}; use more than 0, usually 1.5 to 3"
+    if draft.beta_knob is not None and MAX_BETA < draft.beta_knob < math.inf:
+        yield "beta_knob", f"is above {MAX_BETA:g}, which stops nothing; set disable_early_stopping instead"
     if draft.beta_knob is not None and draft.disable_early_stopping:
         yield "beta_knob", "is set although disable_early_stopping is true; unset one of the two"
+    if draft.unknown_policy is not None:
+        known = ", ".join(f"POLICY_{policy.value}" for policy in PolicyName)
+        yield "policy", f"{draft.unknown_policy} is not known to this server; use one of {known}"
     fixed = draft.learn_reward_precision is False and draft.policy is PolicyName.GTS
     if fixed and not draft.reward_precision:
         yield "reward_precision", "is 0 while learn_reward_precision is false; give the fixed 1/variance of a cost"

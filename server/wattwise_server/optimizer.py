@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -30,7 +31,7 @@ from wattwise_server.errors import (
 from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
 from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.stopping import decision, judge
+from wattwise_server.policy.stopping import decision, judge, priced
 from wattwise_server.policy.thompson import generator
 from wattwise_server.report import Report, checked
 from wattwise_server.store.base import Store, Transaction
@@ -69,7 +70,7 @@ class Optimizer:
         """
         if fault := identifier_fault(request_id):
             raise InvalidRequestError(Violation("request_id", fault))
-        async with self._store.transaction(job_id) as tx:
+        async with self._open(job_id) as tx:
             job = _job(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
                 return known, f"this request was given trial {known.number} before"
@@ -99,7 +100,7 @@ class Optimizer:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
             InvalidResultError: the measurement makes no sense; nothing was changed.
         """
-        async with self._store.transaction(report.trial.job_id) as tx:
+        async with self._open(report.trial.job_id) as tx:
             found = await self._find(tx, report.trial)
             if isinstance(found, Decision):
                 return found
@@ -117,13 +118,16 @@ class Optimizer:
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
-        async with self._store.transaction(key.job_id) as tx:
+        async with self._open(key.job_id) as tx:
             found = await self._find(tx, key)
             if isinstance(found, Decision):
                 return found
             job, trial = found
             if trial.lost:
-                job, trial = self._revive(tx, job, trial)
+                job, _ = self._revive(tx, job, trial)
+                # The bound may have fallen below its cost while nobody knew that it runs.
+                self._stop_dearer(tx, job)
+                trial = await _trial(tx, key)
             if trial.running:
                 trial = self._leased(job, trial)
                 tx.renew_lease(trial)
@@ -139,7 +143,7 @@ class Optimizer:
         if reason is None or reason not in SAID_BY_TRAINER:
             fault = "is not a trainer's to give; use END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
             raise InvalidRequestError(Violation("reason", fault))
-        async with self._store.transaction(key.job_id) as tx:
+        async with self._open(key.job_id) as tx:
             job, trial = _job(tx, key.job_id), await _trial(tx, key)
             if trial.lost:
                 job, trial = self._revive(tx, job, trial)
@@ -148,7 +152,7 @@ class Optimizer:
     async def expire_leases(self) -> None:
         """Gives up every trial whose lease has run out."""
         for key in self._store.lapsed(self._clock()):
-            async with self._store.transaction(key.job_id) as tx:
+            async with self._open(key.job_id) as tx:
                 trial = await tx.trial(key.trial_number) if tx.job else None
                 if tx.job and trial and self._has_lapsed(trial):
                     self._fail(tx, tx.job, trial, EndReason.LOST)
@@ -159,7 +163,7 @@ class Optimizer:
         Raises:
             JobNotFoundError: there is no such job.
         """
-        async with self._store.transaction(job_id) as tx:
+        async with self._open(job_id) as tx:
             return _job(tx, job_id)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
@@ -175,7 +179,10 @@ class Optimizer:
             JobNotFoundError: there is no such job.
         """
         job = await self.job(job_id)
-        return [_priced(job, trial) for trial in await self._store.trials(job_id, status, batch_size, after, limit)]
+        return [
+            priced(job.spec, job.search.min_cost, trial)
+            for trial in await self._store.trials(job_id, status, batch_size, after, limit)
+        ]
 
     async def trial(self, key: TrialKey) -> tuple[Trial, Sequence[Measurement]]:
         """A trial with its measurements.
@@ -183,7 +190,7 @@ class Optimizer:
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
-        async with self._store.transaction(key.job_id) as tx:
+        async with self._open(key.job_id) as tx:
             trial = await _trial(tx, key)
         return trial, await self._store.measurements(key.job_id, key.trial_number)
 
@@ -193,7 +200,7 @@ class Optimizer:
         Raises:
             JobNotFoundError: there is no such job.
         """
-        async with self._store.transaction(job_id) as tx:
+        async with self._open(job_id) as tx:
             job = _job(tx, job_id)
             running = tx.delete_job()
             return job, [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in running]
@@ -213,7 +220,7 @@ class Optimizer:
         """Waits until a trial has ended, however it did, and returns what its trainer is to be told."""
         with self._store.subscribe(key.job_id, key.trial_number) as changes:
             while True:
-                async with self._store.transaction(key.job_id) as tx:
+                async with self._open(key.job_id) as tx:
                     found = await self._find(tx, key)
                 if isinstance(found, Decision):
                     return found
@@ -222,13 +229,20 @@ class Optimizer:
                     return decision(job.spec, trial)
                 await changes.wait()
 
+    def _open(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction of a job, if its id can be one: what cannot was never registered."""
+        if identifier_fault(job_id):
+            raise JobNotFoundError(job_id)
+        return self._store.transaction(job_id)
+
     async def _find(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:
         """A trial with its job, or the stop that a trainer of a deleted job is told."""
-        if tx.job is None:
-            if await self._store.was_running_when_deleted(key):
-                return Decision(True, False, False, f"stop: job {key.job_id!r} was deleted")
-            raise JobNotFoundError(key.job_id)
-        return tx.job, await _trial(tx, key)
+        try:
+            return _job(tx, key.job_id), await _trial(tx, key)
+        except (JobNotFoundError, TrialNotFoundError):
+            if not await self._store.was_running_when_deleted(key):
+                raise
+        return Decision(True, False, False, f"stop: job {key.job_id!r} was deleted")
 
     def _take(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
         verdict = judge(job.spec, job.search.min_cost, measured)
@@ -280,6 +294,8 @@ class Optimizer:
             status=TrialStatus.DISPATCHED,
             end_reason=None,
             end_time=None,
+            cost=None,
+            cost_bound=None,
         )
         job, back = replace(job, search=search), self._leased(job, back)
         tx.save_job(job)
@@ -329,13 +345,5 @@ async def _trial(tx: Transaction, key: TrialKey) -> Trial:
     elif key.batch_size not in (0, trial.batch_size):
         why = f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
     else:
-        return _priced(job, trial)
+        return priced(job.spec, job.search.min_cost, trial)
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
-
-
-def _priced(job: Job, trial: Trial) -> Trial:
-    """The trial with the cost of its newest measurement, which is kept for ended trials alone."""
-    if trial.last is None or trial.cost is not None:
-        return trial
-    verdict = judge(job.spec, job.search.min_cost, trial.last)
-    return replace(trial, cost=verdict.cost, cost_bound=verdict.bound, target_reached=verdict.target_reached)

@@ -10,6 +10,9 @@ from wattwise_server.domain import JobSpec, Measurement, TrialKey
 from wattwise_server.errors import InvalidResultError, Violation
 from wattwise_server.policy.cost import cost
 
+LARGEST_COST = 1e100
+"""In joules: far above anything, and low enough for its square and its multiples to be numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -44,8 +47,8 @@ def _number_faults(spec: JobSpec, report: Report) -> list[tuple[str, str]]:
         faults.append(("metric", f"is {report.metric}; report NaN for a metric that has diverged"))
     if report.epoch < 1:
         faults.append(("current_epoch", f"is {report.epoch}; count epochs from 1"))
-    if not faults and not math.isfinite(cost(spec, report.energy_joules, report.time_seconds)):
-        faults.append(("energy_joules", "makes the cost infinite; report joules"))
+    if not faults and cost(spec, report.energy_joules, report.time_seconds) > LARGEST_COST:
+        faults.append(("energy_joules", f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"))
     return faults
 
 

@@ -14,6 +14,8 @@ from wattwise_server.domain import Decision, TrialKey
 from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
 from wattwise_server.optimizer import Optimizer
 
+_RETRY_SECONDS = 1.0
+
 
 class TrialStream:
     """Serves StreamResults once."""
@@ -64,11 +66,16 @@ class TrialStream:
             raise InvalidRequestError(Violation("trial", fault))
 
     async def _push_stop(self, key: TrialKey) -> None:
-        try:
-            await self._push(await self._optimizer.stop_of(key))
-        except ServiceError:
-            # The trial is unknown or the storage away: the trainer hears it as the answer to its own messages.
-            return
+        while True:
+            try:
+                await self._push(await self._optimizer.stop_of(key))
+            except ServiceError as error:  # noqa: PERF203 - it waits for a failing storage
+                # An unknown trial: the trainer hears it as the answer to its own messages.
+                if not error.retryable:
+                    return
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
 
     async def _push(self, decision: Decision) -> None:
         async with self._writing:

@@ -90,8 +90,8 @@ def _failed(spec: JobSpec, search: Search, trial: Trial) -> Search:
 
 
 def _revived(search: Search, trial: Trial) -> Search:
-    explored = trial.type is TrialType.EXPLORATION and trial.pruning_round == search.pruning_round
-    if not explored or search.exploring is not None or explorer.next_exploration(search) != trial.batch_size:
+    if trial.type is not TrialType.EXPLORATION or trial.pruning_round != search.pruning_round:
         return search
-    search = replace(search, exploring=trial.number)
-    return explorer.with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))
+    search = explorer.with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))
+    free = search.exploring is None and explorer.next_exploration(search) == trial.batch_size
+    return replace(search, exploring=trial.number) if free else search

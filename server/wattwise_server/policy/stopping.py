@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
 from wattwise_server.policy.cost import cost, cost_bound
@@ -38,16 +38,25 @@ def judge(spec: JobSpec, min_cost: float | None, measured: Measurement) -> Verdi
     return Verdict(price, bound, reached and affordable, reached, end)
 
 
+def priced(spec: JobSpec, min_cost: float | None, trial: Trial) -> Trial:
+    """A running trial with the cost of its newest measurement and today's bound; an ended one as it ended."""
+    if trial.status is not TrialStatus.DISPATCHED:
+        return trial
+    trial = replace(trial, cost_bound=cost_bound(spec, min_cost))
+    if trial.last is None:
+        return trial
+    verdict = judge(spec, min_cost, trial.last)
+    return replace(trial, cost=verdict.cost, target_reached=verdict.target_reached)
+
+
 def decision(spec: JobSpec, trial: Trial) -> Decision:
     """What the trainer of this trial is to be told now; the same again and again once the trial has ended."""
-    if trial.last is None or trial.cost is None:
-        return Decision(trial.status is not TrialStatus.DISPATCHED, False, False, _message(spec, trial))
     return Decision(
         stop_train=trial.status is not TrialStatus.DISPATCHED,
         converged=trial.converged,
         target_reached=trial.target_reached,
         message=_message(spec, trial),
-        cost=trial.cost,
+        cost=trial.cost or 0.0,
         cost_bound=trial.cost_bound,
     )
 
@@ -76,7 +85,5 @@ def _message(spec: JobSpec, trial: Trial) -> str:
 
 def _given_up(trial: Trial) -> str:
     name = f"trial {trial.number} of job {trial.job_id!r}"
-    if trial.end_reason is EndReason.JOB_DELETED:
-        return f"stop: {name} is over because the job was deleted"
     said = trial.end_reason.value if trial.end_reason else "no reason"
     return f"stop: {name} was ended by its trainer ({said}); ask GetNextBatchSize for a new trial"

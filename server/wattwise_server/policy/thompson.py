@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattwise_server.domain import ArmState, JobSpec, Moments
+from wattwise_server.domain import ArmState, JobSpec, Moments, PolicyName
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def posterior(spec: JobSpec, costs: Moments) -> Posterior:
 
 
 def _reward_precision(spec: JobSpec, costs: Moments) -> float:
-    if not spec.learn_reward_precision:
+    if spec.policy is PolicyName.GTS and not spec.learn_reward_precision:
         return spec.reward_precision
     variance = costs.variance
     return 1 / variance if variance > np.finfo(float).tiny else math.inf

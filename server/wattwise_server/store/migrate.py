@@ -8,6 +8,9 @@ from importlib.resources import files
 
 from wattwise_server.errors import StartError
 
+APPLICATION_ID = int.from_bytes(b"WATT", "big")
+"""Marks a file as this program's."""
+
 
 def migrations() -> dict[int, str]:
     """Each version's SQL, by ascending version."""
@@ -34,9 +37,11 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
             f"{path} has schema version {current}, but this program knows versions up to {newest}: "
             "run a newer Wattwise, or name another file with --database"
         )
-    if current == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    if not ours and (current or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]):
         raise StartError(f"{path} is a database of another program: name another file with --database")
-    todo = "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
+    todo = "" if ours else f"PRAGMA application_id = {APPLICATION_ID};\n"
+    todo += "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
     if not todo:
         return
     try:

@@ -12,7 +12,7 @@ import aiosqlite
 from filelock import FileLock, Timeout
 
 from wattwise_server.clock import Clock
-from wattwise_server.errors import StartError
+from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.store.migrate import migrate
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
@@ -51,7 +51,10 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
             store = SqliteStore(Writer(write), Queries(read), clock, int(rows[0][0]))
             try:
-                await store.load_running()
+                try:
+                    await store.load_running()
+                except (ServiceError, ValueError, KeyError, IndexError) as error:
+                    raise StartError(f"cannot read {path}: {error}; restore a backup, or name another file") from error
                 yield store
             finally:
                 await store.close()
@@ -83,6 +86,8 @@ def _prepare(path: Path) -> None:
             connection.execute("PRAGMA busy_timeout = 10000")
             migrate(connection, str(path))
             connection.execute("PRAGMA journal_mode = WAL")
+            # A file that cannot be written shows it now, not at the first report.
+            connection.executescript("BEGIN IMMEDIATE; ROLLBACK;")
     except sqlite3.Error as error:
         raise StartError(f"cannot use {path} as a database: {error}; name another file with --database") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import aiosqlite
 
@@ -25,7 +26,11 @@ _TRIALS = """
       ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
 """
-_ARMS = "SELECT * FROM arms WHERE job_key = ? ORDER BY batch_size"
+# One statement, so that a job and its arms are of one moment.
+_JOBS = """
+    SELECT * FROM (SELECT * FROM jobs WHERE {condition} ORDER BY job_key LIMIT ?) JOIN arms USING (job_key)
+    ORDER BY job_key, batch_size
+"""
 _OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL"
 _HELD = f"SELECT cost {_OBSERVATIONS} AND NOT converged AND cost < coalesce(?, 9e999) ORDER BY observation"
 _WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
@@ -40,15 +45,18 @@ class Queries:
 
     async def job(self, job_id: str) -> tuple[int, Job] | None:
         """A job with its key."""
-        found = await self._all("SELECT * FROM jobs WHERE job_id = ?", job_id)
-        return (found[0]["job_key"], await self._job(found[0])) if found else None
+        found = await self._all(_JOBS.format(condition="job_id = ?"), job_id, 1)
+        if not found:
+            return None
+        arms = tuple([await self._with_history(found[0], read_arm(row)) for row in found])
+        return found[0]["job_key"], read_job(found[0], arms)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
-        """Jobs by key, with their keys."""
-        condition = "job_key > ? AND substr(job_id, 1, ?) = ?"
-        sql = f"SELECT * FROM jobs WHERE {condition} ORDER BY job_key LIMIT ?"  # noqa: S608 - no outside text
+        """Jobs by key, with their keys; their arms without what is not in their rows."""
+        sql = _JOBS.format(condition="job_key > ? AND substr(job_id, 1, ?) = ?")
         found = await self._all(sql, after, len(prefix), prefix, limit)
-        return [(row["job_key"], await self._job(row)) for row in found]
+        by_job = [list(rows) for _, rows in groupby(found, key=lambda row: row["job_key"])]
+        return [(rows[0]["job_key"], read_job(rows[0], tuple(map(read_arm, rows)))) for rows in by_job]
 
     async def jobs_with_running_trials(self) -> Sequence[str]:
         """Their ids."""
@@ -96,10 +104,6 @@ class Queries:
         """Whether this trial was running when its job was deleted."""
         sql = "SELECT 1 FROM deleted_trials WHERE job_id = ? AND trial_number = ? AND ? IN (0, batch_size)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
-
-    async def _job(self, row: Row) -> Job:
-        arms = [read_arm(arm) for arm in await self._all(_ARMS, row["job_key"])]
-        return read_job(row, tuple([await self._with_history(row, arm) for arm in arms]))
 
     async def _with_history(self, job: Row, arm: ArmState) -> ArmState:
         """The arm with what is not in its row because it stands in the trials."""

@@ -168,7 +168,9 @@ def _arm(arm: ArmState) -> tuple[object, ...]:
 
 
 def save_trial(key: int, trial: Trial) -> Statement:
-    """Creates or saves a trial; its newest measurement only once it has ended."""
+    """Creates or saves a trial; its newest measurement, and what was made of it, only once it has ended."""
+    running = (None, None, False, False)
+    judged = running if trial.running else (trial.cost, trial.cost_bound, trial.converged, trial.target_reached)
     last = (None,) * 5 if trial.last is None or trial.running else _measurement(trial.last)
     values = (
         trial.batch_size,
@@ -179,10 +181,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.request_id,
         to_micros(trial.start_time),
         to_micros(trial.end_time) if trial.end_time else None,
-        trial.cost,
-        trial.cost_bound,
-        trial.converged,
-        trial.target_reached,
+        *judged,
         trial.observation,
         *last,
     )

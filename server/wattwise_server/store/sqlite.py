@@ -3,7 +3,7 @@
 The owner remembers: jobs in use, with their running trials, live in memory as they will be once all that was submitted
 is durable. A transaction reads and changes that memory under the job's lock, hands its statements to the writer, lets
 go of the lock and only then waits for the commit, so that the next transaction of the job can share it. When a commit
-fails, all memory is dropped and read anew, and every transaction that rested on it is refused.
+fails, the job's memory is dropped and read anew, and every transaction that rested on it is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import count
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
-from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.errors import ServiceError, StorageUnavailableError
 from wattwise_server.store import rows
 from wattwise_server.store.hub import Hub, Subscription, Topic
 from wattwise_server.store.queries import Queries
@@ -37,7 +37,6 @@ _REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_trials VALUES (?, ?, ?, ?)"
 class _Entry:
     """One job in memory."""
 
-    losses: int
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     loaded: bool = False
     key: int = 0
@@ -45,6 +44,7 @@ class _Entry:
     running: dict[int, Trial] = field(default_factory=dict)
     submitted: asyncio.Future[None] | None = None
     users: int = 0
+    lost: bool = False
 
     @property
     def idle(self) -> bool:
@@ -172,7 +172,6 @@ class SqliteStore:
         self._keys = count(next_key)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._leases: list[tuple[datetime, str, int]] = []
-        self._losses = writer.losses
         self._hub = Hub()
 
     @asynccontextmanager
@@ -187,28 +186,31 @@ class SqliteStore:
                 yield tx
                 self._submit(entry, tx)
             await entry.durable()
+        except ServiceError:
+            # A refusal is an answer too: it may rest on what a transaction before it has yet to make durable.
+            await entry.durable()
+            raise
         finally:
             entry.users -= 1
+            if entry.job is None and entry.idle and self._entries.get(job_id) is entry:
+                del self._entries[job_id]
 
     def _submit(self, entry: _Entry, tx: SqliteTransaction) -> None:
-        if entry.losses != self._writer.losses:
+        if entry.lost:
             raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
         for trial in tx.apply():
             self._watch_lease(trial)
         if tx.statements:
-            entry.submitted = self._writer.submit(tx.statements, lambda: self._publish(tx.topics))
+            entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx.topics))
 
     def _publish(self, topics: set[Topic]) -> None:
         for topic in topics:
             self._hub.publish(topic)
 
     def _entry(self, job_id: str) -> _Entry:
-        if self._losses != self._writer.losses:
-            self._losses = self._writer.losses
-            self._entries.clear()
         entry = self._entries.get(job_id)
-        if entry is None:
-            entry = self._entries[job_id] = _Entry(self._losses)
+        if entry is None or entry.lost:
+            entry = self._entries[job_id] = _Entry()
             self._forget()
         self._entries.move_to_end(job_id)
         return entry
@@ -246,7 +248,7 @@ class SqliteStore:
             _, job_id, number = heapq.heappop(self._leases)
             entry = self._entries.get(job_id)
             trial = entry.running.get(number) if entry else None
-            if entry is None or (trial and (trial.lease_expire_time or now) <= now):
+            if entry is None or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
                 found.append(TrialKey(job_id, 0, number))
                 again.append((now + _RETRY, job_id, number))
             elif trial:
@@ -264,6 +266,8 @@ class SqliteStore:
 
     async def was_running_when_deleted(self, key: TrialKey) -> bool:
         """Whether this trial was running when its job was deleted."""
+        if entry := self._entries.get(key.job_id):
+            await entry.durable()
         return await self._queries.was_running_when_deleted(key)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:

@@ -1,18 +1,18 @@
 """The one writer: what arrives while a commit is under way is committed together, next; a lone write waits for nobody.
 
-Every statement of one submission is in the same commit, in order. Once a commit fails, all that was submitted until
-then fails with it, since it may rest on what was not kept.
+Every statement of one submission is in the same commit, in order. When a group cannot be committed, its submissions are
+tried one by one; one that fails takes along all that its owner has submitted since, which may rest on what was not
+kept, and nobody else's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import aiosqlite
 
@@ -34,38 +34,54 @@ class Statement(NamedTuple):
 log = logging.getLogger(__name__)
 
 
+class Owner(Protocol):
+    """Whose memory a submission is a part of; `lost` once a submission of his was not kept."""
+
+    lost: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Submission:
+    owner: Owner
     statements: Sequence[Statement]
     committed: asyncio.Future[None]
     then: Callable[[], None]
 
+    def succeed(self) -> None:
+        self.then()
+        if not self.committed.done():
+            self.committed.set_result(None)
+
+    def fail(self) -> None:
+        self.owner.lost = True
+        if not self.committed.done():
+            self.committed.set_exception(
+                StorageUnavailableError("the database could not be written; nothing was kept, retry")
+            )
+            # A caller that was cancelled never looks at its future.
+            self.committed.exception()
+
 
 class Writer:
-    """Commits submissions in order, in groups.
-
-    Attributes:
-        losses: How many commits have failed; what was read before one of them may rest on what was not kept.
-    """
+    """Commits submissions in order, in groups."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         """Writes through a connection in autocommit mode that nobody else uses."""
         self._connection = connection
-        self.losses = 0
         self._waiting: list[_Submission] = []
         self._wake = asyncio.Event()
         self._closing = False
         self._task = asyncio.create_task(self._run(), name="wattwise-writer")
 
-    def submit(self, statements: Sequence[Statement], then: Callable[[], None]) -> asyncio.Future[None]:
+    def submit(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None]) -> asyncio.Future[None]:
         """Queues statements; the future is done once they are durable, `then` is called just before."""
-        committed = asyncio.get_running_loop().create_future()
+        submission = _Submission(owner, statements, asyncio.get_running_loop().create_future(), then)
         if self._closing:
-            committed.set_exception(StorageUnavailableError("the database is being closed; retry"))
-            return committed
-        self._waiting.append(_Submission(statements, committed, then))
-        self._wake.set()
-        return committed
+            submission.fail()
+        else:
+            self._waiting.append(submission)
+            self._wake.set()
+        return submission.committed
 
     async def close(self) -> None:
         """Waits until everything that was submitted is durable."""
@@ -82,31 +98,32 @@ class Writer:
                 await self._commit(group)
 
     async def _commit(self, group: list[_Submission]) -> None:
+        sound = []
+        for submission in group:
+            if submission.owner.lost:
+                submission.fail()
+            else:
+                sound.append(submission)
+        if not sound:
+            return
         # Whatever goes wrong, those who wait must hear of it.
         try:
-            await self._write([statement for submission in group for statement in submission.statements])
-        except Exception as error:
-            log.exception("a commit of %d calls failed; none of them was kept", len(group))
-            self._fail(group, error)
+            await self._write([statement for submission in sound for statement in submission.statements])
+        except Exception:
+            if len(sound) > 1:
+                for submission in sound:
+                    await self._commit([submission])
+            else:
+                log.exception("a commit failed; nothing of it was kept")
+                sound[0].fail()
             return
-        for submission in group:
-            submission.then()
-            if not submission.committed.done():
-                submission.committed.set_result(None)
-
-    def _fail(self, group: list[_Submission], error: Exception) -> None:
-        lost, self._waiting = [*group, *self._waiting], []
-        self.losses += 1
-        for submission in lost:
-            if not submission.committed.done():
-                refusal = StorageUnavailableError(
-                    f"the database could not be written ({error}); nothing was kept, retry"
-                )
-                submission.committed.set_exception(refusal)
-                # A caller that was cancelled never looks at its future.
-                submission.committed.exception()
+        for submission in sound:
+            submission.succeed()
 
     async def _write(self, statements: list[Statement]) -> None:
+        # Left open only if an earlier rollback failed; nothing may be committed as part of it.
+        if self._connection.in_transaction:
+            await self._connection.execute_fetchall("ROLLBACK")
         if len(statements) == 1:
             await self._connection.execute_fetchall(statements[0].sql, statements[0].parameters)
             return
@@ -117,7 +134,7 @@ class Writer:
             for sql, same in groupby(statements, key=lambda statement: statement.sql):
                 await self._connection.executemany(sql, [statement.parameters for statement in same])
             await self._connection.execute_fetchall("COMMIT")
-        except sqlite3.Error:
+        except BaseException:
             if self._connection.in_transaction:
                 await self._connection.execute_fetchall("ROLLBACK")
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -39,19 +40,59 @@ class TestSqliteStore(StoreConformance):
             assert isinstance(store, sqlite_store.SqliteStore)
             assert len(store._entries) <= 4
 
-    async def test_block_that_saw_what_was_lost_is_refused(self, opener: Opener, tmp_path: Path) -> None:
-        """When a commit fails, a block that was open meanwhile is refused: it may have seen what was not kept."""
+    async def test_failed_commit_takes_along_what_rests_on_it_and_nothing_else(
+        self, opener: Opener, tmp_path: Path
+    ) -> None:
+        """A block that saw what was then lost is refused; another job, committed in the same group, is not."""
         async with opener() as store:
             for job_id in ("j1", "j2"):
                 async with store.transaction(job_id) as tx:
                     tx.save_job(a_job(job_id))
             with closing(sqlite3.connect(tmp_path / "store.db")) as other:
                 other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
-            with pytest.raises(StorageUnavailableError, match="rests on"):  # noqa: PT012 - the block is what is left
-                async with store.transaction("j1") as one:
-                    one.save_job(replace(a_job("j1"), num_observations=7))
-                    with pytest.raises(StorageUnavailableError, match="full"):
-                        async with store.transaction("j2") as two:
-                            two.save_trial(a_trial(1, "j2"))
-            async with store.transaction("j1") as one:
-                assert one.job == a_job("j1")
+
+            async def save(job_id: str, number: int | None) -> None:
+                async with store.transaction(job_id) as tx:
+                    tx.save_job(replace(a_job(job_id), num_observations=7))
+                    if number:
+                        tx.save_trial(a_trial(number, job_id))
+
+            culprit, innocent = asyncio.create_task(save("j1", 1)), asyncio.create_task(save("j2", None))
+            await asyncio.sleep(0)
+            with pytest.raises(StorageUnavailableError, match="nothing was kept"):  # noqa: PT012 - the block is what is left
+                async with store.transaction("j1") as tx:
+                    await asyncio.wait({culprit, innocent})
+                    tx.save_job(replace(a_job("j1"), num_observations=8))
+            assert isinstance(culprit.exception(), StorageUnavailableError)
+            assert innocent.exception() is None
+            for job_id, observations in (("j1", 0), ("j2", 7)):
+                async with store.transaction(job_id) as tx:
+                    assert tx.job is not None
+                    assert tx.job.num_observations == observations
+
+    async def test_nonsense_does_not_stop_the_writer(self, opener: Opener) -> None:
+        """A value that SQLite cannot hold is refused, and the next transaction is committed as ever."""
+        async with opener() as store:
+            with pytest.raises(StorageUnavailableError):
+                async with store.transaction("j1") as tx:
+                    tx.save_job(a_job("j1", window_size=2**70))
+            async with store.transaction("j2") as tx:
+                tx.save_job(a_job("j2"))
+        async with opener() as store:
+            assert [job.spec.job_id for _, job in await store.jobs("", 0, 10)] == ["j2"]
+
+    async def test_commits_reach_the_disk(self, opener: Opener) -> None:
+        """The writing connection syncs every commit to the disk: only that outlives a power cut."""
+        async with opener() as store:
+            assert isinstance(store, sqlite_store.SqliteStore)
+            found = await store._writer._connection.execute_fetchall("PRAGMA synchronous")
+            assert [tuple(row) for row in found] == [(2,)]
+
+    async def test_unknown_jobs_are_not_remembered(self, opener: Opener) -> None:
+        """Asking for jobs that don't exist leaves nothing in memory."""
+        async with opener() as store:
+            for number in range(10):
+                async with store.transaction(f"nobody {number}") as tx:
+                    assert tx.job is None
+            assert isinstance(store, sqlite_store.SqliteStore)
+            assert not store._entries
