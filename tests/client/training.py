@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import os
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -150,27 +149,20 @@ def _leave_the_block(bso: BatchSizeOptimizer) -> None:
 
 
 def _fork(in_child: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
-    """Forks, lets the child do something, says how it ended, and reports another epoch when told to."""
+    """Forks as data loaders do, says how the child ended, and reports another epoch when told to."""
 
     def fork(bso: BatchSizeOptimizer) -> None:
-        child = os.fork()
-        if child == 0:
-            in_child(bso)
-            # Unlike multiprocessing's workers this one runs everything that an exit runs.
-            sys.exit(0)
-        _say(child)
-        _say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        child = multiprocessing.get_context("fork").Process(target=in_child, args=(bso,))
+        child.start()
+        _say(child.pid)
+        child.join()
+        _say(child.exitcode)
         sys.stdin.readline()
         bso.on_evaluate(0.2)
         _say(bso.decision and bso.decision.cost)
         signal.pause()
 
     return fork
-
-
-def _drop(bso: BatchSizeOptimizer) -> None:
-    bso.__dict__.clear()
-    gc.collect()
 
 
 ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
@@ -184,7 +176,7 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "return": _return,
     "leave-block": _leave_the_block,
     "forked-wait": _fork(_wait),
-    "forked-exit": _fork(_drop),
+    "forked-exit": _fork(_return),
     "forked-crash": _fork(_crash),
 }
 
