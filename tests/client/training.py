@@ -7,6 +7,7 @@ import multiprocessing
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,9 @@ def _interrupt(_: BatchSizeOptimizer) -> None:
 
 
 def _wait(_: BatchSizeOptimizer) -> None:
-    signal.pause()
+    # Not signal.pause(): a signal that comes just before it would be handled only after it.
+    while True:
+        time.sleep(0.05)
 
 
 def _wait_in_a_report(bso: BatchSizeOptimizer) -> None:
@@ -160,7 +163,7 @@ def _fork(in_child: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSize
         sys.stdin.readline()
         bso.on_evaluate(0.2)
         _say(bso.decision and bso.decision.cost)
-        signal.pause()
+        _wait(bso)
 
     return fork
 

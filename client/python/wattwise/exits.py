@@ -148,7 +148,7 @@ _watches: dict[int, _Watch] = {}
 """By process id, so that a forked process finds none."""
 
 
-_masks: dict[int, set[int]] = {}
+_masks: dict[int, set[int | signal.Signals]] = {}
 """By thread id: the signals that were blocked before the thread began to fork."""
 
 
