@@ -24,7 +24,7 @@ def main(address: str, rank: str, port: str) -> None:
         while not bso.training_finished:
             epoch += 1
             # The ranks disagree on the metric; rank 0's counts.
-            bso.on_evaluate(0.3 * epoch if rank == "0" else 0.0)
+            bso.on_evaluate(0.25 * epoch if rank == "0" else 0.0)
         sys.stdout.write(f"stopped after epoch {epoch}\n")
     except WattwiseError as error:
         sys.stdout.write(f"{type(error).__name__}\n")

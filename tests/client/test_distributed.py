@@ -32,10 +32,10 @@ def ranks(address: str) -> list[str]:
 
 def test_ranks_agree_on_batch_size_and_stop(server: LiveServer) -> None:
     """One rank asks, both train with its batch size and stop after the same epoch, and there is one trial."""
-    assert ranks(server.address) == ["128\nstopped after epoch 3\n"] * 2
+    assert ranks(server.address) == ["128\nstopped after epoch 4\n"] * 2
     with Client(server.address) as client:
         (trial,) = client.list_trials("ranks")
-    assert (trial.converged, trial.last_epoch) == (True, 3)
+    assert (trial.converged, trial.last_epoch) == (True, 4)
 
 
 def test_no_rank_hangs_when_there_is_no_server(server: LiveServer) -> None:
