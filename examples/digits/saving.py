@@ -37,7 +37,7 @@ def report(launches: Sequence[Launch], baseline: Sequence[Launch], meter: str) -
     """The closing lines: all recurrences, then the newest, each against as many of the default batch size."""
     default = spent(baseline)
     size, runs = baseline[0].trial.id.batch_size, default.recurrences
-    yield f"The default batch size {size} was measured in {runs} runs of its own, with the same seeds for its data:"
+    yield f"The default batch size {size} was measured in {runs} {'run' if runs == 1 else 'runs'} of its own:"
     yield f"  {_per_recurrence(default)}"
     everything = spent(launches)
     yield f"Wattwise, all {everything.recurrences} recurrences, the exploring ones too:"

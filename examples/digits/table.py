@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -27,6 +28,8 @@ _TYPES = {
     v1.TRIAL_TYPE_MAB: "bandit",
 }
 _COLUMNS = ("recurrence", "trial", "stage", "batch size", "epochs", "cost", "decision", "why this batch size")
+_SHORT = {"recurrence": "run", "batch size": "batch"}
+"""Names that leave room for the last column on a narrow terminal."""
 
 
 class Board:
@@ -60,12 +63,16 @@ class Board:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def _table(self) -> Group:
-        table = Table(expand=True)
-        for name in _COLUMNS:
-            table.add_column(name, justify="right" if name in ("recurrence", "trial", "epochs", "cost") else "left")
+        table = Table(expand=True, padding=(0, 1, 0, 0), box=SIMPLE_HEAD)
+        for name in _COLUMNS[:-1]:
+            numeric = name in ("recurrence", "trial", "batch size", "epochs", "cost")
+            table.add_column(_SHORT.get(name, name), justify="right" if numeric else "left", no_wrap=True)
+        table.add_column(_COLUMNS[-1], no_wrap=True, overflow="ellipsis", ratio=1)
         for launch in self._launches[-SHOWN:]:
             table.add_row(*_cells(launch))
-        return Group(Text(_heading(self._launches[-1].job)), table)
+        newest = self._launches[-1]
+        why = f"newest: trial {newest.trial.id.trial_number}, {newest.reason}"
+        return Group(Text(_heading(newest.job)), table, Text(why))
 
 
 def _heading(job: v1.Job) -> str:
