@@ -29,7 +29,14 @@ def main() -> None:
 
 def follow(commands: list[str], trainer: str, folder: Path) -> None:
     """Types the commands; `make serve` stays up until the end."""
-    environment = {**os.environ, "WATTWISE_ADDRESS": "127.0.0.1:0", "WATTWISE_DATABASE": f"sqlite:///{folder}/ci.db"}
+    # "An environment of your own", so that the house's keeps its editable installation.
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "own")], check=True)
+    environment = {
+        **os.environ,
+        "PATH": f"{folder / 'own/bin'}:{os.environ['PATH']}",
+        "WATTWISE_ADDRESS": "127.0.0.1:0",
+        "WATTWISE_DATABASE": f"sqlite:///{folder}/ci.db",
+    }
     serving: subprocess.Popen[str] | None = None
     try:
         for command in commands:

@@ -12,7 +12,8 @@ import pytest
 from wattwise import v1
 from wattwise.exits import end_reason
 
-from tests.client.training import ended, said, start, tell, the_trial
+from tests.client.conftest import Start
+from tests.client.training import ended, said, tell, the_trial
 from tests.live_server import LiveServer
 
 
@@ -27,34 +28,36 @@ from tests.live_server import LiveServer
         ("return", 0, v1.END_REASON_COMPLETED),
     ],
 )
-def test_process_ends_by_itself(server: LiveServer, end: str, status: int, reason: v1.EndReason.ValueType) -> None:
+def test_process_ends_by_itself(
+    server: LiveServer, start: Start, end: str, status: int, reason: v1.EndReason.ValueType
+) -> None:
     """A training process that ends without a decision says why, and its exit status is as ever."""
-    exit_status, errors = ended(start(server, end))
+    exit_status, errors = ended(start(end))
     assert exit_status == status, errors
     assert ("Traceback" in errors) == (status != 0)
     trial = the_trial(server)
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
 
 
-def test_terminated_process_was_preempted(server: LiveServer) -> None:
+def test_terminated_process_was_preempted(server: LiveServer, start: Start) -> None:
     """SIGTERM ends the trial as preempted, and the process dies of SIGTERM."""
-    process = start(server, "wait")
+    process = start("wait")
     process.terminate()
     assert ended(process) == (-signal.SIGTERM, "")
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
-def test_own_handler_of_sigterm_is_called_afterwards(server: LiveServer) -> None:
+def test_own_handler_of_sigterm_is_called_afterwards(server: LiveServer, start: Start) -> None:
     """A handler that the training had before decides how the process goes on."""
-    process = start(server, "own-handler")
+    process = start("own-handler")
     process.terminate()
     assert ended(process) == (7, "")
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
-def test_sigterm_without_a_server_is_obeyed_in_time(server: LiveServer) -> None:
+def test_sigterm_without_a_server_is_obeyed_in_time(server: LiveServer, start: Start) -> None:
     """A process whose server is away dies of SIGTERM within seconds."""
-    process = start(server, "wait")
+    process = start("wait")
     server.kill()
     before = time.monotonic()
     process.terminate()
@@ -62,9 +65,9 @@ def test_sigterm_without_a_server_is_obeyed_in_time(server: LiveServer) -> None:
     assert time.monotonic() - before < 8
 
 
-def test_sigterm_within_a_report(server: LiveServer) -> None:
+def test_sigterm_within_a_report(server: LiveServer, start: Start) -> None:
     """SIGTERM that interrupts a report to a hung server ends the process, and the trial if the server wakes in time."""
-    process = start(server, "wait-in-report")
+    process = start("wait-in-report")
     os.kill(server.process.pid, signal.SIGSTOP)
     tell(process)
     # Whether the signal comes before, within or after the report makes no difference.
@@ -86,25 +89,25 @@ def _goes_on(server: LiveServer, process: subprocess.Popen[str], complaints: str
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
-def test_terminated_child_does_not_end_the_trial(server: LiveServer) -> None:
+def test_terminated_child_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
     """A forked worker dies of SIGTERM as usual, and the training goes on."""
-    process = start(server, "forked-wait")
+    process = start("forked-wait")
     os.kill(int(said(process)), signal.SIGTERM)
     assert said(process) == str(-signal.SIGTERM)
     _goes_on(server, process)
 
 
-def test_child_that_exits_does_not_end_the_trial(server: LiveServer) -> None:
+def test_child_that_exits_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
     """A forked worker that ends as data loaders' workers do leaves its parent's connection alone."""
-    process = start(server, "forked-exit")
+    process = start("forked-exit")
     said(process)
     assert said(process) == "0"
     _goes_on(server, process)
 
 
-def test_child_that_crashes_does_not_end_the_trial(server: LiveServer) -> None:
+def test_child_that_crashes_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
     """An exception that kills a forked worker is its parent's to judge."""
-    process = start(server, "forked-crash")
+    process = start("forked-crash")
     said(process)
     assert said(process) == "1"
     _goes_on(server, process, complaints=".*Traceback.*a bug in the training\n")

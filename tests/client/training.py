@@ -74,13 +74,11 @@ def epochs(client: Client, trial: v1.Trial) -> list[int]:
     return [measurement.current_epoch for measurement in client.get_trial(trial.id).measurements]
 
 
-def start(server: LiveServer, end: str) -> subprocess.Popen[str]:
-    """Starts a training process that reports one epoch, says so, and then ends in the named way."""
+def launch(server: LiveServer, end: str) -> subprocess.Popen[str]:
+    """Starts a training process."""
     command = [sys.executable, "-m", "tests.client.training", server.address, JOB_ID, end]
     pipe, root = subprocess.PIPE, Path(__file__).parents[2]
-    process = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    assert said(process) == "one epoch done"
-    return process
+    return subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def said(process: subprocess.Popen[str]) -> str:

@@ -91,16 +91,19 @@ _OUTSIDE_ERRORS = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "__version__":
-        return importlib.import_module("importlib.metadata").version("wattwise")
-    # While a stream is open gRPC logs a line at every fork, thus for every data-loader worker. It reads this once.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    value: object = getattr(importlib.import_module(_OUTSIDE_ERRORS.get(name, "wattwise.errors")), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    # Hidden from type checkers, to which every misspelt name would look like one of ours.
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "__version__":
+            return importlib.import_module("importlib.metadata").version("wattwise")
+        # While a stream is open gRPC logs a line at every fork, thus for every data-loader worker. It reads this once.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+        value: object = getattr(importlib.import_module(_OUTSIDE_ERRORS.get(name, "wattwise.errors")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,41 @@
+"""What an import costs and brings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import wattwise
+
+
+def _loaded(statement: str) -> set[str]:
+    code = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+def test_import_is_nearly_free() -> None:
+    """`import wattwise` loads neither gRPC nor protobuf, nor anything else of ours."""
+    loaded = _loaded("import wattwise")
+    assert {name for name in loaded if name.startswith("wattwise")} == {"wattwise"}
+    assert not {"grpc", "google.protobuf"} & loaded
+
+
+def test_stubs_come_without_the_client() -> None:
+    """`wattwise.v1` loads the generated code alone."""
+    loaded = {name for name in _loaded("import wattwise.v1") if name.startswith("wattwise")}
+    assert {name for name in loaded if not name.startswith("wattwise.v1")} == {"wattwise"}
+
+
+def test_trainer_needs_no_server_and_no_torch() -> None:
+    """A trainer loads neither the server's packages nor NVML nor PyTorch before it needs them."""
+    loaded = _loaded("from wattwise import BatchSizeOptimizer, JobSpec, Client")
+    assert not {"wattwise_server", "pynvml", "torch", "numpy"} & loaded
+
+
+def test_public_names_exist() -> None:
+    """Every name that the package announces can be had, and no other."""
+    assert set(wattwise.__all__) <= set(dir(wattwise))
+    assert all(getattr(wattwise, name) is not None for name in wattwise.__all__)
+    with pytest.raises(AttributeError, match="BatchSizeOptimiser"):
+        _ = wattwise.BatchSizeOptimiser  # type: ignore[attr-defined]  # misspelt on purpose

@@ -1,0 +1,80 @@
+"""What a trainer says of its job."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from wattwise import GpuConfig, InvalidJobSpecError, JobSpec, v1
+
+from tests.client.training import GPU, job_spec
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(JobSpec, v1.JobSpec), (GpuConfig, v1.GpuConfig)])
+def test_fields_are_those_of_the_wire(ours: type[JobSpec], theirs: type[v1.JobSpec]) -> None:
+    """The dataclasses have exactly the fields of the messages that they stand for."""
+    assert {field.name for field in fields(ours)} == {field.name for field in theirs.DESCRIPTOR.fields}
+
+
+def test_every_field_is_sent() -> None:
+    """What is given arrives under its own name, zero and False included."""
+    given: dict[str, Any] = {
+        "job_id": "test-1",
+        "eta_knob": 0.0,
+        "beta_knob": 3.5,
+        "disable_early_stopping": False,
+        "target_metric": 0.0,
+        "higher_is_better_metric": False,
+        "max_epochs": 7,
+        "num_pruning_rounds": 0,
+        "window_size": 0,
+        "mab_prior_mean": -5.0,
+        "mab_prior_precision": 0.0,
+        "mab_num_explorations": 1,
+        "mab_seed": 0,
+        "learn_reward_precision": False,
+        "reward_precision": 0.5,
+        "trial_lease_seconds": 0.0,
+    }
+    spec = JobSpec(
+        job_id_prefix="test", batch_sizes=[8, 16], default_batch_size=8, policy="POLICY_GTS", gpu=GPU, **given
+    )
+    message = spec.to_proto()
+    present = {field.name: value for field, value in message.ListFields()}
+    assert {name: present[name] for name in given} == given
+    assert (message.policy, list(message.batch_sizes)) == (v1.POLICY_GTS, [8, 16])
+    assert message.gpu == v1.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="Test GPU")
+
+
+def test_unset_fields_are_left_to_the_server() -> None:
+    """Nothing is sent for a field that was not given."""
+    message = JobSpec(job_id_prefix="test", batch_sizes=[8], default_batch_size=8).to_proto()
+    assert {field.name for field, _ in message.ListFields()} == {"job_id_prefix", "batch_sizes", "default_batch_size"}
+
+
+def test_mistyped_name_is_named() -> None:
+    """A typing error in a field's name raises with the word."""
+    with pytest.raises(TypeError, match="target_metrc"):
+        job_spec(target_metrc=0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("policy", "POLICY_GT"), ("batch_sizes", ["8"]), ("max_epochs", 1.5), ("job_id", 3), ("mab_seed", 2**80)],
+)
+def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
+    """A value that cannot be sent raises with its field."""
+    with pytest.raises(InvalidJobSpecError, match=f"job.{name}") as caught:
+        job_spec(**{name: value}).to_proto()
+    assert [violation.field for violation in caught.value.violations] == [f"job.{name}"]
+
+
+def test_fresh_names() -> None:
+    """A job without an id gets another one each time, of its prefix and eight hexadecimal digits."""
+    spec = job_spec(job_id=None)
+    first, second = spec.named(), spec.named()
+    assert first != second
+    prefix, _, digits = str(first.job_id).rpartition("-")
+    assert (prefix, len(digits)) == ("test", 8)
+    assert first.named() is first
