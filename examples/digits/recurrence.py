@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from wattwise import Client, v1
 
+from examples.digits.processes import child
 from examples.digits.train import TARGET_MISSED
 
 MAX_TRIES = 20
@@ -18,12 +16,16 @@ MAX_TRIES = 20
 
 @dataclass(frozen=True)
 class Launch:
-    """One trial that is over, with the recurrence that it belongs to and the server's reason for it."""
+    """One trial that is over, with the recurrence that it belongs to and the server's reason for it.
+
+    A trial can reach its target and be beyond its cost bound at once: that model is good, and ends its recurrence.
+    """
 
     recurrence: int
     trial: v1.Trial
     job: v1.Job
     reason: str
+    target_reached: bool
 
 
 @dataclass(frozen=True)
@@ -46,20 +48,19 @@ class RecurringJob:
             if done.returncode not in (0, TARGET_MISSED):
                 last = "\n".join(done.stderr.splitlines()[-15:])
                 raise RuntimeError(f"the trainer exited with status {done.returncode}:\n{last}")
-            yield self._newest(recurrence, done.stdout.strip())
-            if done.returncode == 0:
+            launch = self._newest(recurrence, done.stdout.strip(), target_reached=done.returncode == 0)
+            yield launch
+            if launch.target_reached:
                 return
         raise RuntimeError(f"{MAX_TRIES} trials in a row missed the target; ask for less, or for other batch sizes")
 
     def _launch(self, seed: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "examples.digits.train", "--server", self.server]
-        command += ["--job-id", self.job_id, "--seed", str(seed), *self.arguments]
-        # One thread, so that a trial's time says what it computed and not what else the machine did.
-        settings = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        house = Path(__file__).parents[2]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=house, env=settings)
+        arguments = ("--server", self.server, "--job-id", self.job_id, "--seed", str(seed), *self.arguments)
+        with child("examples.digits.train", *arguments, log=subprocess.PIPE) as trainer:
+            said, errors = trainer.communicate()
+        return subprocess.CompletedProcess(trainer.args, trainer.returncode, said, errors)
 
-    def _newest(self, recurrence: int, reason: str) -> Launch:
+    def _newest(self, recurrence: int, reason: str, *, target_reached: bool) -> Launch:
         job = self.client.get_job(self.job_id)
         trial = v1.TrialId(job_id=self.job_id, trial_number=job.num_trials)
-        return Launch(recurrence, self.client.get_trial(trial).trial, job, reason)
+        return Launch(recurrence, self.client.get_trial(trial).trial, job, reason, target_reached)

@@ -13,23 +13,33 @@ SETTLED = 10
 
 @dataclass(frozen=True)
 class Spent:
-    """Sums over some recurrences: energy and cost in joules, time in seconds."""
+    """Sums over some recurrences: energy and cost in joules, time in seconds; and each recurrence's own cost."""
 
-    recurrences: int
-    cost: float
+    costs: tuple[float, ...]
     energy: float
     time: float
+
+    @property
+    def recurrences(self) -> int:
+        """How many there were."""
+        return len(self.costs)
+
+    @property
+    def cost(self) -> float:
+        """What all of them cost together."""
+        return sum(self.costs)
 
 
 def spent(launches: Sequence[Launch], first: int = 1) -> Spent:
     """What the recurrences from number `first` on took, all their trials counted, failed tries too."""
     counted = [launch for launch in launches if launch.recurrence >= first]
-    trials = [launch.trial for launch in counted]
+    costs: dict[int, float] = {}
+    for launch in counted:
+        costs[launch.recurrence] = costs.get(launch.recurrence, 0.0) + launch.trial.cost
     return Spent(
-        recurrences=len({launch.recurrence for launch in counted}),
-        cost=sum(trial.cost for trial in trials),
-        energy=sum(trial.energy_joules for trial in trials),
-        time=sum(trial.time_seconds for trial in trials),
+        costs=tuple(costs.values()),
+        energy=sum(launch.trial.energy_joules for launch in counted),
+        time=sum(launch.trial.time_seconds for launch in counted),
     )
 
 
@@ -38,10 +48,12 @@ def report(launches: Sequence[Launch], baseline: Sequence[Launch], meter: str) -
     default = spent(baseline)
     size, runs = baseline[0].trial.id.batch_size, default.recurrences
     yield f"The default batch size {size} was measured in {runs} {'run' if runs == 1 else 'runs'} of its own:"
-    yield f"  {_per_recurrence(default)}"
+    yield f"  {_per_recurrence(default)}; a run cost {min(default.costs):.1f} to {max(default.costs):.1f} J"
     everything = spent(launches)
     yield f"Wattwise, all {everything.recurrences} recurrences, the exploring ones too:"
     yield f"  {_per_recurrence(everything)}; {_against(everything, default)}"
+    n = everything.recurrences
+    yield f"  {everything.cost:.0f} J in all, where {n} times the default's mean is {n * default.cost / runs:.0f} J"
     if everything.recurrences > SETTLED:
         settled = spent(launches, everything.recurrences - SETTLED + 1)
         yield f"Wattwise, the last {SETTLED} recurrences:"

@@ -22,6 +22,9 @@ _ENDS = {
     v1.END_REASON_COST_BOUND: "cost bound",
     v1.END_REASON_MAX_EPOCHS: "max epochs",
 }
+_TOO_DEAR = "target, too dear"
+"""The target was reached and the cost bound exceeded by the same epoch."""
+
 _TYPES = {
     v1.TRIAL_TYPE_EXPLORATION: "exploration",
     v1.TRIAL_TYPE_CONCURRENT: "concurrent",
@@ -38,7 +41,8 @@ class Board:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
-        self._launches: list[Launch] = []
+        self._rows: list[tuple[str, ...]] = []
+        self._newest: Launch | None = None
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -50,13 +54,20 @@ class Board:
             yield
 
     def add(self, launch: Launch) -> None:
-        """Shows one more trial."""
-        self._launches.append(launch)
+        """Shows one more trial of the job."""
+        self._newest = launch
+        self._show(_cells(launch, _TYPES.get(launch.trial.type, "?"), launch.reason))
+
+    def add_baseline(self, launch: Launch) -> None:
+        """Shows a run of the default batch size, which the job knows nothing of."""
+        self._show(_cells(launch, "baseline", "the default alone, to compare with"))
+
+    def _show(self, row: tuple[str, ...]) -> None:
+        self._rows.append(row)
         if self._live is not None:
             self._live.update(self._table())
         else:
-            named = zip(_COLUMNS, _cells(launch), strict=True)
-            self._console.print(", ".join(f"{name} {cell}" for name, cell in named), soft_wrap=True, highlight=False)
+            self.say(", ".join(f"{name} {cell}" for name, cell in zip(_COLUMNS, row, strict=True)))
 
     def say(self, text: str) -> None:
         """A line of text."""
@@ -68,11 +79,12 @@ class Board:
             numeric = name in ("recurrence", "trial", "batch size", "epochs", "cost")
             table.add_column(_SHORT.get(name, name), justify="right" if numeric else "left", no_wrap=True)
         table.add_column(_COLUMNS[-1], no_wrap=True, overflow="ellipsis", ratio=1)
-        for launch in self._launches[-SHOWN:]:
-            table.add_row(*_cells(launch))
-        newest = self._launches[-1]
-        why = f"newest: trial {newest.trial.id.trial_number}, {newest.reason}"
-        return Group(Text(_heading(newest.job)), table, Text(why))
+        for row in self._rows[-SHOWN:]:
+            table.add_row(*row)
+        if self._newest is None:
+            return Group(table)
+        why = f"newest: trial {self._newest.trial.id.trial_number}, {self._newest.reason}"
+        return Group(Text(_heading(self._newest.job)), table, Text(why))
 
 
 def _heading(job: v1.Job) -> str:
@@ -82,15 +94,16 @@ def _heading(job: v1.Job) -> str:
     return f"{job.spec.job_id}: {stage}; surviving batch sizes {survivors}; cheapest so far {cheapest}"
 
 
-def _cells(launch: Launch) -> tuple[str, ...]:
+def _cells(launch: Launch, stage: str, why: str) -> tuple[str, ...]:
     trial = launch.trial
+    too_dear = trial.end_reason == v1.END_REASON_COST_BOUND and launch.target_reached
     return (
         str(launch.recurrence),
         str(trial.id.trial_number),
-        _TYPES.get(trial.type, "?"),
+        stage,
         str(trial.id.batch_size),
         str(trial.last_epoch),
         f"{trial.cost:.1f} J",
-        _ENDS.get(trial.end_reason, "failed"),
-        launch.reason,
+        _TOO_DEAR if too_dear else _ENDS.get(trial.end_reason, "failed"),
+        why,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,8 +33,37 @@ def test_demo_explores_and_prints_what_it_measured(tmp_path: Path) -> None:
     assert {recurrence for recurrence, _, _ in trials} == {"1", "2", "3"}
     assert "the walk starts at batch size 16" in done.stdout
     assert re.search(r"\d+% (less|MORE) cost than with the default", done.stdout)
+    assert "recurrence 1, trial 1, stage baseline, batch size 16" in done.stdout
+    assert "3 times the default's mean is" in done.stdout
     assert "an estimate, not measured" in done.stdout or "RAPL" in done.stdout
     assert (tmp_path / "wattwise.db").exists()
+
+
+def test_demo_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Stopped by a signal in mid-search, the demo ends its server, which lets go of its file."""
+    command = [sys.executable, "-m", "examples.digits", "--keep", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HOUSE) as demo:
+        assert demo.stdout is not None
+        assert any(line.startswith("recurrence 1,") for line in demo.stdout)
+        demo.send_signal(signal.SIGTERM)
+        rest = demo.stdout.read()
+    assert "stopped by SIGTERM" in rest
+    assert demo.returncode == 128 + signal.SIGTERM
+    successor = LiveServer(tmp_path)
+    try:
+        successor.start()
+    finally:
+        successor.close()
+
+
+def test_demo_does_not_take_an_old_file_for_a_fresh_one(tmp_path: Path) -> None:
+    """A folder that holds a server's file already is refused by name, and the file stays as it is."""
+    file = tmp_path / "wattwise.db"
+    file.write_bytes(b"somebody's")
+    done = run("examples.digits", "--keep", str(tmp_path))
+    assert done.returncode == 2
+    assert f"{file} is there already" in done.stderr
+    assert file.read_bytes() == b"somebody's"
 
 
 def test_trainer_reports_to_any_server(server: LiveServer) -> None:

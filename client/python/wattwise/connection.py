@@ -18,7 +18,7 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     # A server that is back is found within seconds, however long it was away.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Channels to one address otherwise share a connection, and a forked process would share its parent's.
     ("grpc.use_local_subchannel_pool", 1),

@@ -1,0 +1,49 @@
+"""What the demo shows of a trial."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from wattwise import v1
+
+from examples.digits.recurrence import Launch
+from examples.digits.table import Board
+
+
+def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False) -> str:
+    """What the board prints of a trial that ended so."""
+    trial = v1.Trial(id=v1.TrialId(batch_size=64, trial_number=7), type=v1.TRIAL_TYPE_MAB, end_reason=end)
+    job = v1.Job(spec=v1.JobSpec(job_id="digits-x"), stage=v1.STAGE_MAB, surviving_batch_sizes=[32, 64])
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=110)
+    board = Board(console)
+    with board.shown():
+        board.add(Launch(3, trial, job, "[sampled] lowest", target_reached))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_good_model_beyond_the_cost_bound_is_called_so() -> None:
+    """A trial beyond the cost bound is told apart by whether its model reached the target."""
+    assert "decision target, too dear" in shown(v1.END_REASON_COST_BOUND, target_reached=True)
+    assert "decision cost bound" in shown(v1.END_REASON_COST_BOUND, target_reached=False)
+
+
+def test_crash_is_called_failed() -> None:
+    """A trial that ended without a decision has failed."""
+    assert "decision failed" in shown(v1.END_REASON_LOST, target_reached=False)
+
+
+def test_plain_line_is_the_servers_own_words() -> None:
+    """Without a terminal there is one line, without ANSI, with the reason as the server wrote it, brackets too."""
+    line = shown(v1.END_REASON_TARGET_REACHED, target_reached=True)
+    assert line.startswith("recurrence 3, trial 7, stage bandit, batch size 64, ")
+    assert line.endswith("why this batch size [sampled] lowest\n")
+    assert "\x1b" not in line
+
+
+def test_table_is_headed_by_the_state_of_the_job() -> None:
+    """On a terminal a table stands under the job's stage, survivors and cheapest cost."""
+    text = shown(v1.END_REASON_TARGET_REACHED, target_reached=True, terminal=True)
+    assert "digits-x: bandit; surviving batch sizes 32, 64; cheapest so far none yet" in text
+    assert "newest: trial 7, [sampled] lowest" in text
