@@ -56,6 +56,8 @@ class RecurringJob:
 
     def _launch(self, seed: int) -> subprocess.CompletedProcess[str]:
         arguments = ("--server", self.server, "--job-id", self.job_id, "--seed", str(seed), *self.arguments)
+        # The server is on this machine: when it does not answer soon, it has died.
+        arguments += ("--timeout", "15")
         with child("examples.digits.train", *arguments, log=subprocess.PIPE) as trainer:
             said, errors = trainer.communicate()
         return subprocess.CompletedProcess(trainer.args, trainer.returncode, said, errors)

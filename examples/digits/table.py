@@ -60,7 +60,7 @@ class Board:
 
     def add_baseline(self, launch: Launch) -> None:
         """Shows a run of the default batch size, which the job knows nothing of."""
-        self._show(_cells(launch, "baseline", "the default alone, to compare with"))
+        self._show(("-", *_cells(launch, "baseline", "the default alone, to compare with")[1:]))
 
     def _show(self, row: tuple[str, ...]) -> None:
         self._rows.append(row)

@@ -32,7 +32,7 @@ SERVICES = tuple(
 )
 
 _SWEEP_SECONDS = 0.25
-_LAST_ANSWERS_SECONDS = 0.5
+_LAST_ANSWERS_SECONDS = 2.0
 
 _OPTIONS = (
     # A port that is taken is an error, never shared with whoever has it.

@@ -175,6 +175,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             raise RuntimeError("gRPC runs every handler in a task")
         self._active.add(task)
         try:
+            return await self._answered(call, context, method)
+        finally:
+            # Only now, with the status sent: whoever awaits the last call goes on to close the sockets.
+            self._active.discard(task)
+
+    async def _answered(self, call: Coroutine[Any, Any, Any], context: Context, method: str) -> Any:
+        try:
             if self._draining.is_set():
                 call.close()
                 raise ShuttingDownError  # noqa: TRY301 - so that it becomes a status here, as all errors do
@@ -185,8 +192,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             raise
         except Exception as error:  # noqa: BLE001 - the caller gets an incident id and the log gets all of it
             details = details_of_bug(method, error)
-        finally:
-            self._active.discard(task)
         return await _abort(context, details)
 
     async def _until_drained(self, call: Any) -> None:

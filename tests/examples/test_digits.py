@@ -33,7 +33,7 @@ def test_demo_explores_and_prints_what_it_measured(tmp_path: Path) -> None:
     assert {recurrence for recurrence, _, _ in trials} == {"1", "2", "3"}
     assert "the walk starts at batch size 16" in done.stdout
     assert re.search(r"\d+% (less|MORE) cost than with the default", done.stdout)
-    assert "recurrence 1, trial 1, stage baseline, batch size 16" in done.stdout
+    assert "recurrence -, trial 1, stage baseline, batch size 16" in done.stdout
     assert "3 times the default's mean is" in done.stdout
     assert "an estimate, not measured" in done.stdout or "RAPL" in done.stdout
     assert (tmp_path / "wattwise.db").exists()
