@@ -1,7 +1,7 @@
 """Every way a call can be refused: a closed list. What is not here is a bug.
 
 Each error knows its stable reason (a name of the proto's ErrorReason) and whether the same call may succeed later.
-`interceptors.py` turns them into statuses.
+`statuses.py` turns them into statuses.
 """
 
 from __future__ import annotations

@@ -1,126 +1,24 @@
-"""The one place where an error becomes a status."""
+"""What every call passes through: errors become statuses, and a server that drains ends its streams."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import secrets
-import string
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
-from urllib.parse import quote
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NoReturn
 
 import grpc
-from google.protobuf import any_pb2
-from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
 
-from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
-
-log = logging.getLogger(__name__)
-
-DOMAIN = "wattwise.v1"
-
-_INTERNAL = "ERROR_REASON_INTERNAL"
-
-_CODES = {
-    "ERROR_REASON_INVALID_JOB_SPEC": grpc.StatusCode.INVALID_ARGUMENT,
-    "ERROR_REASON_JOB_DIFFERS": grpc.StatusCode.ALREADY_EXISTS,
-    "ERROR_REASON_JOB_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
-    "ERROR_REASON_TRIAL_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
-    "ERROR_REASON_NO_BATCH_SIZE_CONVERGED": grpc.StatusCode.FAILED_PRECONDITION,
-    "ERROR_REASON_INVALID_RESULT": grpc.StatusCode.INVALID_ARGUMENT,
-    "ERROR_REASON_INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
-    "ERROR_REASON_STORAGE_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
-    "ERROR_REASON_SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
-    _INTERNAL: grpc.StatusCode.INTERNAL,
-}
-
-MESSAGE_BYTES = 1000
-METADATA_BYTES = 1500
-FAULTS_BYTES = 1500
-"""As encoded. Trailers above 8 KiB are refused by every client, and with them the whole answer."""
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Details = tuple[grpc.StatusCode, str, status_pb2.Status]
-
-
-def details_of(error: ServiceError) -> Details:
-    """The status of a refusal, with its reason, whether to retry, and its faults field by field."""
-    metadata = {"retryable": str(error.retryable).lower(), **_that_fit(error.metadata)}
-    faults = [
-        error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-        for v in _violations_that_fit(error.violations)
-    ]
-    extra: list[Message] = [error_details_pb2.BadRequest(field_violations=faults)] if faults else []
-    return _details(_CODES[error.reason], _short(error.message, MESSAGE_BYTES), error.reason, metadata, extra)
-
-
-def _size(text: str) -> int:
-    """Bytes of a text on the wire, where gRPC escapes whatever is not ASCII."""
-    return len(quote(text, safe=string.printable))
-
-
-def _short(text: str, most: int) -> str:
-    if _size(text) <= most:
-        return text
-    text = text[:most]
-    while _size(text) > most - 9:
-        text = text[: int(len(text) * 0.9)]
-    return f"{text}…"
-
-
-def _that_fit(metadata: Mapping[str, str]) -> dict[str, str]:
-    kept: dict[str, str] = {}
-    room = METADATA_BYTES
-    for key, value in metadata.items():
-        short = _short(value, METADATA_BYTES // 3)
-        room -= _size(key) + _size(short)
-        if room < 0:
-            return {**kept, "more": f"{len(metadata) - len(kept)} more are not listed for want of room"}
-        kept[key] = short
-    return kept
-
-
-def _violations_that_fit(violations: Sequence[Violation]) -> list[Violation]:
-    kept: list[Violation] = []
-    room = FAULTS_BYTES
-    for violation in violations:
-        short = Violation(violation.field, _short(violation.description, FAULTS_BYTES // 3))
-        room -= _size(short.field) + _size(short.description)
-        if room < 0:
-            rest = len(violations) - len(kept)
-            return [*kept, Violation("", f"{rest} more faults of this request are not listed for want of room")]
-        kept.append(short)
-    return kept
-
-
-def details_of_bug(method: str, error: Exception) -> Details:
-    """The status of anything else: logged whole, hidden from the caller but for an id."""
-    incident = secrets.token_hex(4)
-    log.error("incident %s: %s failed in a way nobody foresaw", incident, method, exc_info=error)
-    message = f"the server failed; its log tells more under incident {incident}"
-    metadata = {"incident_id": incident, "retryable": "false"}
-    return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])
-
-
-def _details(
-    code: grpc.StatusCode, message: str, reason: str, metadata: dict[str, str], extra: list[Message]
-) -> Details:
-    info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
-    packed = []
-    for detail in (info, *extra):
-        holder = any_pb2.Any()
-        holder.Pack(detail)
-        packed.append(holder)
-    return code, message, status_pb2.Status(code=code.value[0], message=message, details=packed)
+from wattwise_server.call import Call, Context, current_call
+from wattwise_server.errors import ServiceError, ShuttingDownError
+from wattwise_server.statuses import Details, details_of, details_of_bug
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Runs every call: errors become statuses, streams end when the server drains, and what runs can be awaited."""
 
     def __init__(self) -> None:
+        self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._draining = asyncio.Event()
         self._active: set[asyncio.Task[Any]] = set()
 
@@ -140,12 +38,15 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Wraps the method's handler."""
         handler = await continuation(handler_call_details)
+        method = handler_call_details.method
         # Health and reflection are not ours; an unknown method has no handler.
-        if handler is None or not handler_call_details.method.startswith("/wattwise."):
+        if handler is None or not method.startswith("/wattwise."):
             return handler
-        return self._wrapped(handler, handler_call_details.method)
+        if method not in self._wrapped:
+            self._wrapped[method] = self._wrap(handler, method)
+        return self._wrapped[method]
 
-    def _wrapped(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
+    def _wrap(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
         unary, each, both = handler.unary_unary, handler.unary_stream, handler.stream_stream
         codec = {
             "request_deserializer": handler.request_deserializer,
@@ -174,6 +75,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if task is None:
             raise RuntimeError("gRPC runs every handler in a task")
         self._active.add(task)
+        current_call.set(Call(method, context))
         try:
             return await self._answered(call, context, method)
         finally:
