@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import grpc
 
 from wattwise_server.call import Call, Context, current_call
+from wattwise_server.drain import Drain, UntilDrained
 from wattwise_server.errors import ServiceError, ShuttingDownError
 from wattwise_server.statuses import Details, details_of, details_of_bug
 
@@ -19,12 +20,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self) -> None:
         self._wrapped: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        self._draining = asyncio.Event()
+        self._drain = Drain()
         self._active: set[asyncio.Task[Any]] = set()
 
     def drain(self) -> None:
         """Ends all streams, so that their clients look for the next server, and refuses new calls."""
-        self._draining.set()
+        self._drain.begin()
 
     async def finished(self) -> None:
         """Returns once no call runs any more."""
@@ -58,11 +59,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return await self._run(unary(request, context), context, method)  # type: ignore[misc, arg-type]
 
         async def write(request: Any, context: Context) -> Any:
-            work = _write_all(each(request, context), context)  # type: ignore[misc, arg-type]
-            return await self._run(self._until_drained(work), context, method)
+            work = self._write_all(each(request, context), context)  # type: ignore[misc, arg-type]
+            return await self._run(work, context, method)
 
         async def converse(requests: Any, context: Context) -> Any:
-            return await self._run(self._until_drained(both(requests, context)), context, method)  # type: ignore[misc, arg-type]
+            work = both(UntilDrained(requests, self._drain), context)  # type: ignore[misc, arg-type]
+            return await self._run(work, context, method)  # type: ignore[arg-type]
 
         if unary:
             return grpc.unary_unary_rpc_method_handler(answer, **codec)
@@ -84,7 +86,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def _answered(self, call: Coroutine[Any, Any, Any], context: Context, method: str) -> Any:
         try:
-            if self._draining.is_set():
+            if self._drain.begun:
                 call.close()
                 raise ShuttingDownError  # noqa: TRY301 - so that it becomes a status here, as all errors do
             return await call
@@ -96,24 +98,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             details = details_of_bug(method, error)
         return await _abort(context, details)
 
-    async def _until_drained(self, call: Any) -> None:
-        work = asyncio.ensure_future(call)
-        drained = asyncio.ensure_future(self._draining.wait())
-        try:
-            await asyncio.wait({work, drained}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                raise ShuttingDownError
-            work.result()
-        finally:
-            drained.cancel()
-            work.cancel()
-            await asyncio.wait({work, drained})
-
-
-async def _write_all(responses: Any, context: Context) -> None:
-    async with contextlib.aclosing(responses):
-        async for response in responses:
-            await context.write(response)
+    async def _write_all(self, responses: Any, context: Context) -> None:
+        async with contextlib.aclosing(responses):
+            async for response in UntilDrained(responses, self._drain):
+                await context.write(response)
 
 
 async def _abort(context: Context, details: Details) -> NoReturn:

@@ -39,7 +39,9 @@ class TrialStream:
                 await self._take(request)
         finally:
             if self._pusher is not None:
-                self._pusher.cancel()
+                # Not in the middle of a write: gRPC could send no status after half of one.
+                async with self._writing:
+                    self._pusher.cancel()
                 await asyncio.wait([self._pusher])
 
     async def _take(self, request: v1.StreamResultsRequest) -> None:
