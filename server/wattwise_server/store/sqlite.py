@@ -66,7 +66,7 @@ class SqliteTransaction:
     """A job's memory with the changes of one block, not yet part of it."""
 
     def __init__(self, job_id: str, entry: _Entry, queries: Queries, clock: Clock, keys: Iterator[int]) -> None:
-        self._job_id = job_id
+        self.job_id = job_id
         self._entry = entry
         self._queries = queries
         self._clock = clock
@@ -89,7 +89,7 @@ class SqliteTransaction:
             changed = [new for new, old in zip(job.search.arms, before, strict=True) if new is not old]
             self.statements += [rows.update_job(self.key, job), *rows.save_arms(self.key, changed)]
         self.job = job
-        self.topics.add((self._job_id, None))
+        self.topics.add((self.job_id, None))
 
     def delete_job(self) -> Sequence[Trial]:
         """Deletes the job; returns and remembers the trials that were running."""
@@ -97,9 +97,9 @@ class SqliteTransaction:
         for trial in running:
             values = (trial.job_id, trial.number, trial.batch_size, now)
             self.statements.append(Statement(None, _REMEMBER_DELETED, values))
-            self.topics.add((self._job_id, trial.number))
+            self.topics.add((self.job_id, trial.number))
         self.statements.append(Statement(None, _DELETE_JOB, (self.key,)))
-        self.topics.add((self._job_id, None))
+        self.topics.add((self.job_id, None))
         self.job, self.deleted = None, True
         return running
 
@@ -116,7 +116,7 @@ class SqliteTransaction:
         if self.job is None or not 0 < number <= self.job.num_trials:
             return None
         await self._entry.durable()
-        return await self._queries.trial(self._job_id, self.key, number)
+        return await self._queries.trial(self.job_id, self.key, number)
 
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
@@ -126,14 +126,14 @@ class SqliteTransaction:
         if self.job is None or not self.job.num_trials:
             return None
         await self._entry.durable()
-        return await self._queries.trial_of_request(self._job_id, self.key, request_id)
+        return await self._queries.trial_of_request(self.job_id, self.key, request_id)
 
     def save_trial(self, trial: Trial) -> None:
         """Creates the trial, or saves what changed."""
         self.statements.append(rows.save_trial(self.key, trial))
         self._changed[trial.number] = trial
         self.leased.pop(trial.number, None)
-        self.topics.add((self._job_id, trial.number))
+        self.topics.add((self.job_id, trial.number))
 
     def add_measurement(self, trial: Trial) -> None:
         """Keeps `trial.last`."""
@@ -200,6 +200,10 @@ class SqliteStore:
             raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
         for trial in tx.apply():
             self._watch_lease(trial)
+        if tx.deleted:
+            # Nobody would ever find these trials to give them up; should the deletion fail, loading them watches them.
+            self._leases = [lapse for lapse in self._leases if lapse[1] != tx.job_id]
+            heapq.heapify(self._leases)
         if tx.statements:
             entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx.topics))
 
