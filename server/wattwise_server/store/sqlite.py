@@ -237,6 +237,10 @@ class SqliteStore:
             raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
         for trial in tx.apply():
             self._watch_lease(trial)
+        if tx.deleted:
+            # Nobody would ever find these trials to give them up; should the deletion fail, loading them watches them.
+            self._leases = [lapse for lapse in self._leases if lapse[1] != tx.job_id]
+            heapq.heapify(self._leases)
         if tx.statements:
             entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx.topics))
 
