@@ -33,8 +33,8 @@ async def _stream(requests: AsyncIterator[bytes], context: Any) -> None:
 async def _serve() -> None:
     server = grpc.aio.server()
     handlers = {
-        "Unary": grpc.unary_unary_rpc_method_handler(_unary),  # type: ignore[arg-type]
-        "Stream": grpc.stream_stream_rpc_method_handler(_stream),  # type: ignore[arg-type]
+        "Unary": grpc.unary_unary_rpc_method_handler(_unary),
+        "Stream": grpc.stream_stream_rpc_method_handler(_stream),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiosqlite
 import grpc
@@ -43,7 +44,7 @@ def _kinds(echo: grpc.Channel, stub: v1.BatchSizeOptimizerStub, folder: Path) ->
     long_job, short_job = jobs.register(stub), jobs.register(stub)
     trial = jobs.next_trial(stub, long_job.job_id)
     epochs = jobs.reports(trial)
-    unary = echo.unary_unary(UNARY)
+    unary: Any = echo.unary_unary(UNARY)
     message = jobs.result(trial, 1234, 0.1).SerializeToString() + b"\0\0"
 
     def report() -> None:

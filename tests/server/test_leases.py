@@ -171,7 +171,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
             await optimizer.register(draft)
             await optimizer.next_trial(f"j{number}", "")
         seen: list[str] = []
-        await store._writer._connection.set_trace_callback(seen.append)
+        await store._writer._group.connection.set_trace_callback(seen.append)
         time += timedelta(seconds=61)
         await optimizer.expire_leases()
         assert 1 <= seen.count("COMMIT") <= 10
