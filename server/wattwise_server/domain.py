@@ -234,14 +234,21 @@ class Measurement:
 
     def repeats(self, other: Measurement) -> bool:
         """Whether both report the same epoch with the same numbers."""
+        if self.epoch != other.epoch:
+            return False
         same_metric = self.metric == other.metric or (math.isnan(self.metric) and math.isnan(other.metric))
-        mine = (self.epoch, self.time_seconds, self.energy_joules)
-        return same_metric and mine == (other.epoch, other.time_seconds, other.energy_joules)
+        return same_metric and (self.time_seconds, self.energy_joules) == (other.time_seconds, other.energy_joules)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One launch of a job. `observation` is its place among the job's succeeded trials, from 1."""
+    """One launch of a job.
+
+    Attributes:
+        observation: Its place among the job's succeeded trials, from 1.
+        cost: Of its newest measurement, as `cost_bound`, `converged` and `target_reached` are: kept once it has ended;
+            while it runs they depend on what other trials cost, and `policy.stopping.priced` works them out.
+    """
 
     job_id: str
     number: int
@@ -265,6 +272,20 @@ class Trial:
     def key(self) -> TrialKey:
         """The trial's name."""
         return TrialKey(self.job_id, self.batch_size, self.number)
+
+    def renewed(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
+        """A running trial with its newest measurement and its lease; spelled out, for it happens with every report."""
+        return Trial(
+            self.job_id,
+            self.number,
+            self.batch_size,
+            self.type,
+            self.pruning_round,
+            self.start_time,
+            self.request_id,
+            last=last,
+            lease_expire_time=lease_expire_time,
+        )
 
     @property
     def running(self) -> bool:

@@ -47,7 +47,7 @@ class TrialStream:
     async def _take(self, request: v1.StreamResultsRequest) -> None:
         match request.WhichOneof("event"):
             case "result":
-                report = convert.report(v1.ReportResultRequest(result=request.result))
+                report = convert.result(request.result)
                 self._follow(report.trial)
                 decision = await self._optimizer.report(report)
                 async with self._writing:

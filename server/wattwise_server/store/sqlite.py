@@ -73,7 +73,6 @@ class SqliteTransaction:
         self._changed: dict[int, Trial] = {}
         self.job = entry.job
         self.deleted = False
-        self.leased: dict[int, Trial] = {}
         self.statements: list[Statement] = []
         self.topics: set[Topic] = set()
 
@@ -103,14 +102,14 @@ class SqliteTransaction:
 
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
-        latest = self.entry.running | self._changed | self.leased
+        latest = self.entry.running | self._changed
         return [trial for _, trial in sorted(latest.items()) if trial.running]
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
-        for known in (self.leased, self._changed, self.entry.running):
-            if number in known:
-                return known[number]
+        known = self._changed.get(number) or self.entry.running.get(number)
+        if known is not None:
+            return known
         if self.job is None or not 0 < number <= self.job.num_trials:
             return None
         await self.entry.durable()
@@ -130,7 +129,6 @@ class SqliteTransaction:
         """Creates the trial, or saves what changed."""
         self.statements.append(rows.save_trial(self.key, trial))
         self._changed[trial.number] = trial
-        self.leased.pop(trial.number, None)
         self.topics.add((self.job_id, trial.number))
 
     def add_measurement(self, trial: Trial) -> None:
@@ -141,7 +139,7 @@ class SqliteTransaction:
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease, in memory alone."""
-        self.leased[trial.number] = trial
+        self._changed[trial.number] = trial
 
     def apply(self) -> Sequence[Trial]:
         """Makes the changes part of the memory; returns the trials that started to run."""
@@ -151,9 +149,11 @@ class SqliteTransaction:
             return ()
         if self.job is not None:
             entry.job, entry.key = self.job, self.key
-        started = [t for n, t in self._changed.items() if t.running and n not in entry.running]
-        for number, trial in (self._changed | self.leased).items():
+        started = []
+        for number, trial in self._changed.items():
             if trial.running:
+                if number not in entry.running:
+                    started.append(trial)
                 entry.running[number] = trial
             else:
                 entry.running.pop(number, None)
