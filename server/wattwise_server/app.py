@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from wattwise import v1
 
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.interceptors import ErrorInterceptor
+from wattwise_server.interceptors import Calls, Registrar
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
@@ -68,13 +68,14 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
-    interceptor = ErrorInterceptor()
-    server = grpc.aio.server(interceptors=[interceptor], options=_OPTIONS)
-    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), server)
-    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), server)
-    alive = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(alive, server)
-    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    server = grpc.aio.server(options=_OPTIONS)
+    calls, alive = Calls(), health.aio.HealthServicer()
+    services = Registrar(server, calls.wrap).server
+    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), services)
+    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), services)
+    health_pb2_grpc.add_HealthServicer_to_server(alive, services)
+    shown = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
     address = _bind(server, config.address)
     await server.start()
     try:
@@ -83,12 +84,12 @@ async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
         yield address
     finally:
         await alive.enter_graceful_shutdown()
-        interceptor.drain()
+        calls.drain()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(interceptor.finished(), config.grace_seconds)
+            await asyncio.wait_for(calls.finished(), config.grace_seconds)
         # What still runs now are calls beyond their grace, and others' streams, such as a watch of the health.
         await server.stop(_LAST_ANSWERS_SECONDS)
-        await interceptor.finished()
+        await calls.finished()
 
 
 def _bind(server: grpc.aio.Server, address: str) -> str:

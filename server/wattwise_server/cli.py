@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import uvloop
 
 from wattwise_server.app import run
 from wattwise_server.config import Config
@@ -37,7 +38,7 @@ class ServeCommand:
             level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
         try:
-            asyncio.run(run(config, _announce))
+            uvloop.run(run(config, _announce))
         except StartError as error:
             print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 1
