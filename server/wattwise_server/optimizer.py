@@ -78,7 +78,7 @@ class Optimizer:
             job = _job(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
                 return _priced(job, known), f"this request was given trial {known.number} before"
-            job = self._free_slot(tx, job)
+            job = await self._free_slot(tx, job)
             number = job.num_trials + 1
             choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
             if isinstance(choice, Exhausted):
@@ -311,11 +311,11 @@ class Optimizer:
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
         return replace(trial, status=status, end_reason=reason, end_time=self._clock(), lease_expire_time=None)
 
-    def _free_slot(self, tx: Transaction, job: Job) -> Job:
+    async def _free_slot(self, tx: Transaction, job: Job) -> Job:
         """Gives the exploration slot up at once if its trial's lease has run out."""
-        for trial in tx.running():
-            if trial.number == job.search.exploring and self._has_lapsed(trial):
-                return self._fail(tx, job, trial, EndReason.LOST)[0]
+        holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
+        if holder is not None and self._has_lapsed(holder):
+            return self._fail(tx, job, holder, EndReason.LOST)[0]
         return job
 
     def _has_lapsed(self, trial: Trial) -> bool:
