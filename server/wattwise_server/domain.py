@@ -1,4 +1,6 @@
-"""The nouns: job, trial, measurement, arm, decision. Frozen values, no I/O, no gRPC.
+"""The nouns: job, trial, measurement, arm, decision. Immutable values, no I/O, no gRPC.
+
+What is made with every report is a NamedTuple, which takes a third of a frozen dataclass's time to make.
 
 Units are joules, seconds and watts throughout; times are UTC.
 """
@@ -10,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 
 class PolicyName(Enum):
@@ -213,8 +216,7 @@ class Job:
     num_observations: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TrialKey:
+class TrialKey(NamedTuple):
     """Names one trial. A batch size of 0 stands for whatever the trial has."""
 
     job_id: str
@@ -222,8 +224,7 @@ class TrialKey:
     trial_number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(NamedTuple):
     """Sums since the trial's start, at the end of one epoch."""
 
     epoch: int
@@ -298,8 +299,7 @@ class Trial:
         return self.end_reason is EndReason.LOST
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What a trainer is told."""
 
     stop_train: bool

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from wattwise_server.domain import JobSpec, Measurement, TrialKey
 from wattwise_server.errors import InvalidResultError, Violation
@@ -14,8 +14,7 @@ LARGEST_COST = 1e100
 """In joules: far above anything, and low enough for its square and its multiples to be numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """One epoch's sums as a trainer sent them: seconds and joules since the trial's start."""
 
     trial: TrialKey

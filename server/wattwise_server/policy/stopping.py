@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
 from wattwise_server.policy.cost import cost, cost_bound
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A measurement judged. `end_reason` is None when training goes on."""
 
     cost: float
