@@ -150,6 +150,8 @@ _BY_REASON: dict[str, type[WattwiseError]] = {
     "ERROR_REASON_STORAGE_UNAVAILABLE": ServerUnavailableError,
     "ERROR_REASON_SHUTTING_DOWN": ServerUnavailableError,
     "ERROR_REASON_INTERNAL": ServerError,
+    "ERROR_REASON_UNAUTHENTICATED": UnauthenticatedError,
+    "ERROR_REASON_PERMISSION_DENIED": PermissionDeniedError,
 }
 
 # What gRPC, a proxy or another server says without one of our reasons, and how a user would put it.
