@@ -93,6 +93,12 @@ def recognised(tokens: Mapping[str, Token], given: str) -> Token | None:
     return token if same else None
 
 
+def claimed_id(authorization: str) -> str:
+    """The id that an authorization claims, if it has the form of a token; empty otherwise, lest a secret be shown."""
+    found = re.fullmatch(r"(?i:bearer) +ww_([0-9a-f]{12})_[0-9a-f]{64} *", authorization)
+    return found[1] if found else ""
+
+
 def to_line(token: Token) -> str:
     """The line that is kept of a token."""
     values = (VERSION, token.id, token.role.name.lower(), token.prefix, token.sha256)
@@ -149,7 +155,7 @@ def _matching(values: dict[str, Any], key: str, pattern: str, what: str) -> str:
 
 
 def _written(time: datetime | None) -> str | None:
-    return time and time.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if time is None else time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _read(values: dict[str, Any], key: str) -> datetime:
