@@ -15,6 +15,9 @@ from wattwise_server.tokens import Role, Token, new_token, prefix_fault
 _FILE = "wattwise.tokens"
 _ROLES = tuple(role.name.lower() for role in Role)
 _MOST_DAYS = 36_500
+_PREFIX_HELP = (
+    "what the ids of its jobs start with, such as team-a- (team-a is also of team-abc); only an admin has none"
+)
 
 
 class TokenCommand:
@@ -31,7 +34,7 @@ class TokenCommand:
         )
         actions = parser.add_subparsers(metavar="ACTION", required=True)
         create = actions.add_parser("create", parents=[common], help="make a token and print it, this once")
-        create.add_argument("--prefix", default="", help="what the ids of its jobs start with; only an admin has none")
+        create.add_argument("--prefix", default="", help=_PREFIX_HELP)
         create.add_argument("--role", choices=_ROLES, required=True, help="what it may call")
         create.add_argument("--expires", type=_days, metavar="DAYS", help="refuse it after so many days")
         create.set_defaults(handler=_create)
@@ -61,7 +64,7 @@ def _create(args: argparse.Namespace) -> None:
     add_token(args.tokens, token)
     # The token alone on stdout, so that it can go into a file or a variable.
     print(text)  # noqa: T201 - the command's answer
-    _tell(f"{token} is in {args.tokens}; it is not shown again. A running server lets it in after SIGHUP.")
+    _tell(f"{token} is in {args.tokens}; it is not shown again. A running server knows it within two seconds.")
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -73,7 +76,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _revoke(args: argparse.Namespace) -> None:
     token = remove_token(args.tokens, args.id)
-    _tell(f"{token} is no longer in {args.tokens}. A running server refuses it after SIGHUP.")
+    _tell(f"{token} is no longer in {args.tokens}. A running server refuses it within two seconds.")
 
 
 def _cells(token: Token) -> tuple[str, ...]:
