@@ -82,6 +82,7 @@ ACCESS: Mapping[str, Access] = {
     f"{_PEOPLES}WatchJob": Access(Role.OPERATOR, _job),
     # Probes have no token, and hear of nothing but SERVING.
     "/grpc.health.v1.Health/Check": Access(None, _nothing),
+    "/grpc.health.v1.Health/List": Access(None, _nothing),
     "/grpc.health.v1.Health/Watch": Access(None, _nothing),
     # The contract is public, but strangers need not be told what is served here.
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Access(Role.TRAINER, _nothing),

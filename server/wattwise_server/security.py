@@ -18,7 +18,7 @@ from wattwise_server.token_book import TokenBook
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 0.5
 
 
 class Security:
