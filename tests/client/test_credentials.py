@@ -18,6 +18,7 @@ from wattwise import (
     ServerUnavailableError,
     UnauthenticatedError,
     UntrustedServerError,
+    v1,
 )
 from wattwise.cli import main
 from wattwise.credentials import is_loopback
@@ -26,6 +27,7 @@ from wattwise_server.tokens import Role
 from tests.client.training import Meter, job_spec
 from tests.credentials import DAY, Authority, Pair, issue
 from tests.live_server import LiveServer
+from tests.waiting import wait_until
 
 SECRET = "a-secret-that-nobody-may-see"  # noqa: S105 - known to nobody
 
@@ -79,7 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @pytest.fixture
 def showing(tmp_path: Path) -> Iterator[LiveServer]:
-    """A server that is yet to be started with a certificate."""
+    """A server that is yet to be started."""
     live = LiveServer(tmp_path)
     try:
         yield live
@@ -108,6 +110,38 @@ def test_training_with_credentials(guarded: Guarded, monkeypatch: pytest.MonkeyP
     for name, value in guarded.variables(guarded.trainer).items():
         monkeypatch.setenv(name, value)
     assert train(guarded, None) == 10
+
+
+def test_stream_with_credentials(guarded: Guarded) -> None:
+    """The stream of results carries the token as all calls do."""
+    with Client(guarded.address, credentials=guarded.credentials(guarded.trainer)) as client:
+        trial = client.get_next_batch_size(client.register_job(job_spec()).job.spec.job_id).trial
+        result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=10, metric=0.95, current_epoch=1)
+        decisions = list(client.stream_results(iter([v1.StreamResultsRequest(result=result)])))
+    assert [decision.converged for decision in decisions] == [True]
+
+
+def test_token_that_is_replaced_in_mid_training(
+    showing: LiveServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A training whose token is revoked goes on, warns once, and delivers its result with the token that comes next."""
+    tokens, file = tmp_path / "server.tokens", tmp_path / "token"
+    file.write_text(issue(tokens, Role.TRAINER, "test"))
+    showing.start("--tokens", str(tokens))
+    spec = job_spec()
+    with BatchSizeOptimizer(
+        showing.address, spec, monitor=Meter(), report_timeout=1, credentials=Credentials(token_file=file)
+    ) as bso:
+        bso.get_batch_size()
+        bso.on_train_begin()
+        tokens.write_text("")
+        wait_until(lambda: "nobody may call" in showing.log.read_text())
+        bso.on_evaluate(0.1)
+        assert len([record for record in caplog.records if "training goes on" in record.message]) == 1
+        file.write_text(issue(tokens, Role.TRAINER, "test"))
+        wait_until(lambda: bso.decision is not None)
+        assert bso.decision is not None
+        assert bso.decision.cost == 10
 
 
 def test_refusals_are_exceptions_that_say_what_to_do(guarded: Guarded) -> None:
@@ -174,7 +208,7 @@ def test_what_cannot_be_a_token_is_not_sent(tmp_path: Path, token: str) -> None:
 
 
 def test_token_file_is_followed(guarded: Guarded, tmp_path: Path) -> None:
-    """A token that takes the place of another in its file is sent with the next call; without a file the last one is."""
+    """A token that takes the place of another in its file is sent with the next call; without a file, the last one."""
     file = tmp_path / "token"
     file.write_text(guarded.trainer)
     credentials = replace(guarded.credentials(""), token=None, token_file=file)

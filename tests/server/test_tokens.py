@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import stat
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from wattwise_server.token_file import add_token, read_tokens
 from wattwise_server.tokens import Role, new_token, recognised
 
 from tests.credentials import bearing, issue
-from tests.jobs import job_spec
+from tests.jobs import job_spec, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.test_serve import refuse
@@ -205,22 +206,31 @@ def test_running_server_follows_the_file(guarded: LiveServer, file: Path) -> Non
 
 
 def test_revoked_token_is_told_nothing_more(guarded: LiveServer, file: Path) -> None:
-    """An open watch and an open stream end when their token has been revoked."""
+    """An open watch ends with its token before it tells of the next change, and an open stream at its next message."""
     admin = issue(file, Role.ADMIN, "")
-    watcher, made = new_token(Role.OPERATOR, "team-a-", None)
+    leaving, made = new_token(Role.OPERATOR, "team-a-", None)
     add_token(file, made)
-    wait_until(lambda: gets_in(guarded, watcher) and gets_in(guarded, admin))
-    request = v1.RegisterJobRequest(job=job_spec(job_id="team-a-1", job_id_prefix="team-a"))
-    guarded.trainer.RegisterJob(request, metadata=bearing(admin))
-    states = guarded.admin.WatchJob(v1.WatchJobRequest(job_id="team-a-1"), metadata=bearing(watcher))
-    assert next(states).job.num_trials == 0
+    wait_until(lambda: gets_in(guarded, leaving) and gets_in(guarded, admin))
+    job = v1.RegisterJobRequest(job=job_spec(job_id="team-a-1", job_id_prefix="team-a"))
+    guarded.trainer.RegisterJob(job, metadata=bearing(admin))
+    ask = v1.GetNextBatchSizeRequest(job_id="team-a-1")
+    trial = guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin)).trial
+    messages: queue.SimpleQueue[v1.StreamResultsRequest] = queue.SimpleQueue()
+    stream = guarded.trainer.StreamResults(iter(messages.get, None), metadata=bearing(leaving))
+    messages.put(v1.StreamResultsRequest(result=result(trial, 1.0, metric=0.1)))
+    assert not next(stream).decision.stop_train
+    states = guarded.admin.WatchJob(v1.WatchJobRequest(job_id="team-a-1"), metadata=bearing(leaving))
+    assert next(states).job.num_trials == 1
     main(["token", "revoke", "--tokens", str(file), made.id])
-    wait_until(lambda: not gets_in(guarded, watcher))
-    guarded.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id="team-a-1"), metadata=bearing(admin))
-    with refused() as refusal:
-        next(states)
-    assert refusal.code is grpc.StatusCode.UNAUTHENTICATED
-    assert "has been revoked" in refusal.message
+    wait_until(lambda: not gets_in(guarded, leaving))
+    guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin))
+    messages.put(v1.StreamResultsRequest(result=result(trial, 2.0, metric=0.1, epoch=2)))
+    for answers in (states, stream):
+        with refused() as refusal:
+            next(answers)
+        assert refusal.code is grpc.StatusCode.UNAUTHENTICATED
+        assert "has been revoked" in refusal.message
+    messages.put(v1.StreamResultsRequest())
 
 
 def test_spoilt_file_leaves_the_tokens_as_they_were(guarded: LiveServer, file: Path) -> None:
