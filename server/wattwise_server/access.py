@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.tokens import Role, Token
 
-Outside: TypeAlias = Callable[[Any, str], str | None]
-"""From a message and a token's prefix to what the message names that does not start with it; None if nothing does."""
+Names: TypeAlias = Callable[[Any], tuple[str, ...]]
+"""From a message to the job ids, or the beginnings of some, that it is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,50 +19,48 @@ class Access:
 
     Attributes:
         role: The least role that may call it; None is everybody, without a token.
-        outside: What a message names beyond a token's reach.
+        names: What a message names; all of it must start with the token's prefix.
+        lists: Whether it asks for all jobs with a prefix, and is given those among them that the token reaches.
     """
 
     role: Role | None
-    outside: Outside
+    names: Names
+    lists: bool = False
 
 
-def _nothing(_message: Any, _prefix: str) -> None:
-    """For methods that are about no job."""
+def _nothing(_message: Any) -> tuple[str, ...]:
+    return ()
 
 
-def _job(message: Any, prefix: str) -> str | None:
-    return _first_outside(prefix, message.job_id)
+def _job(message: Any) -> tuple[str, ...]:
+    return (message.job_id,)
 
 
-def _trial(message: Any, prefix: str) -> str | None:
-    return _first_outside(prefix, message.trial.job_id)
+def _trial(message: Any) -> tuple[str, ...]:
+    return (message.trial.job_id,)
 
 
-def _result(message: Any, prefix: str) -> str | None:
-    return _trial(message.result, prefix)
+def _result(message: Any) -> tuple[str, ...]:
+    return (message.result.trial.job_id,)
 
 
-def _event(message: Any, prefix: str) -> str | None:
-    return _trial(message.result if message.HasField("result") else message.heartbeat, prefix)
+def _event(message: Any) -> tuple[str, ...]:
+    return _result(message) if message.HasField("result") else _trial(message.heartbeat)
 
 
-def _registered(message: Any, prefix: str) -> str | None:
-    """The id that is given, and every id that can be made of the job's prefix."""
+def _registered(message: Any) -> tuple[str, ...]:
+    """The id that is given, and what every id begins with that can be made of the job's prefix."""
     job = message.job
     made = f"{job.job_id_prefix}-"
-    return _first_outside(prefix, job.job_id if job.HasField("job_id") else made, made)
+    return (job.job_id, made) if job.HasField("job_id") else (made,)
 
 
-def _listed(message: Any, prefix: str) -> str | None:
-    """Narrows the list to what the token reaches; to ask for jobs elsewhere is refused."""
-    if prefix.startswith(message.job_id_prefix):
-        message.job_id_prefix = prefix
-    return _first_outside(prefix, message.job_id_prefix)
+def _listed(message: Any) -> tuple[str, ...]:
+    return (message.job_id_prefix,)
 
 
-def _first_outside(prefix: str, *names: str) -> str | None:
-    return next((name for name in names if not name.startswith(prefix)), None)
-
+_SHOWN = 200
+"""Characters of what a client sent that a message repeats: as many as an id may have."""
 
 _TRAINERS = "/wattwise.v1.BatchSizeOptimizer/"
 _PEOPLES = "/wattwise.v1.JobAdmin/"
@@ -75,7 +73,7 @@ ACCESS: Mapping[str, Access] = {
     f"{_TRAINERS}Heartbeat": Access(Role.TRAINER, _trial),
     f"{_TRAINERS}EndTrial": Access(Role.TRAINER, _trial),
     f"{_PEOPLES}GetJob": Access(Role.OPERATOR, _job),
-    f"{_PEOPLES}ListJobs": Access(Role.OPERATOR, _listed),
+    f"{_PEOPLES}ListJobs": Access(Role.OPERATOR, _listed, lists=True),
     f"{_PEOPLES}ListTrials": Access(Role.OPERATOR, _job),
     f"{_PEOPLES}GetTrial": Access(Role.OPERATOR, _trial),
     f"{_PEOPLES}DeleteJob": Access(Role.OPERATOR, _job),
@@ -109,13 +107,22 @@ def check_reach(token: Token, method: str, message: Any) -> None:
     Raises:
         PermissionDeniedError: it names a job that the token does not reach, whether there is one or not.
     """
-    outside = ACCESS[method].outside(message, token.prefix)
+    access, prefix = ACCESS[method], token.prefix
+    if access.lists and prefix.startswith(message.job_id_prefix):
+        message.job_id_prefix = prefix
+    outside = next((name for name in access.names(message) if not name.startswith(prefix)), None)
     if outside is not None:
         raise _denied(
             token,
-            f"does not reach {outside[:200]!r}: name a job whose id starts with {token.prefix!r}, "
+            f"does not reach {outside[:_SHOWN]!r}: name a job whose id starts with {prefix!r}, "
             "or ask for a token that reaches this one",
         )
+
+
+def subject(method: str, message: Any) -> str:
+    """What a message is about, for the log; empty if it names no job."""
+    names = ACCESS[method].names(message) if method in ACCESS else ()
+    return repr(names[0][:_SHOWN]) if names else ""
 
 
 def _denied(token: Token, why: str) -> PermissionDeniedError:

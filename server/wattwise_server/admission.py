@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from wattwise_server.access import ACCESS, check_reach, check_role
+from wattwise_server.access import ACCESS, check_reach, check_role, subject
 from wattwise_server.call import Call, Context
 from wattwise_server.decoding import Handler
 from wattwise_server.errors import PermissionDeniedError, ServiceError
@@ -58,12 +58,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         }
 
         async def answer(request: Any, context: Context) -> Any:
-            visitor = self._admitted(method, context)
+            visitor = self._admitted(method, context, request)
             visitor.check(request)
             return await unary(request, context)
 
         async def write(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-            visitor = self._admitted(method, context)
+            visitor = self._admitted(method, context, request)
             visitor.check(request)
             async with aclosing(each(request, context)) as responses:
                 async for response in responses:
@@ -84,8 +84,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(write, **codec)
         return grpc.stream_stream_rpc_method_handler(exchange if isasyncgenfunction(both) else converse, **codec)
 
-    def _admitted(self, method: str, context: Context) -> _Visitor:
-        """Whoever calls, if the call may be made at all.
+    def _admitted(self, method: str, context: Context, request: Any = None) -> _Visitor:
+        """Whoever calls, if the call may be made at all; of a stream's request nothing is known yet.
 
         Raises:
             UnauthenticatedError: there is no token with the call that is known and good.
@@ -96,12 +96,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         try:
             token = self._tokens.recognise(given)
         except ServiceError as error:
-            _tell(call, claimed_id(given), error)
+            _tell(call, request, claimed_id(given), error)
             raise
         try:
             check_role(token, method)
         except PermissionDeniedError as error:
-            _tell(call, token.id, error)
+            _tell(call, request, token.id, error)
             raise
         return _Visitor(call, token, self._tokens)
 
@@ -125,7 +125,7 @@ class _Visitor:
         try:
             check_reach(self._token, self._call.method, message)
         except PermissionDeniedError as error:
-            _tell(self._call, self._token.id, error)
+            _tell(self._call, message, self._token.id, error)
             raise
 
     def check_still(self) -> None:
@@ -137,7 +137,7 @@ class _Visitor:
         try:
             self._tokens.check(self._token)
         except ServiceError as error:
-            _tell(self._call, self._token.id, error)
+            _tell(self._call, None, self._token.id, error)
             raise
 
 
@@ -158,6 +158,8 @@ class _Checked:
         return message
 
 
-def _tell(call: Call, token_id: str, error: ServiceError) -> None:
+def _tell(call: Call, message: Any, token_id: str, error: ServiceError) -> None:
     """Who was refused what, and why; never the token itself, which may be a good one."""
-    log.warning("refused %s to token %s from %s: %s", call.method, token_id or "(none)", call.peer, error)
+    about = "" if message is None else subject(call.method, message)
+    what = f"{call.method} of {about}" if about else call.method
+    log.warning("refused %s to token %s from %s: %s", what, token_id or "(none)", call.peer, error)

@@ -295,8 +295,8 @@ def test_refusals_are_logged_with_who_and_what(guarded: Guarded) -> None:
         lines,
         (
             (ids["operator"], "JobAdmin/DeleteJob", OTHERS, "127.0.0.1"),
-            (ids["admin"], "JobAdmin/GetJob", "not known", "127.0.0.1"),
-            ("(none)", "JobAdmin/GetJob", "not known", "127.0.0.1"),
+            (ids["admin"], "JobAdmin/GetJob", MINE, "not known", "127.0.0.1"),
+            ("(none)", "JobAdmin/GetJob", MINE, "not known", "127.0.0.1"),
         ),
         strict=True,
     ):

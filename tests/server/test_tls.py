@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from wattwise import Client, ServerUnavailableError, UntrustedServerError
 from wattwise.credentials import Credentials
 
@@ -143,8 +148,8 @@ def test_key_of_another_certificate_is_refused(tmp_path: Path, authority: Author
 def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
     """Nobody is there to type it."""
     locked = tmp_path / "locked.key"
-    command = ["openssl", "pkey", "-in", str(pair.key), "-aes256", "-passout", "pass:secret", "-out", str(locked)]
-    subprocess.run(command, check=True, capture_output=True)
+    key = load_pem_private_key(pair.key.read_bytes(), None)
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
     assert "has a passphrase" in refuse(*options(Pair(pair.cert, locked)), folder=tmp_path)
 
 
