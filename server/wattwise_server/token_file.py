@@ -89,8 +89,12 @@ def _parsed(path: Path, lines: Sequence[str]) -> dict[str, Token]:
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """One writer at a time; what goes wrong with the file becomes a StartError."""
+    real = path.resolve()
+    # The lock would make the folder, also of a name that was mistyped.
+    if not real.parent.is_dir():
+        raise StartError(f"there is no folder {real.parent} for {path}: make it first, or name another file")
     try:
-        with FileLock(f"{path}.lock", timeout=_LOCK_SECONDS):
+        with FileLock(f"{real}.lock", timeout=_LOCK_SECONDS):
             yield
     except Timeout:
         raise StartError(f"another process changes {path} and does not come to an end ({path}.lock)") from None

@@ -14,8 +14,9 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from wattwise import v1
-from wattwise_server.access import ACCESS
-from wattwise_server.tokens import Role
+from wattwise_server.access import ACCESS, check_role
+from wattwise_server.errors import PermissionDeniedError
+from wattwise_server.tokens import Role, new_token
 
 from tests.credentials import bearing, issue
 from tests.jobs import job_spec
@@ -142,6 +143,13 @@ def said(guarded: Guarded) -> str:
 def test_every_method_has_its_entry() -> None:
     """The table of access has an entry for each method that the server answers, and for no other."""
     assert set(ACCESS) == set(METHODS)
+
+
+def test_method_without_an_entry_is_nobodys() -> None:
+    """Were one forgotten, not even an admin could call it."""
+    _, admin = new_token(Role.ADMIN, "", None)
+    with pytest.raises(PermissionDeniedError, match="has no entry"):
+        check_role(admin, f"{PEOPLES}DeleteEverything")
 
 
 def test_requests_of_these_tests_are_complete() -> None:

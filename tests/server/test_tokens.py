@@ -123,6 +123,43 @@ def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str)
     assert not file.exists()
 
 
+@pytest.mark.parametrize("days", ["0", "-1", "1.5", "soon", "99999"])
+def test_bad_lifetime_is_refused(token: Type, file: Path, days: str) -> None:
+    """A lifetime that is no number of days says what would be."""
+    with pytest.raises(SystemExit):
+        token("create", "--role", "admin", "--expires", days)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(("prefix", "told"), [("a\n", "control characters"), ("a" * 201, "at most 200")])
+def test_prefix_that_no_job_can_have_is_refused(token: Type, file: Path, prefix: str, told: str) -> None:
+    """A prefix has to be one that a job's id can start with."""
+    status, printed, said = token("create", "--role", "trainer", "--prefix", prefix)
+    assert (status, printed) == (1, "")
+    assert told in said
+    assert not file.exists()
+
+
+def test_file_that_cannot_be_written_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without its folder, or in place of one, there is no token, and none is printed."""
+    for path, told in ((tmp_path / "no/such/tokens", "there is no folder"), (tmp_path, "cannot read the token file")):
+        assert main(["token", "create", "--role", "admin", "--tokens", str(path)]) == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert told in printed.err
+    assert not (tmp_path / "no").exists()
+
+
+def test_file_is_followed_through_a_link(token: Type, file: Path, tmp_path: Path) -> None:
+    """A change through a link changes the file behind it, and the link stays one."""
+    real = tmp_path / "real.tokens"
+    real.touch(mode=0o600)
+    file.symlink_to(real)
+    token("create", "--role", "admin")
+    assert file.is_symlink()
+    assert len(read_tokens(real)) == 1
+
+
 def test_changes_at_once_lose_none(file: Path) -> None:
     """Tokens that several processes create at the same time are all in the file."""
     command = [sys.executable, "-c", "import sys; from wattwise.cli import main; sys.exit(main())"]
@@ -247,6 +284,24 @@ def test_spoilt_file_leaves_the_tokens_as_they_were(guarded: LiveServer, file: P
     assert gets_in(guarded, admin)
     file.write_text("\n".join(line for line in good.splitlines() if admin.split("_")[1] not in line))
     wait_until(lambda: not gets_in(guarded, admin))
+
+
+def test_stream_ends_with_the_server(guarded: LiveServer, file: Path) -> None:
+    """A stream that brought a token ends between two messages when the server does, as any other."""
+    admin = issue(file, Role.ADMIN, "")
+    wait_until(lambda: gets_in(guarded, admin))
+    guarded.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id="test-end")), metadata=bearing(admin))
+    ask = v1.GetNextBatchSizeRequest(job_id="test-end")
+    trial = guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin)).trial
+    messages: queue.SimpleQueue[v1.StreamResultsRequest] = queue.SimpleQueue()
+    stream = guarded.trainer.StreamResults(iter(messages.get, None), metadata=bearing(admin))
+    messages.put(v1.StreamResultsRequest(result=result(trial, 1.0, metric=0.1)))
+    next(stream)
+    assert guarded.stop() == 0
+    with refused() as refusal:
+        next(stream)
+    assert refusal.reason == "ERROR_REASON_SHUTTING_DOWN"
+    messages.put(v1.StreamResultsRequest())
 
 
 def test_sighup_reads_the_tokens_again(guarded: LiveServer, file: Path) -> None:
