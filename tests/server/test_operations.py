@@ -91,7 +91,7 @@ def test_commands_on_tls_and_tokens(shell: Shell) -> None:
     """Every command does what the guide says: tokens made, used over TLS, then over mutual TLS."""
     tokens, tls = commands("Tokens"), commands("TLS")
     plain, mutual = _parted(tls, before="client.key")
-    creating, using = _parted(tokens, before="chmod")
+    creating, using = _parted(tokens, before="jobs list")
     for line in (*creating, *plain, *using[:-1], *mutual, *using[-1:]):
         shell.type(line)
 

@@ -198,6 +198,8 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
         return kind(f"{words} {address}: {message}{hint(message)}")
     if issubclass(known, ServerUnavailableError):
         message = f"the server at {address} cannot answer now: {message}"
+    if known is UnauthenticatedError:
+        message = f"refused by the server at {address}: {message}"
     return known(message, reason=info.reason, violations=violations, metadata=info.metadata)
 
 
