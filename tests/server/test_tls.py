@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from wattwise import Client, ServerUnavailableError, UntrustedServerError
 from wattwise.credentials import Credentials
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+from wattwise_server.tls import Certificates
 
 from tests.credentials import DAY, Authority, Pair
 from tests.live_server import LiveServer
@@ -49,6 +52,13 @@ def options(pair: Pair, client_ca: Path | None = None) -> list[str]:
     """What turns TLS on."""
     given = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
     return [*given, "--tls-client-ca", str(client_ca)] if client_ca else given
+
+
+def fault(**given: Path) -> str:
+    """What is said of settings that cannot be used."""
+    with pytest.raises(StartError) as caught:
+        Certificates.of(Config(**given))  # type: ignore[arg-type]  # none of the other settings is given
+    return str(caught.value)
 
 
 def gets_in(address: str, credentials: Credentials) -> bool:
@@ -121,6 +131,14 @@ def test_bad_new_files_leave_the_old_ones(live: LiveServer, authority: Authority
     wait_until(lambda: serial(live.address) != shown)
 
 
+def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> None:
+    """The server says which file is at fault and ends; options and variables are the same to it."""
+    pair.key.write_text("rubbish")
+    assert f"wattwise serve: {pair.key} (--tls-key) holds no" in refuse(*options(pair), folder=tmp_path)
+    said = refuse(folder=tmp_path, WATTWISE_TLS_CERT=str(pair.cert))
+    assert "--tls-cert is given without --tls-key" in said
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -131,18 +149,16 @@ def test_bad_new_files_leave_the_old_ones(live: LiveServer, authority: Authority
         (lambda pair: pair.key.write_bytes(pair.cert.read_bytes()), "{key} (--tls-key) holds no private key in PEM"),
     ],
 )
-def test_bad_file_is_named_at_the_start(tmp_path: Path, pair: Pair, change: object, told: str) -> None:
-    """A certificate or a key that cannot be used stops the start, with its name, its option and what is wrong."""
-    assert callable(change)
+def test_bad_file_is_named(pair: Pair, change: Callable[[Pair], object], told: str) -> None:
+    """A certificate or a key that cannot be used is told with its name, its option and what is wrong."""
     change(pair)
-    said = refuse("--address", "127.0.0.1:0", *options(pair), folder=tmp_path)
-    assert told.format(cert=pair.cert, key=pair.key) in said
+    assert told.format(cert=pair.cert, key=pair.key) in fault(tls_cert=pair.cert, tls_key=pair.key)
 
 
-def test_key_of_another_certificate_is_refused(tmp_path: Path, authority: Authority, pair: Pair) -> None:
+def test_key_of_another_certificate_is_refused(authority: Authority, pair: Pair) -> None:
     """Certificate and key have to be of one pair."""
-    mixed = Pair(pair.cert, authority.issue("another").key)
-    assert "is not the key of the first certificate" in refuse(*options(mixed), folder=tmp_path)
+    other = authority.issue("another")
+    assert "is not the key of the first certificate" in fault(tls_cert=pair.cert, tls_key=other.key)
 
 
 def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
@@ -150,28 +166,26 @@ def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
     locked = tmp_path / "locked.key"
     key = load_pem_private_key(pair.key.read_bytes(), None)
     locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
-    assert "has a passphrase" in refuse(*options(Pair(pair.cert, locked)), folder=tmp_path)
+    assert "has a passphrase" in fault(tls_cert=pair.cert, tls_key=locked)
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["cert"], "--tls-cert is given without --tls-key"),
-        (["key"], "--tls-key is given without --tls-cert"),
-        (["client-ca"], "--tls-client-ca is given without --tls-cert and --tls-key"),
+        ("tls_cert", "--tls-cert is given without --tls-key"),
+        ("tls_key", "--tls-key is given without --tls-cert"),
+        ("tls_client_ca", "--tls-client-ca is given without --tls-cert and --tls-key"),
     ],
 )
-def test_half_of_it_is_refused(tmp_path: Path, given: list[str], told: str) -> None:
-    """One option that needs another says so, as its variable does."""
-    assert told in refuse(*(word for name in given for word in (f"--tls-{name}", "x.pem")), folder=tmp_path)
-    variables = {f"WATTWISE_TLS_{name.upper().replace('-', '_')}": "x.pem" for name in given}
-    assert told in refuse(folder=tmp_path, **variables)
+def test_half_of_it_is_refused(given: str, told: str) -> None:
+    """One option that needs another says so."""
+    assert told in fault(**{given: Path("x.pem")})
 
 
 def test_bad_authority_of_clients_is_refused(tmp_path: Path, pair: Pair) -> None:
     """A file of authorities without any would let nobody in."""
     (tmp_path / "none.pem").write_text("")
-    said = refuse(*options(pair, tmp_path / "none.pem"), folder=tmp_path)
+    said = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / "none.pem")
     assert "(--tls-client-ca) holds no certificate in PEM" in said
 
 
@@ -184,11 +198,12 @@ def test_bad_authority_of_clients_is_refused(tmp_path: Path, pair: Pair) -> None
     ],
 )
 def test_validity_is_told_in_the_log(
-    live: LiveServer, authority: Authority, valid: tuple[timedelta, timedelta], told: str
+    authority: Authority, caplog: pytest.LogCaptureFixture, valid: tuple[timedelta, timedelta], told: str
 ) -> None:
-    """A certificate that clients refuse, or will within two weeks, is in the log of the start."""
-    live.start(*options(authority.issue("server", valid=valid)))
-    assert told in live.log.read_text()
+    """A certificate that clients refuse, or will within two weeks, is told in the log, and used all the same."""
+    pair = authority.issue("server", valid=valid)
+    assert Certificates(pair.cert, pair.key, None).credentials()
+    assert told in caplog.text
 
 
 def test_certificate_for_another_host_is_not_trusted(live: LiveServer, authority: Authority) -> None:

@@ -213,15 +213,22 @@ def test_spoilt_line_is_named(file: Path, line: str, told: str) -> None:
     assert told in str(caught.value)
 
 
-def test_server_refuses_to_start_on_a_spoilt_or_missing_file(file: Path, tmp_path: Path) -> None:
+def test_server_refuses_to_start_on_a_spoilt_file(file: Path, tmp_path: Path) -> None:
     """Rather than to let nobody in, or everybody."""
-    options = ("--address", "127.0.0.1:0", "--tokens", str(file))
-    assert "wattwise token create" in refuse(*options, folder=tmp_path)
     file.write_text("rubbish\n")
-    assert "line 1 is no JSON object" in refuse(*options, folder=tmp_path)
+    said = refuse("--address", "127.0.0.1:0", "--tokens", str(file), folder=tmp_path)
+    assert f"wattwise serve: {file}, line 1 is no JSON object" in said
+
+
+def test_file_that_cannot_be_read_is_told(file: Path, tmp_path: Path) -> None:
+    """A file that is missing, no text, or a folder says what to do."""
+    with pytest.raises(StartError, match="make one with wattwise token create"):
+        read_tokens(file)
+    with pytest.raises(StartError, match="cannot read the token file"):
+        read_tokens(tmp_path)
     file.write_bytes(b"\xff\xfe")
-    assert "not UTF-8" in refuse(*options, folder=tmp_path)
-    assert "cannot read the token file" in refuse(*options[:3], str(tmp_path), folder=tmp_path)
+    with pytest.raises(StartError, match="not UTF-8"):
+        read_tokens(file)
 
 
 def test_duplicate_id_is_refused(file: Path) -> None:
