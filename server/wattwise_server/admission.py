@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 _KEY = "authorization"
 
 
-class AccessInterceptor(grpc.aio.ServerInterceptor):
-    """Stands behind the one that turns errors into statuses: what it refuses, it raises.
+class Admission:
+    """Stands behind what turns errors into statuses: what it refuses, it raises.
 
     Args:
         tokens: Who is known.
@@ -31,24 +31,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, tokens: TokenBook) -> None:
         self._tokens = tokens
-        self._wrapped: dict[str, Handler] = {}
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Wraps the method's handler, unless everybody may call it."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
+    def wrap(self, handler: Handler, method: str) -> Handler:
+        """Holds every call of a method against its caller's token, unless everybody may call it."""
         access = ACCESS.get(method)
-        if handler is None or (access is not None and access.role is None):
+        if access is not None and access.role is None:
             return handler
-        if method not in self._wrapped:
-            self._wrapped[method] = self._wrap(handler, method)
-        return self._wrapped[method]
-
-    def _wrap(self, handler: Handler, method: str) -> Handler:
         # Typed as of the synchronous gRPC.
         theirs: Any = handler
         unary, each, both = theirs.unary_unary, theirs.unary_stream, theirs.stream_stream
@@ -104,6 +92,29 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             _tell(call, request, token.id, error)
             raise
         return _Visitor(call, token, self._tokens)
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps every handler, once.
+
+    Args:
+        admission: What to wrap them in.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._wrapped: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Wraps the method's handler."""
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is not None and method not in self._wrapped:
+            self._wrapped[method] = self._admission.wrap(handler, method)
+        return handler and self._wrapped[method]
 
 
 class _Visitor:

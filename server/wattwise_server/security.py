@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from wattwise_server.admission import AccessInterceptor
+from wattwise_server.admission import AccessInterceptor, Admission
 from wattwise_server.config import Config
 from wattwise_server.listening import bind, check_exposure
 from wattwise_server.tls import Certificates
@@ -39,7 +39,7 @@ class Security:
     @property
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         """What calls pass through, behind whatever turns errors into statuses."""
-        return [AccessInterceptor(self._tokens)] if self._tokens else []
+        return [AccessInterceptor(Admission(self._tokens))] if self._tokens else []
 
     def bind(self, server: grpc.aio.Server, address: str) -> str:
         """Takes the port; returns the address with it.
