@@ -15,9 +15,10 @@ from wattwise import v1
 
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
-from wattwise_server.errors import ServiceError, StartError
+from wattwise_server.errors import ServiceError
 from wattwise_server.interceptors import Calls, Registrar
 from wattwise_server.optimizer import Optimizer
+from wattwise_server.security import Security
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
 
@@ -57,9 +58,10 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     """
     stop = _stop_signal()
     clock = steady_clock()
-    async with open_store(config.database, clock) as store:
+    security = Security(config)
+    async with open_store(config.database, clock) as store, security.rereading():
         optimizer = Optimizer(store, clock)
-        async with _serving(config, optimizer) as address, _sweeping(optimizer):
+        async with _serving(config, security, optimizer) as address, _sweeping(optimizer):
             log.info("serving %s from %s", address, config.database)
             announce(address)
             await stop.wait()
@@ -67,16 +69,16 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
+async def _serving(config: Config, security: Security, optimizer: Optimizer) -> AsyncIterator[str]:
     server = grpc.aio.server(options=_OPTIONS)
     calls, alive = Calls(), health.aio.HealthServicer()
-    services = Registrar(server, calls.wrap).server
+    services = Registrar(server, *security.wraps, calls.wrap).server
     v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), services)
     v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), services)
     health_pb2_grpc.add_HealthServicer_to_server(alive, services)
     shown = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
-    address = _bind(server, config.address)
+    address = security.bind(server, config.address)
     await server.start()
     try:
         for name in ("", *SERVICES):
@@ -90,21 +92,6 @@ async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
         # What still runs now are calls beyond their grace, and others' streams, such as a watch of the health.
         await server.stop(_LAST_ANSWERS_SECONDS)
         await calls.finished()
-
-
-def _bind(server: grpc.aio.Server, address: str) -> str:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise StartError(
-            f"{address!r} is no address: write host:port, such as 127.0.0.1:50051, the port from 0 to 65535"
-        )
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError:
-        bound = 0
-    if not bound:
-        raise StartError(f"cannot listen on {address}: is the port taken, or the host not this machine's?")
-    return f"{host}:{bound}"
 
 
 @contextlib.asynccontextmanager

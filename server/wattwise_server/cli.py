@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -30,10 +31,25 @@ class ServeCommand:
         _option(parser, "database", str, defaults.database, "where the state is kept, as sqlite:///FILE")
         _option(parser, "grace_seconds", _seconds, defaults.grace_seconds, "time for calls in flight at shutdown")
         _option(parser, "log_level", _level, defaults.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
+        _option(parser, "tls_cert", _file, None, "PEM file of the server's certificate, which turns TLS on")
+        _option(parser, "tls_key", _file, None, "PEM file of its private key")
+        _option(parser, "tls_client_ca", _file, None, "PEM file of authorities whose certificates clients must have")
+        _option(parser, "tokens", _file, None, "token file: only callers with a token of it are answered")
+        _flag(parser, "insecure", "listen beyond loopback although TLS or tokens are missing")
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
-        config = Config(args.address, args.database, args.grace_seconds, args.log_level)
+        config = Config(
+            args.address,
+            args.database,
+            args.grace_seconds,
+            args.log_level,
+            tls_cert=args.tls_cert,
+            tls_key=args.tls_key,
+            tls_client_ca=args.tls_client_ca,
+            tokens=args.tokens,
+            insecure=args.insecure,
+        )
         logging.basicConfig(
             level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
@@ -63,8 +79,24 @@ def _option(parser: argparse.ArgumentParser, name: str, kind: Callable[[str], An
     variable = f"WATTWISE_{name.upper()}"
     flag = f"--{name.replace('_', '-')}"
     # A string default goes through `kind` like an argument, so that a bad variable is refused like a bad option.
-    given = os.environ.get(variable, str(default))
-    parser.add_argument(flag, type=kind, default=given, help=f"{text} (${variable}; default: {default})")
+    given = os.environ.get(variable, "" if default is None else str(default))
+    shown = "none" if default is None else default
+    parser.add_argument(flag, type=kind, default=given, help=f"{text} (${variable}; default: {shown})")
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    """An option that is given or not; its variable is 1 or 0."""
+    variable = f"WATTWISE_{name.upper()}"
+    flag = f"--{name.replace('_', '-')}"
+    given = os.environ.get(variable, "0")
+    parser.add_argument(flag, action=_Given, nargs=0, type=_yes, default=given, help=f"{text} (${variable}=1)")
+
+
+class _Given(argparse.Action):
+    """`store_true`, but for a default that goes through `type` as those of options do."""
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, _values: object, _option: object = None) -> None:
+        setattr(namespace, self.dest, True)
 
 
 def _seconds(text: str) -> float:
@@ -72,6 +104,16 @@ def _seconds(text: str) -> float:
     if not 0 <= value < 3600:
         raise argparse.ArgumentTypeError(f"{text} is not a time; give 0 to 3600 seconds")
     return value
+
+
+def _file(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _yes(text: str) -> bool:
+    if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no; give 1 or 0")
+    return text.lower() in ("1", "true", "yes", "on")
 
 
 def _level(text: str) -> str:

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.backoff import pauses, retrying
 from wattwise.connection import Connection, DecisionStream
+from wattwise.credentials import Credentials
 from wattwise.errors import from_rpc_error
 from wattwise.spec import JobSpec
 
@@ -38,13 +39,16 @@ class Client:
         address: host and port of the server, such as "localhost:50051".
         timeout: seconds that a call may take with all its retries, unless the call says otherwise.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
+        credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
     """
 
-    def __init__(self, address: str, *, timeout: float = 30.0, retry: bool = True) -> None:
+    def __init__(
+        self, address: str, *, timeout: float = 30.0, retry: bool = True, credentials: Credentials | None = None
+    ) -> None:
         self.address = address
         self._timeout = timeout
         self._retry = retry
-        self._connection = Connection(address)
+        self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +115,7 @@ class Client:
         Args:
             requests: what to send, asked for by a thread of gRPC's; its end ends the trainer's side of the stream.
         """
-        return DecisionStream(self._optimizer, requests, self.address)
+        return DecisionStream(self._connection.link(), requests, self.address)
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and asks whether it may go on.
@@ -238,7 +242,7 @@ class Client:
         patience = self._timeout if timeout is None else timeout
         waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
         while True:
-            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id))
+            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=self._connection.link().metadata)
             try:
                 for response in call:
                     yield response.job
@@ -266,7 +270,7 @@ class Client:
     ) -> Response:
         def attempt(left: float) -> Response:
             try:
-                return method(request, timeout=left)
+                return method(request, timeout=left, metadata=self._connection.link().metadata)
             except grpc.RpcError as error:
                 raise from_rpc_error(error, self.address) from error
 
