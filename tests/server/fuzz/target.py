@@ -1,0 +1,127 @@
+"""A server under fire: sends raw bytes, and judges every answer and what it left behind."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+from wattwise import v1
+
+from tests.live_server import LiveServer
+from tests.server.fuzz.messages import BASE, BASE_SPEC, VICTIM_SPEC
+
+METHODS: tuple[MethodDescriptor, ...] = tuple(
+    method
+    for message in (v1.RegisterJobRequest, v1.GetJobRequest)
+    for service in message.DESCRIPTOR.file.services_by_name.values()
+    for method in service.methods
+)
+
+ALLOWED = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+"""What a stranger may be told. The rest of the contract's list speaks of tokens and outages: there are none here."""
+
+_SECONDS = 20.0
+_SIGNS_OF_A_BUG = ("incident", "Traceback", "ERROR", "WARNING")
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+
+def path(method: MethodDescriptor) -> str:
+    """What a method is called on the wire."""
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a call ended."""
+
+    code: grpc.StatusCode
+    error: Any = None
+
+
+class Target:
+    """A server with two jobs, one with a trial that runs.
+
+    Args:
+        server: A running server with a fresh file.
+    """
+
+    def __init__(self, server: LiveServer) -> None:
+        self.server = server
+        self._watched = sqlite3.connect(f"file:{server.database}?mode=ro", uri=True, isolation_level=None)
+        self._dump: tuple[int, str] = (-1, "")
+        for spec in (BASE_SPEC, VICTIM_SPEC):
+            server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
+        self.trial = server.trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE)).trial.id
+
+    def close(self) -> None:
+        """Lets the file go; the log must tell of no trouble."""
+        self._watched.close()
+        log = self.server.log.read_text()
+        assert not any(sign in log for sign in _SIGNS_OF_A_BUG), log
+
+    def state(self) -> tuple[str, bytes, bytes]:
+        """All that is kept in the file, and how the server itself sees the job that is never deleted."""
+        admin = self.server.admin
+        job = admin.GetJob(v1.GetJobRequest(job_id=BASE)).job
+        trials = admin.ListTrials(v1.ListTrialsRequest(job_id=BASE, page_size=1000))
+        return self._dumped(), job.SerializeToString(), trials.SerializeToString()
+
+    def _dumped(self) -> str:
+        # The version changes with every commit of the server's.
+        version: int = self._watched.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._dump[0]:
+            self._dump = version, "\n".join(self._watched.iterdump())
+        return self._dump[1]
+
+    def fire(self, method: MethodDescriptor, messages: Sequence[bytes], metadata: Metadata = ()) -> Answer:
+        """Makes one call and judges its status, its details, and that a refusal changed nothing."""
+        before = self.state()
+        answer = self.call(method, messages, metadata)
+        if answer.code is not grpc.StatusCode.OK:
+            judge(answer)
+            # An accepted message ahead of the refused one is another matter.
+            if len(messages) == 1:
+                assert self.state() == before, answer.error
+        return answer
+
+    def call(self, method: MethodDescriptor, messages: Iterable[bytes], metadata: Metadata = ()) -> Answer:
+        """Makes one call with these messages; of a job's states it takes the first."""
+        channel: Any = self.server.channel
+        # On the wire a call with one message is a stream of one.
+        call = channel.stream_stream(path(method))(iter(messages), timeout=_SECONDS, metadata=tuple(metadata))
+        try:
+            for _ in call:
+                if not method.client_streaming:
+                    break
+        except grpc.RpcError as error:
+            failed: Any = error
+            return Answer(failed.code(), failed)
+        finally:
+            call.cancel()
+        return Answer(grpc.StatusCode.OK)
+
+
+def judge(answer: Answer) -> None:
+    """A refusal has one of the contract's statuses, our reason, and says something."""
+    error = answer.error
+    assert answer.code in ALLOWED, error
+    status = rpc_status.from_call(error)
+    assert status is not None, error
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info), error
+    assert info.domain == "wattwise.v1", error
+    assert info.reason in set(v1.ErrorReason.keys()), error
+    assert error.details(), error

@@ -1,0 +1,194 @@
+"""Whatever bytes a stranger sends: a status of the contract with its reason, no incident, no change by a refusal."""
+
+from __future__ import annotations
+
+import os
+import string
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.descriptor import MethodDescriptor
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.live_server import LiveServer
+from tests.server.fuzz.messages import messages, seeds, spoilt
+from tests.server.fuzz.target import METHODS, Metadata, Target, path
+
+_QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+SHORT = settings(max_examples=300, derandomize=True, deadline=None, suppress_health_check=_QUIET, database=None)
+LONG_EXAMPLES = 2_000 if os.environ.get("SOAK") == "short" else 20_000
+LONG = settings(max_examples=LONG_EXAMPLES, deadline=None, suppress_health_check=_QUIET, print_blob=True)
+DEPTHS = [SHORT, pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+
+Fire = Callable[[st.DataObject], None]
+
+
+@pytest.fixture(scope="module")
+def target(grpc_server: LiveServer) -> Iterator[Target]:
+    """One server for the whole bombardment; its log is read at the end."""
+    under_fire = Target(grpc_server)
+    yield under_fire
+    under_fire.close()
+
+
+def bombard(fire: Fire, depth: settings) -> None:
+    """Fires as often as the depth says."""
+    depth(given(st.data())(fire))()
+
+
+def some_method(data: st.DataObject) -> MethodDescriptor:
+    """Any method of both services."""
+    return data.draw(st.sampled_from(METHODS), "method")
+
+
+def test_every_method_is_under_fire() -> None:
+    """The walk over the descriptors finds both services."""
+    assert {path(method) for method in METHODS} >= {
+        "/wattwise.v1.BatchSizeOptimizer/StreamResults",
+        "/wattwise.v1.JobAdmin/WatchJob",
+    }
+    assert len(METHODS) >= 12
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_random_bytes(target: Target, depth: settings) -> None:
+    """Bytes without sense are refused, or are a message by accident."""
+
+    def fire(data: st.DataObject) -> None:
+        target.fire(some_method(data), [data.draw(st.binary(max_size=200))])
+
+    bombard(fire, depth)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_spoilt_messages(target: Target, depth: settings) -> None:
+    """Valid requests whose bytes were spoilt are refused or taken for what they have become."""
+    known = seeds(target.trial)
+
+    def fire(data: st.DataObject) -> None:
+        method = some_method(data)
+        request = data.draw(st.sampled_from(known[method.input_type.full_name]))
+        target.fire(method, [data.draw(spoilt(request.SerializeToString()))])
+
+    bombard(fire, depth)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_senseless_messages(target: Target, depth: settings) -> None:
+    """Well-formed requests with whatever in their fields are refused or carried out."""
+
+    def fire(data: st.DataObject) -> None:
+        method = some_method(data)
+        target.fire(method, [data.draw(messages(method.input_type)).SerializeToString()])
+
+    bombard(fire, depth)
+
+
+_KEYS = st.text(string.ascii_lowercase + string.digits + "-_.", min_size=1, max_size=30).filter(
+    lambda key: not key.startswith(("grpc-", ".", "-", "_")) and not key.endswith("-bin")
+)
+_KNOWN_KEYS = st.sampled_from(("x-request-id", "authorization", "user-agent-2", "traceparent", "content-length2"))
+_TEXT_VALUES = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=200)
+METADATA = st.lists(
+    st.tuples(_KEYS | _KNOWN_KEYS, _TEXT_VALUES) | st.tuples(_KEYS.map("{}-bin".format), st.binary(max_size=200)),
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_random_metadata(target: Target, depth: settings) -> None:
+    """Metadata of any kind change nothing about an answer."""
+    known = seeds(target.trial)
+
+    def fire(data: st.DataObject) -> None:
+        method = some_method(data)
+        metadata: Metadata = data.draw(METADATA)
+        if method.name != "DeleteJob":
+            request = known[method.input_type.full_name][0]
+            target.fire(method, [request.SerializeToString()], metadata)
+
+    bombard(fire, depth)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_random_conversations(target: Target, depth: settings) -> None:
+    """A stream of valid, spoilt and senseless messages ends with a status of the contract, however it is left."""
+    (method,) = (method for method in METHODS if method.client_streaming)
+    known = [request.SerializeToString() for request in seeds(target.trial)[method.input_type.full_name]]
+    one = st.sampled_from(known) | st.sampled_from(known).flatmap(spoilt)
+    one |= messages(method.input_type).map(lambda message: message.SerializeToString())
+
+    def fire(data: st.DataObject) -> None:
+        sent = data.draw(st.lists(one, max_size=6))
+        if data.draw(st.booleans(), "cancels"):
+            leave(target, method, sent)
+        else:
+            target.fire(method, sent)
+
+    bombard(fire, depth)
+
+
+def leave(target: Target, method: MethodDescriptor, sent: list[bytes]) -> None:
+    """Opens a stream, sends something, and cancels once the last of it is on its way."""
+    channel: Any = target.server.channel
+    taken, held = threading.Event(), threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield from sent
+        taken.set()
+        held.wait()
+
+    call = channel.stream_stream(path(method))(requests(), timeout=20)
+    call.add_done_callback(lambda _: taken.set())
+    taken.wait()
+    call.cancel()
+    held.set()
+
+
+def test_no_message_at_all(target: Target) -> None:
+    """Calls that end before their message leave the server as it was."""
+    channel: Any = target.server.channel
+    before = target.state()
+    # Where there should be one message, gRPC neither tells the server nor ends the call.
+    calls = [channel.stream_stream(path(method))(iter(()), timeout=0.5) for method in METHODS]
+    codes = {method.name: call.code() for method, call in zip(METHODS, calls, strict=True)}
+    assert codes.pop("StreamResults") is grpc.StatusCode.OK
+    assert set(codes.values()) == {grpc.StatusCode.DEADLINE_EXCEEDED}
+    assert target.state() == before
+
+
+def test_message_beyond_the_limit(target: Target) -> None:
+    """More bytes than a message may have are RESOURCE_EXHAUSTED, and nothing is changed."""
+    before = target.state()
+    for method in (METHODS[0], *(method for method in METHODS if method.server_streaming)):
+        answer = target.call(method, [bytes(4_200_000)])
+        assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED, answer.error
+    assert target.state() == before
+
+
+def test_metadata_beyond_the_limit(target: Target) -> None:
+    """More metadata than gRPC takes are RESOURCE_EXHAUSTED."""
+    answer = target.call(METHODS[0], [b""], [("x-request-id", "x" * 100_000)])
+    assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_unreadable_requests_of_other_services(target: Target) -> None:
+    """Health and reflection refuse what they cannot read as this server's own services do, and answer what they can."""
+    channel: Any = target.server.channel
+    for kind, name in (
+        ("unary_unary", "/grpc.health.v1.Health/Check"),
+        ("unary_stream", "/grpc.health.v1.Health/Watch"),
+        ("stream_stream", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),
+    ):
+        start = getattr(channel, kind)(name)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(start(iter([b"\xff"]) if kind == "stream_stream" else b"\xff", timeout=20))
+        error: Any = caught.value
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    assert stub.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
