@@ -11,13 +11,13 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from wattwise import v1
 
 from tests.live_server import LiveServer
 from tests.server.fuzz.messages import messages, seeds, spoilt
-from tests.server.fuzz.target import METHODS, Metadata, Target, path
+from tests.server.fuzz.target import METHODS, OTHERS, Metadata, Target, judge, path
 
 _QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 SHORT = settings(max_examples=300, derandomize=True, deadline=None, suppress_health_check=_QUIET, database=None)
@@ -42,17 +42,19 @@ def bombard(fire: Fire, depth: settings) -> None:
 
 
 def some_method(data: st.DataObject) -> MethodDescriptor:
-    """Any method of both services."""
-    return data.draw(st.sampled_from(METHODS), "method")
+    """Any method that the server answers, mostly one of its own."""
+    return data.draw(st.sampled_from(METHODS * 2 + OTHERS), "method")
 
 
 def test_every_method_is_under_fire() -> None:
-    """The walk over the descriptors finds both services."""
-    assert {path(method) for method in METHODS} >= {
-        "/wattwise.v1.BatchSizeOptimizer/StreamResults",
-        "/wattwise.v1.JobAdmin/WatchJob",
+    """The walk over the descriptors finds all services, and there is a valid request for each method."""
+    assert {path(method).split("/")[1] for method in METHODS + OTHERS} == {
+        "wattwise.v1.BatchSizeOptimizer",
+        "wattwise.v1.JobAdmin",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
     }
-    assert len(METHODS) >= 12
+    assert {method.input_type.full_name for method in METHODS + OTHERS} == set(seeds(v1.TrialId()))
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -108,9 +110,7 @@ def test_random_metadata(target: Target, depth: settings) -> None:
     def fire(data: st.DataObject) -> None:
         method = some_method(data)
         metadata: Metadata = data.draw(METADATA)
-        if method.name != "DeleteJob":
-            request = known[method.input_type.full_name][0]
-            target.fire(method, [request.SerializeToString()], metadata)
+        target.fire(method, [known[method.input_type.full_name][0].SerializeToString()], metadata)
 
     bombard(fire, depth)
 
@@ -118,13 +118,14 @@ def test_random_metadata(target: Target, depth: settings) -> None:
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_random_conversations(target: Target, depth: settings) -> None:
     """A stream of valid, spoilt and senseless messages ends with a status of the contract, however it is left."""
-    (method,) = (method for method in METHODS if method.client_streaming)
-    known = [request.SerializeToString() for request in seeds(target.trial)[method.input_type.full_name]]
-    one = st.sampled_from(known) | st.sampled_from(known).flatmap(spoilt)
-    one |= messages(method.input_type).map(lambda message: message.SerializeToString())
+    streaming = [method for method in METHODS + OTHERS if method.client_streaming]
+    known = seeds(target.trial)
 
     def fire(data: st.DataObject) -> None:
-        sent = data.draw(st.lists(one, max_size=6))
+        method = data.draw(st.sampled_from(streaming), "method")
+        valid = st.sampled_from([request.SerializeToString() for request in known[method.input_type.full_name]])
+        senseless = messages(method.input_type).map(lambda message: message.SerializeToString())
+        sent = data.draw(st.lists(valid | valid.flatmap(spoilt) | senseless, max_size=6))
         if data.draw(st.booleans(), "cancels"):
             leave(target, method, sent)
         else:
@@ -178,17 +179,28 @@ def test_metadata_beyond_the_limit(target: Target) -> None:
 
 
 def test_unreadable_requests_of_other_services(target: Target) -> None:
-    """Health and reflection refuse what they cannot read as this server's own services do, and answer what they can."""
+    """Health and reflection refuse what they cannot read as this server's own services do."""
+    for method in OTHERS:
+        answer = target.call(method, [b"\xff"])
+        assert answer.code is grpc.StatusCode.INVALID_ARGUMENT, (method.full_name, answer.error)
+        judge(answer)
+
+
+def test_readable_requests_of_other_services(target: Target) -> None:
+    """Health and reflection answer what they can read; what the health service lacks is UNIMPLEMENTED."""
+    for method in OTHERS:
+        for request in seeds(target.trial)[method.input_type.full_name]:
+            expected = grpc.StatusCode.UNIMPLEMENTED if method.name == "List" else grpc.StatusCode.OK
+            assert target.call(method, [request.SerializeToString()]).code is expected
+
+
+@pytest.mark.parametrize(
+    "name", ["/", "/wattwise.v1.JobAdmin/", "/wattwise.v1.JobAdmin/Nothing", "/wattwise.v2.JobAdmin/GetJob"]
+)
+def test_methods_that_do_not_exist(target: Target, name: str) -> None:
+    """A method that nobody has is UNIMPLEMENTED."""
     channel: Any = target.server.channel
-    for kind, name in (
-        ("unary_unary", "/grpc.health.v1.Health/Check"),
-        ("unary_stream", "/grpc.health.v1.Health/Watch"),
-        ("stream_stream", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"),
-    ):
-        start = getattr(channel, kind)(name)
-        with pytest.raises(grpc.RpcError) as caught:
-            list(start(iter([b"\xff"]) if kind == "stream_stream" else b"\xff", timeout=20))
-        error: Any = caught.value
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    stub: Any = health_pb2_grpc.HealthStub(channel)
-    assert stub.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(name)(b"", timeout=20)
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -9,20 +9,23 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 from wattwise import v1
 
 from tests.jobs import job_spec
 
 BASE, VICTIM = "fuzz-base", "fuzz-victim"
-"""Jobs that the server knows; the second one may be deleted at any time."""
+"""Jobs that the server knows unless a call has deleted them."""
 
-BASE_SPEC = job_spec(job_id=BASE, job_id_prefix="fuzz", mab_seed=7)
-VICTIM_SPEC = job_spec(job_id=VICTIM, job_id_prefix="fuzz", num_pruning_rounds=0)
+BASE_SPEC = job_spec(job_id=BASE, job_id_prefix="fuzz", trial_lease_seconds=0)
+VICTIM_SPEC = job_spec(job_id=VICTIM, job_id_prefix="fuzz", trial_lease_seconds=0, num_pruning_rounds=0)
 
 _F = FieldDescriptor
 _EDGES = (0, 1, -1, 2, 8, 16, 10, 1000, 1001)
 _DOUBLES = (0.0, -0.0, 1.0, 300.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 1.7e308, 1e100)
+_LEASES = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e6, 1e100, 1.7e308)
 _TEXTS = ("", "\0", "\x1b[31m", "a" * 300, "é" * 100_000, "\ufffe\uffff", "\u202e", "'; DROP TABLE jobs; --", "%s%n{0}")
 
 
@@ -44,7 +47,7 @@ _SCALARS: dict[int, Callable[[FieldDescriptor], st.SearchStrategy[Any]]] = {
     _F.TYPE_ENUM: lambda _: _integers(-(2**31), 2**31 - 1),
     # A lease that soon runs out would change the state in the middle of a comparison.
     _F.TYPE_DOUBLE: lambda field: (
-        st.sampled_from(_DOUBLES)
+        st.sampled_from(_LEASES)
         if field.name == "trial_lease_seconds"
         else st.sampled_from(_DOUBLES) | st.floats(width=64)
     ),
@@ -95,6 +98,10 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.GetTrialRequest(trial=trial),
         v1.DeleteJobRequest(job_id=VICTIM),
         v1.WatchJobRequest(job_id=BASE),
+        health_pb2.HealthCheckRequest(service="wattwise.v1.JobAdmin"),
+        health_pb2.HealthListRequest(),
+        reflection_pb2.ServerReflectionRequest(host="h", file_containing_symbol="wattwise.v1.JobAdmin"),
+        reflection_pb2.ServerReflectionRequest(list_services=""),
     ]
     found: dict[str, list[Message]] = {}
     for message in known:
