@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import queue
 import string
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
-from hypothesis import HealthCheck, given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from wattwise import v1
 
 from tests.live_server import LiveServer
+from tests.server.fuzz.bombard import bombard, depths
 from tests.server.fuzz.messages import messages, seeds, spoilt
-from tests.server.fuzz.target import METHODS, OTHERS, Metadata, Target, judge, path
-
-_QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
-SHORT = settings(max_examples=300, derandomize=True, deadline=None, suppress_health_check=_QUIET, database=None)
-LONG_EXAMPLES = 2_000 if os.environ.get("SOAK") == "short" else 20_000
-LONG = settings(max_examples=LONG_EXAMPLES, deadline=None, suppress_health_check=_QUIET, print_blob=True)
-DEPTHS = [SHORT, pytest.param(LONG, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
-
-Fire = Callable[[st.DataObject], None]
+from tests.server.fuzz.methods import METHODS, OTHERS, path
+from tests.server.fuzz.target import Answer, Metadata, Target, judge
 
 
 @pytest.fixture(scope="module")
 def target(grpc_server: LiveServer) -> Iterator[Target]:
     """One server for the whole bombardment; its log is read at the end."""
-    under_fire = Target(grpc_server)
-    yield under_fire
-    under_fire.close()
-
-
-def bombard(fire: Fire, depth: settings) -> None:
-    """Fires as often as the depth says."""
-    depth(given(st.data())(fire))()
+    with closing(Target(grpc_server)) as under_fire:
+        yield under_fire
 
 
 def some_method(data: st.DataObject) -> MethodDescriptor:
@@ -57,7 +46,7 @@ def test_every_method_is_under_fire() -> None:
     assert {method.input_type.full_name for method in METHODS + OTHERS} == set(seeds(v1.TrialId()))
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@depths
 def test_random_bytes(target: Target, depth: settings) -> None:
     """Bytes without sense are refused, or are a message by accident."""
 
@@ -67,7 +56,7 @@ def test_random_bytes(target: Target, depth: settings) -> None:
     bombard(fire, depth)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@depths
 def test_spoilt_messages(target: Target, depth: settings) -> None:
     """Valid requests whose bytes were spoilt are refused or taken for what they have become."""
     known = seeds(target.trial)
@@ -80,7 +69,7 @@ def test_spoilt_messages(target: Target, depth: settings) -> None:
     bombard(fire, depth)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@depths
 def test_senseless_messages(target: Target, depth: settings) -> None:
     """Well-formed requests with whatever in their fields are refused or carried out."""
 
@@ -102,7 +91,7 @@ METADATA = st.lists(
 )
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@depths
 def test_random_metadata(target: Target, depth: settings) -> None:
     """Metadata of any kind change nothing about an answer."""
     known = seeds(target.trial)
@@ -115,7 +104,7 @@ def test_random_metadata(target: Target, depth: settings) -> None:
     bombard(fire, depth)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@depths
 def test_random_conversations(target: Target, depth: settings) -> None:
     """A stream of valid, spoilt and senseless messages ends with a status of the contract, however it is left."""
     streaming = [method for method in METHODS + OTHERS if method.client_streaming]
@@ -149,6 +138,27 @@ def leave(target: Target, method: MethodDescriptor, sent: list[bytes]) -> None:
     taken.wait()
     call.cancel()
     held.set()
+
+
+@pytest.mark.parametrize(
+    "spoiler", [b"\xff", b"", v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest()).SerializeToString()]
+)
+def test_refusal_within_a_conversation(target: Target, spoiler: bytes) -> None:
+    """What a stream's earlier messages did stands, and a refused one adds nothing."""
+    target.clear()
+    channel: Any = target.server.channel
+    (method,) = (method for method in METHODS if method.client_streaming)
+    to_send: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    to_send.put(seeds(target.trial)[method.input_type.full_name][0].SerializeToString())
+    call = channel.stream_stream(path(method))(iter(to_send.get, None), timeout=20)
+    next(call)
+    before = target.state()
+    to_send.put(spoiler)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(call)
+    error: Any = caught.value
+    judge(Answer(error.code(), error))
+    assert target.state() == before
 
 
 def test_no_message_at_all(target: Target) -> None:
@@ -189,9 +199,9 @@ def test_unreadable_requests_of_other_services(target: Target) -> None:
 def test_readable_requests_of_other_services(target: Target) -> None:
     """Health and reflection answer what they can read; what the health service lacks is UNIMPLEMENTED."""
     for method in OTHERS:
-        for request in seeds(target.trial)[method.input_type.full_name]:
-            expected = grpc.StatusCode.UNIMPLEMENTED if method.name == "List" else grpc.StatusCode.OK
-            assert target.call(method, [request.SerializeToString()]).code is expected
+        expected = grpc.StatusCode.UNIMPLEMENTED if method.name == "List" else grpc.StatusCode.OK
+        request = seeds(target.trial)[method.input_type.full_name][0]
+        assert target.call(method, [request.SerializeToString()]).code is expected
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 
     __version__: str
 
+# gRPC reads this once, when it is imported. Its lesser messages would come at every fork while a stream is open, thus
+# for every data-loader worker; and in a server's log they repeat what strangers send, line breaks included.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 __all__ = [
     "BatchSizeOptimizer",
     "Client",
@@ -99,8 +103,6 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version("wattwise")
-        # While a stream is open gRPC logs a line at every fork, thus for every data-loader worker. It reads this once.
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         value: object = getattr(importlib.import_module(_OUTSIDE_ERRORS.get(name, "wattwise.errors")), name)
         globals()[name] = value
         return value

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from wattwise import v1
 
 from tests.jobs import job_spec
+from tests.server.fuzz.methods import OTHERS
 
 BASE, VICTIM = "fuzz-base", "fuzz-victim"
 """Jobs that the server knows unless a call has deleted them."""
@@ -99,9 +100,9 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.DeleteJobRequest(job_id=VICTIM),
         v1.WatchJobRequest(job_id=BASE),
         health_pb2.HealthCheckRequest(service="wattwise.v1.JobAdmin"),
-        health_pb2.HealthListRequest(),
         reflection_pb2.ServerReflectionRequest(host="h", file_containing_symbol="wattwise.v1.JobAdmin"),
         reflection_pb2.ServerReflectionRequest(list_services=""),
+        *(GetMessageClass(method.input_type)() for method in OTHERS),
     ]
     found: dict[str, list[Message]] = {}
     for message in known:

@@ -5,27 +5,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.rpc import error_details_pb2
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 from grpc_status import rpc_status
 from wattwise import v1
 
 from tests.live_server import LiveServer
 from tests.server.fuzz.messages import BASE, BASE_SPEC, VICTIM_SPEC
-
-
-def _methods(*files: FileDescriptor) -> tuple[MethodDescriptor, ...]:
-    return tuple(method for file in files for service in file.services_by_name.values() for method in service.methods)
-
-
-METHODS = _methods(v1.RegisterJobRequest.DESCRIPTOR.file, v1.GetJobRequest.DESCRIPTOR.file)
-OTHERS = _methods(health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
-"""What the server answers besides its own services."""
+from tests.server.fuzz.methods import METHODS, path
 
 ALLOWED = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -39,15 +30,10 @@ ALLOWED = {
 _SECONDS = 20.0
 
 # Well before the lease of a trial in a job that a stranger made runs out, which would change the state by itself.
-_CALLS_PER_FIELD = 200
+CALLS_PER_FIELD = 200
 _SIGNS_OF_A_BUG = ("incident", "Traceback", "ERROR", "WARNING")
 
 Metadata = Sequence[tuple[str, str | bytes]]
-
-
-def path(method: MethodDescriptor) -> str:
-    """What a method is called on the wire."""
-    return f"/{method.containing_service.full_name}/{method.name}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +42,30 @@ class Answer:
 
     code: grpc.StatusCode
     error: Any = None
+
+
+class StateFile:
+    """Reads the file of a server that runs.
+
+    Args:
+        database: The file.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, isolation_level=None)
+        self._dump: tuple[int, str] = (-1, "")
+
+    def dump(self) -> str:
+        """All that is in it, as SQL."""
+        # The version changes with every commit of the server's.
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._dump[0]:
+            self._dump = version, "\n".join(self._connection.iterdump())
+        return self._dump[1]
+
+    def close(self) -> None:
+        """Lets the file go."""
+        self._connection.close()
 
 
 class Target:
@@ -67,8 +77,7 @@ class Target:
 
     def __init__(self, server: LiveServer) -> None:
         self.server = server
-        self._watched = sqlite3.connect(f"file:{server.database}?mode=ro", uri=True, isolation_level=None)
-        self._dump: tuple[int, str] = (-1, "")
+        self._file = StateFile(server.database)
         self._calls = 0
         self.trial = v1.TrialId()
         self.clear()
@@ -85,26 +94,19 @@ class Target:
 
     def close(self) -> None:
         """Lets the file go; the log must tell of no trouble."""
-        self._watched.close()
+        self._file.close()
         log = self.server.log.read_text()
         assert not any(sign in log for sign in _SIGNS_OF_A_BUG), log
 
     def state(self) -> tuple[str, bytes]:
         """All that is kept in the file, and what the server itself says of its newest trials."""
         jobs = self.server.admin.ListJobs(v1.ListJobsRequest(page_size=20))
-        return self._dumped(), jobs.SerializeToString(deterministic=True)
-
-    def _dumped(self) -> str:
-        # The version changes with every commit of the server's.
-        version: int = self._watched.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._dump[0]:
-            self._dump = version, "\n".join(self._watched.iterdump())
-        return self._dump[1]
+        return self._file.dump(), jobs.SerializeToString(deterministic=True)
 
     def fire(self, method: MethodDescriptor, messages: Sequence[bytes], metadata: Metadata = ()) -> Answer:
         """Makes one call and judges its status, its details, and that a refusal changed nothing."""
         self._calls += 1
-        if not self._calls % _CALLS_PER_FIELD:
+        if not self._calls % CALLS_PER_FIELD:
             self.clear()
         before = self.state()
         answer = self.call(method, messages, metadata)
