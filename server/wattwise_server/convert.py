@@ -76,7 +76,7 @@ def trial_key(
     holder = message.result if isinstance(message, v1.ReportResultRequest) else message
     where = "result.trial" if isinstance(message, v1.ReportResultRequest) else "trial"
     if not holder.HasField("trial"):
-        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial from GetNextBatchSize"))
+        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial as it was dispatched"))
     trial = holder.trial
     if not trial.batch_size and not isinstance(message, v1.GetTrialRequest):
         raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; give the batch size of the trial"))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         InvalidResultError,
         JobDiffersError,
         JobNotFoundError,
+        MetricTypeError,
         MonitorError,
         NoBatchSizeConvergedError,
         OperationOrderError,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# gRPC reads this once, when it is imported. Its lesser messages would come at every fork while a stream is open, thus
+# gRPC reads this once, early. Its lesser messages would come at every fork while a stream is open, thus
 # for every data-loader worker; and in a server's log they repeat what strangers send, line breaks included.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
@@ -64,6 +65,7 @@ __all__ = [
     "JobDiffersError",
     "JobNotFoundError",
     "JobSpec",
+    "MetricTypeError",
     "Monitor",
     "MonitorError",
     "NoBatchSizeConvergedError",

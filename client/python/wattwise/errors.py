@@ -77,6 +77,10 @@ class InvalidResultError(WattwiseError):
     """A measurement contradicts itself or an earlier one; the server kept nothing of it."""
 
 
+class MetricTypeError(WattwiseError, TypeError):
+    """A metric is no number."""
+
+
 class InvalidRequestError(WattwiseError):
     """A field of a request is missing or makes no sense."""
 

@@ -136,6 +136,17 @@ def _filled(kind: type[M], source: GpuConfig | JobSpec, path: str) -> M:
         try:
             message.MergeFrom(kind(**{field.name: value}))
         except (TypeError, ValueError) as error:
-            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {error}")
-            raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from error
+            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {_advice(field.name, value, error)}")
+            raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from None
     return message
+
+
+def _advice(name: str, value: object, error: Exception) -> str:
+    """What to write instead; of what is not foreseen, what protobuf says."""
+    if name == "batch_sizes":
+        return "give a list of whole numbers, such as [32, 64]; int() makes one of a float or a text"
+    if name == "default_batch_size":
+        return "give a whole number, such as 32; int() makes one of a float or a text"
+    if isinstance(value, float):
+        return "give a whole number"
+    return str(error)
