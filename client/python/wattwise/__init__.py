@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from wattwise.client import Client
     from wattwise.errors import (
         DeadlineError,
+        InvalidAddressError,
         InvalidJobSpecError,
         InvalidRequestError,
         InvalidResultError,
@@ -59,6 +60,7 @@ __all__ = [
     "DeadlineError",
     "EstimateMonitor",
     "GpuConfig",
+    "InvalidAddressError",
     "InvalidJobSpecError",
     "InvalidRequestError",
     "InvalidResultError",

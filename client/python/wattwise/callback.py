@@ -25,6 +25,7 @@ from wattwise.windows import TrainingWindows
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
 _END_SECONDS = 5.0
 
 
@@ -59,7 +60,8 @@ class BatchSizeOptimizer:
         server: host and port of the server, such as "localhost:50051".
         job: the job. Without `gpu` the GPUs are read from the monitor.
         monitor: the energy meter of rank 0; None measures all GPUs that are visible to the process.
-        timeout: seconds for which `get_batch_size` looks for the server.
+        timeout: seconds for which `get_batch_size` looks for the server. None gives an address at which no server can
+            be reached ten seconds, which bridges a restart, and a server that is there but slow sixty.
         report_timeout: seconds that `on_evaluate` waits for an answer before the server counts as away.
     """
 
@@ -69,7 +71,7 @@ class BatchSizeOptimizer:
         job: JobSpec,
         *,
         monitor: Monitor | None = None,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         report_timeout: float = 10.0,
     ) -> None:
         self._server = server
@@ -154,7 +156,9 @@ class BatchSizeOptimizer:
         """The global batch size to train with; asks the server the first time.
 
         Raises:
+            InvalidAddressError: if the address of the server is none.
             ServerUnavailableError: if the server cannot be reached in time; names its address and the cause.
+            UnsupportedCallError: if another program's gRPC server is at the address.
             InvalidJobSpecError: if the job's configuration has faults.
             JobDiffersError: if the job is registered with another configuration.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
@@ -235,7 +239,8 @@ class BatchSizeOptimizer:
         """Registers the job and has its next trial dispatched."""
         monitor = default_monitor() if self._monitor is None else self._monitor
         spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
-        with Client(self._server, timeout=self._timeout) as client:
+        timeout, search = (_ASK_SECONDS, _SEARCH_SECONDS) if self._timeout is None else (self._timeout, self._timeout)
+        with Client(self._server, timeout=timeout, search_timeout=search) as client:
             job = client.register_job(spec).job
             answer = client.get_next_batch_size(job.spec.job_id, request_id=self._request_id)
         trial = answer.trial.id

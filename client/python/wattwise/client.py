@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
+from wattwise.address import checked
 from wattwise.backoff import pauses, retrying
 from wattwise.connection import Connection, DecisionStream
 from wattwise.errors import from_rpc_error
@@ -38,10 +39,18 @@ class Client:
         address: host and port of the server, such as "localhost:50051".
         timeout: seconds that a call may take with all its retries, unless the call says otherwise.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
+        search_timeout: seconds of `timeout` for a server that cannot be reached at all, as with a wrong address; one
+            warning is logged at the first attempt. None is all of them, without a warning.
+
+    Raises:
+        InvalidAddressError: if the address is none.
     """
 
-    def __init__(self, address: str, *, timeout: float = 30.0, retry: bool = True) -> None:
-        self.address = address
+    def __init__(
+        self, address: str, *, timeout: float = 30.0, retry: bool = True, search_timeout: float | None = None
+    ) -> None:
+        self.address = checked(address)
+        self._search_timeout = search_timeout
         self._timeout = timeout
         self._retry = retry
         self._connection = Connection(address)
@@ -271,4 +280,4 @@ class Client:
                 raise from_rpc_error(error, self.address) from error
 
         patience = self._timeout if timeout is None else timeout
-        return retrying(attempt, patience) if self._retry else attempt(patience)
+        return retrying(attempt, patience, self._search_timeout) if self._retry else attempt(patience)

@@ -103,6 +103,10 @@ class DeadlineError(ServerUnavailableError):
         return False
 
 
+class InvalidAddressError(WattwiseError):
+    """The address of the server is not one."""
+
+
 class UnauthenticatedError(WattwiseError):
     """The server does not know who is calling."""
 
