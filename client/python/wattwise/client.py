@@ -30,7 +30,9 @@ class Client:
 
     The channel opens on first use and goes on after a fork, since the child process leaves it alone. A child that calls
     the server gets a channel of its own; but gRPC does not promise to work in a forked process whose parent has used
-    it, and has been seen to hang there: start such processes with the "spawn" method.
+    it, and now and then crashes there: start such processes with the "spawn" method. GRPC_ENABLE_FORK_SUPPORT is best
+    left unset: 1 makes those calls safe, but every fork, thus every data-loader worker, waits for the threads of an open
+    stream; with 0 calls in a forked process hang.
 
     All methods may be called from any thread. Those that call the server raise `ServerUnavailableError` if it cannot
     be reached in time, and otherwise the `WattwiseError` that stands for its refusal.
