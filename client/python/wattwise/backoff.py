@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -14,9 +13,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("wattwise")
 
-# Never the generator that the trainer seeds: what it draws must not depend on the state of a network.
-_random = random.SystemRandom()
-
 
 def pauses(first: float, longest: float) -> Iterator[float]:
     """Yields waiting times without end, each drawn from 0 to a bound that doubles.
@@ -25,9 +21,14 @@ def pauses(first: float, longest: float) -> Iterator[float]:
         first: the first bound, in seconds.
         longest: the bound that is never exceeded, in seconds.
     """
+    # Imported where it is needed, which it hardly ever is: it would be the slowest part of this package's import.
+    from random import SystemRandom  # noqa: PLC0415
+
+    # Never the generator that the trainer seeds: what it draws must not depend on the state of a network.
+    jitter = SystemRandom()
     bound = first
     while True:
-        yield _random.uniform(0, bound)
+        yield jitter.uniform(0, bound)
         bound = min(longest, 2 * bound)
 
 

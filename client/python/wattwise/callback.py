@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import uuid
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.client import Client
+from wattwise.client import Client, new_request_id
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
 from wattwise.errors import OperationOrderError, TrainFailError, WattwiseError
 from wattwise.exchange import log
@@ -78,7 +77,7 @@ class BatchSizeOptimizer:
         # Named and numbered once, so that asking again after an error is the same launch of the same job.
         self._spec = job.named()
         self._is_named = job.job_id is not None
-        self._request_id = str(uuid.uuid4())
+        self._request_id = new_request_id()
         self._monitor = monitor
         self._timeout = timeout
         self._report_timeout = report_timeout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -16,13 +15,22 @@ from wattwise.address import checked
 from wattwise.backoff import pauses, retrying
 from wattwise.connection import Connection, DecisionStream
 from wattwise.errors import from_rpc_error
-from wattwise.spec import JobSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from wattwise.spec import JobSpec
+
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+
+
+def new_request_id() -> str:
+    """A UUID by which the server knows a call that is repeated."""
+    # Slow to import, and most calls need none.
+    from uuid import uuid4  # noqa: PLC0415
+
+    return str(uuid4())
 
 
 class Client:
@@ -31,7 +39,7 @@ class Client:
     The channel opens on first use and goes on after a fork, since the child process leaves it alone. A child that calls
     the server gets a channel of its own; but gRPC does not promise to work in a forked process whose parent has used
     it, and now and then crashes there: start such processes with the "spawn" method. GRPC_ENABLE_FORK_SUPPORT is best
-    left unset: 1 makes those calls safe, but every fork, thus every data-loader worker, waits for the threads of an open
+    left unset: 1 makes those calls safe, but every fork, thus every data-loader worker, waits for threads of an open
     stream; with 0 calls in a forked process hang.
 
     All methods may be called from any thread. Those that call the server raise `ServerUnavailableError` if it cannot
@@ -98,7 +106,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
         """
-        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or str(uuid.uuid4()))
+        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id())
         return self._call(self._optimizer.GetNextBatchSize, request, timeout)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
@@ -270,7 +278,8 @@ class Client:
 
     @property
     def _admin(self) -> v1.JobAdminStub:
-        return self._connection.link().admin
+        # Made anew for each call, so that a trainer, which makes none, need not load it.
+        return v1.JobAdminStub(self._connection.link().channel)
 
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None

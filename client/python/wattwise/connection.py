@@ -30,7 +30,6 @@ class Link(NamedTuple):
 
     channel: grpc.Channel
     optimizer: v1.BatchSizeOptimizerStub
-    admin: v1.JobAdminStub
 
 
 class Connection:
@@ -57,7 +56,7 @@ class Connection:
             if self._closed:
                 raise OperationOrderError(f"the client of {self._address} is closed; make another")
             channel = grpc.insecure_channel(self._address, options=_OPTIONS)
-            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel))
+            mine = Link(channel, v1.BatchSizeOptimizerStub(channel))
             # Atomic, and without a lock that a fork could leave taken: of two threads that come first, one wins.
             link = self._links.setdefault(os.getpid(), mine)
             if link is not mine:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
 from wattwise import v1
+
+if TYPE_CHECKING:
+    from google.rpc.error_details_pb2 import ErrorInfo
 
 DOMAIN = "wattwise.v1"
 
@@ -191,7 +193,10 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     return known(message, reason=info.reason, violations=violations, metadata=info.metadata)
 
 
-def _details(call: grpc.RpcError) -> tuple[error_details_pb2.ErrorInfo, list[Violation]]:
+def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:
+    # Loaded once something was refused.
+    from google.rpc import error_details_pb2, status_pb2  # noqa: PLC0415
+
     info, faults = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     try:
         for entry in call.trailing_metadata() or ():

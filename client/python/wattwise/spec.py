@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias, TypeVar
@@ -114,7 +114,7 @@ class JobSpec:
         """Itself if it has a `job_id`, otherwise a copy with a fresh one, "<prefix>-<8 hex digits>"."""
         if self.job_id is not None:
             return self
-        return replace(self, job_id=f"{self.job_id_prefix}-{secrets.token_hex(4)}")
+        return replace(self, job_id=f"{self.job_id_prefix}-{os.urandom(4).hex()}")
 
     def to_proto(self) -> v1.JobSpec:
         """The message that stands for it.
