@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -12,17 +12,25 @@ import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
+from wattwise.address import checked
 from wattwise.backoff import pauses, retrying
 from wattwise.connection import Connection, DecisionStream
 from wattwise.credentials import Credentials
 from wattwise.errors import from_rpc_error
-from wattwise.spec import JobSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from wattwise.spec import JobSpec
+
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+
+
+def new_request_id() -> str:
+    """128 random bits by which the server knows a call that is repeated."""
+    # Not from the module uuid, which takes as long to import as a call takes.
+    return os.urandom(16).hex()
 
 
 class Client:
@@ -30,7 +38,9 @@ class Client:
 
     The channel opens on first use and goes on after a fork, since the child process leaves it alone. A child that calls
     the server gets a channel of its own; but gRPC does not promise to work in a forked process whose parent has used
-    it, and has been seen to hang there: start such processes with the "spawn" method.
+    it, and now and then crashes there: start such processes with the "spawn" method. GRPC_ENABLE_FORK_SUPPORT is best
+    left unset: 1 makes those calls safe, but every fork, thus every data-loader worker, waits for threads of an open
+    stream; with 0 calls in a forked process hang.
 
     All methods may be called from any thread. Those that call the server raise `ServerUnavailableError` if it cannot
     be reached in time, and otherwise the `WattwiseError` that stands for its refusal.
@@ -39,13 +49,25 @@ class Client:
         address: host and port of the server, such as "localhost:50051".
         timeout: seconds that a call may take with all its retries, unless the call says otherwise.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
+        search_timeout: seconds of `timeout` for a server that cannot be reached at all, as with a wrong address; one
+            warning is logged at the first attempt. None is all of them, without a warning.
         credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
+
+    Raises:
+        InvalidAddressError: if the address is none.
     """
 
     def __init__(
-        self, address: str, *, timeout: float = 30.0, retry: bool = True, credentials: Credentials | None = None
+        self,
+        address: str,
+        *,
+        timeout: float = 30.0,
+        retry: bool = True,
+        search_timeout: float | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self.address = address
+        self.address = checked(address)
+        self._search_timeout = search_timeout
         self._timeout = timeout
         self._retry = retry
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
@@ -91,7 +113,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
         """
-        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or str(uuid.uuid4()))
+        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id())
         return self._call(self._optimizer.GetNextBatchSize, request, timeout)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
@@ -263,7 +285,8 @@ class Client:
 
     @property
     def _admin(self) -> v1.JobAdminStub:
-        return self._connection.link().admin
+        # Made anew for each call, so that a trainer, which makes none, need not load it.
+        return v1.JobAdminStub(self._connection.link().channel)
 
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
@@ -275,4 +298,4 @@ class Client:
                 raise from_rpc_error(error, self.address) from error
 
         patience = self._timeout if timeout is None else timeout
-        return retrying(attempt, patience) if self._retry else attempt(patience)
+        return retrying(attempt, patience, self._search_timeout) if self._retry else attempt(patience)
