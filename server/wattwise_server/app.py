@@ -17,6 +17,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.interceptors import ErrorInterceptor
+from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
@@ -35,6 +36,8 @@ _SWEEP_SECONDS = 0.25
 _LAST_ANSWERS_SECONDS = 2.0
 
 _OPTIONS = (
+    # No request comes near it; gRPC itself refuses larger ones, before it has read them, with RESOURCE_EXHAUSTED.
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     # A port that is taken is an error, never shared with whoever has it.
     ("grpc.so_reuseport", 0),
     # Trainers ping to notice that the server has vanished; the server does likewise.
@@ -58,7 +61,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     stop = _stop_signal()
     clock = steady_clock()
     async with open_store(config.database, clock) as store:
-        optimizer = Optimizer(store, clock)
+        optimizer = Optimizer(store, clock, config.limits)
         async with _serving(config, optimizer) as address, _sweeping(optimizer):
             log.info("serving %s from %s", address, config.database)
             announce(address)
@@ -70,8 +73,9 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
     interceptor = ErrorInterceptor()
     server = grpc.aio.server(interceptors=[interceptor], options=_OPTIONS)
-    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), server)
-    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), server)
+    streams = OpenStreams(config.limits.max_streams)
+    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer, streams), server)
+    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer, streams), server)
     alive = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(alive, server)
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wattwise_server.app import run
-from wattwise_server.config import Config
+from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Limits
 from wattwise_server.errors import StartError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -29,10 +29,11 @@ class ServeCommand:
         _option(parser, "database", str, defaults.database, "where the state is kept, as sqlite:///FILE")
         _option(parser, "grace_seconds", _seconds, defaults.grace_seconds, "time for calls in flight at shutdown")
         _option(parser, "log_level", _level, defaults.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
+        _limit_options(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
-        config = Config(args.address, args.database, args.grace_seconds, args.log_level)
+        config = Config(args.address, args.database, args.grace_seconds, args.log_level, _limits(args))
         logging.basicConfig(
             level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
@@ -64,6 +65,38 @@ def _option(parser: argparse.ArgumentParser, name: str, kind: Callable[[str], An
     # A string default goes through `kind` like an argument, so that a bad variable is refused like a bad option.
     given = os.environ.get(variable, str(default))
     parser.add_argument(flag, type=kind, default=given, help=f"{text} (${variable}; default: {default})")
+
+
+def _limit_options(parser: argparse.ArgumentParser) -> None:
+    usual = Limits()
+    _option(parser, "max_jobs_per_prefix", _count, usual.max_jobs_per_prefix, "jobs under one prefix; 0: no limit")
+    _option(parser, "max_epochs_kept", _epochs, usual.max_epochs_kept, "newest epochs of a trial that are kept")
+    _option(parser, "max_streams", _count, usual.max_streams, "streams that are open at a time; 0: no limit")
+    text = "days after a trial's end until its epochs go; 0: never"
+    _option(parser, "keep_measurements_days", _days, usual.keep_measurements_days, text)
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    return Limits(args.max_jobs_per_prefix, args.max_epochs_kept, args.max_streams, args.keep_measurements_days)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a limit; give a whole number, or 0 for no limit")
+    return int(text)
+
+
+def _epochs(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= LARGEST_EPOCHS_KEPT):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of epochs; give 1 to {LARGEST_EPOCHS_KEPT}")
+    return int(text)
+
+
+def _days(text: str) -> float:
+    days = float(text)
+    if not 0 <= days <= 36_500:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of days; give up to 36500, or 0 to keep all")
+    return days
 
 
 def _seconds(text: str) -> float:

@@ -14,6 +14,7 @@ from wattwise import v1
 DOMAIN = "wattwise.v1"
 
 _DETAILS_KEY = "grpc-status-details-bin"
+_TOO_LARGE = "message larger than max"
 
 
 class Violation(NamedTuple):
@@ -147,6 +148,8 @@ _BY_REASON: dict[str, type[WattwiseError]] = {
     "ERROR_REASON_NO_BATCH_SIZE_CONVERGED": NoBatchSizeConvergedError,
     "ERROR_REASON_INVALID_RESULT": InvalidResultError,
     "ERROR_REASON_INVALID_REQUEST": InvalidRequestError,
+    "ERROR_REASON_TOO_MANY_JOBS": ResourceExhaustedError,
+    "ERROR_REASON_TOO_MANY_STREAMS": ResourceExhaustedError,
     "ERROR_REASON_STORAGE_UNAVAILABLE": ServerUnavailableError,
     "ERROR_REASON_SHUTTING_DOWN": ServerUnavailableError,
     "ERROR_REASON_INTERNAL": ServerError,
@@ -177,7 +180,8 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     known = _BY_REASON.get(info.reason) if info.domain == DOMAIN else None
     if known is None:
         kind, words = _BY_STATUS.get(error.code(), (ServerError, "the call failed at"))
-        return kind(f"{words} {address}: {message}")
+        advice = "; send a smaller message" if _TOO_LARGE in message else ""
+        return kind(f"{words} {address}: {message}{advice}")
     if issubclass(known, ServerUnavailableError):
         message = f"the server at {address} cannot answer now: {message}"
     return known(message, reason=info.reason, violations=violations, metadata=info.metadata)

@@ -9,6 +9,7 @@ from itertools import groupby
 
 import aiosqlite
 
+from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
@@ -94,11 +95,16 @@ class Queries:
         sql = f"{_TRIALS} WHERE {' AND '.join(conditions)} ORDER BY t.trial_number LIMIT ?"
         return [read_trial(row, job_id) for row in await self._all(sql, *parameters, limit)]
 
-    async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
-        """A trial's measurements by epoch."""
-        sql = """SELECT m.* FROM measurements m JOIN jobs USING (job_key)
-                 WHERE job_id = ? AND trial_number = ? ORDER BY epoch"""
-        return [read_measurement(row) for row in await self._all(sql, job_id, trial_number)]
+    async def measurements(self, key: int, trial_number: int) -> Sequence[Measurement]:
+        """A trial's newest measurements, as many as one answer holds, by epoch."""
+        sql = "SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? ORDER BY epoch DESC LIMIT ?"
+        newest = await self._all(sql, key, trial_number, LARGEST_EPOCHS_KEPT)
+        return [read_measurement(row) for row in reversed(newest)]
+
+    async def count_jobs(self, prefix: str, limit: int) -> int:
+        """How many jobs have this prefix; counting ends at the limit."""
+        sql = "SELECT count(*) AS found FROM (SELECT 1 FROM jobs WHERE job_id_prefix = ? LIMIT ?)"
+        return int((await self._all(sql, prefix, limit))[0]["found"])
 
     async def was_running_when_deleted(self, key: TrialKey) -> bool:
         """Whether this trial was running when its job was deleted."""

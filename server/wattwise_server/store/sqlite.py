@@ -116,6 +116,11 @@ class SqliteTransaction:
         await self.entry.durable()
         return await self._queries.trial(self.job_id, self.key, number)
 
+    async def measurements(self, number: int) -> Sequence[Measurement]:
+        """The newest measurements of a trial by epoch."""
+        await self.entry.durable()
+        return await self._queries.measurements(self.key, number)
+
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
         for trial in self.entry.running.values():
@@ -138,6 +143,10 @@ class SqliteTransaction:
         if trial.last is not None:
             self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
         self.renew_lease(trial)
+
+    def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
+        """Drops a trial's measurements up to an epoch."""
+        self.statements.append(rows.forget_measurements(self.key, trial.number, through_epoch))
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease, in memory alone."""
@@ -326,9 +335,9 @@ class SqliteStore:
     def _with_lease(trial: Trial, live: Trial | None) -> Trial:
         return replace(trial, lease_expire_time=live.lease_expire_time) if live and trial.running else trial
 
-    async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
-        """Measurements by epoch."""
-        return await self._queries.measurements(job_id, trial_number)
+    async def count_jobs(self, prefix: str, limit: int) -> int:
+        """How many jobs have this prefix."""
+        return await self._queries.count_jobs(prefix, limit)
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
         """Tells of changes."""
