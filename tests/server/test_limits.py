@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -163,24 +164,38 @@ def test_batch_sizes_per_job(server: LiveServer) -> None:
 
 
 def test_long_lists_come_in_pages_that_fit(server: LiveServer) -> None:
-    """Two hundred jobs of a thousand arms exceed what one answer may hold: pages are cut, and none is left out."""
-    ids = [f"wide-{number:04}" for number in range(200)]
+    """A hundred jobs of a thousand arms exceed what one answer may hold: pages are cut, and none is left out."""
     sizes = range(2**30, 2**30 + 1000)
-    for name in ids:
-        spec = job_spec(
-            job_id_prefix="wide", job_id=name, policy="POLICY_GTS", batch_sizes=sizes, default_batch_size=2**30
-        )
-        server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
-    seen, request = [], v1.ListJobsRequest(page_size=1000, job_id_prefix="wide")
-    for pages in itertools.count(1):
+    spec = job_spec(job_id="test-wide", policy="POLICY_GTS", batch_sizes=sizes, default_batch_size=2**30)
+    server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
+    server.kill()
+    multiply(server.database, 100)
+    server.start()
+    seen: list[str] = []
+    sizes_of_pages, request = [], v1.ListJobsRequest(page_size=1000, job_id_prefix="test-wide-")
+    while not sizes_of_pages or request.page_token:
         page = server.admin.ListJobs(request)
-        assert page.ByteSize() < ANSWER_BYTES
+        sizes_of_pages.append(page.ByteSize())
         seen += [job.spec.job_id for job in page.jobs]
         request.page_token = page.next_page_token
-        if not page.next_page_token:
-            break
-    assert seen == ids
-    assert pages > 1
+    assert seen == [f"test-wide-{number:03}" for number in range(100)]
+    assert max(sizes_of_pages) < ANSWER_BYTES < sum(sizes_of_pages)
+
+
+def multiply(database: Path, number: int) -> None:
+    """Makes as many copies of the only job, each with a history that takes room."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        columns = {
+            table: ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
+            for table in ("jobs", "arms")
+        }
+        connection.execute("UPDATE arms SET counted_count = 9, counted_mean = 1.5, counted_deviation = 2.5")
+        connection.execute("BEGIN")
+        for copy in range(number):
+            for table, text in columns.items():
+                chosen = text.replace("job_key", f"{100 + copy}").replace("job_id,", f"'test-wide-{copy:03}',")
+                connection.execute(f"INSERT INTO {table} SELECT {chosen} FROM {table} WHERE job_key = 1")  # noqa: S608
+        connection.execute("COMMIT")
 
 
 def test_longest_trial_fits_one_answer() -> None:
