@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -33,6 +34,7 @@ SERVICES = tuple(
 )
 
 _SWEEP_SECONDS = 0.25
+_PRUNE_SECONDS = 600.0
 _LAST_ANSWERS_SECONDS = 2.0
 
 _OPTIONS = (
@@ -62,7 +64,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     clock = steady_clock()
     async with open_store(config.database, clock) as store:
         optimizer = Optimizer(store, clock, config.limits)
-        async with _serving(config, optimizer) as address, _sweeping(optimizer):
+        async with _serving(config, optimizer) as address, _sweeping(optimizer), _pruning(optimizer):
             log.info("serving %s from %s", address, config.database)
             announce(address)
             await stop.wait()
@@ -110,9 +112,17 @@ def _bind(server: grpc.aio.Server, address: str) -> str:
     return f"{host}:{bound}"
 
 
+def _sweeping(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
+    return _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "leases that ran out are given up")
+
+
+def _pruning(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
+    return _repeating(optimizer.prune, _PRUNE_SECONDS, "old measurements are dropped")
+
+
 @contextlib.asynccontextmanager
-async def _sweeping(optimizer: Optimizer) -> AsyncIterator[None]:
-    task = asyncio.create_task(_sweep(optimizer), name="wattwise-leases")
+async def _repeating(work: Callable[[], Awaitable[None]], seconds: float, what: str) -> AsyncIterator[None]:
+    task = asyncio.create_task(_repeat(work, seconds, what), name=f"wattwise: {what}")
     try:
         yield
     finally:
@@ -120,15 +130,15 @@ async def _sweeping(optimizer: Optimizer) -> AsyncIterator[None]:
         await asyncio.wait({task})
 
 
-async def _sweep(optimizer: Optimizer) -> None:
+async def _repeat(work: Callable[[], Awaitable[None]], seconds: float, what: str) -> None:
     while True:
         try:
-            await optimizer.expire_leases()
+            await work()
         except ServiceError as error:
-            log.warning("leases that ran out are given up later: %s", error)
+            log.warning("%s later: %s", what, error)
         except Exception:
-            log.exception("leases that ran out could not be given up")
-        await asyncio.sleep(_SWEEP_SECONDS)
+            log.exception("%s later, if it can be done at all", what)
+        await asyncio.sleep(seconds)
 
 
 def _stop_signal() -> asyncio.Event:

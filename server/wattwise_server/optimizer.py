@@ -180,6 +180,12 @@ class Optimizer:
                 if failure is not None:
                     raise failure
 
+    async def prune(self) -> None:
+        """Drops the measurements that are older than they are to be kept, if any are to go."""
+        days = self._limits.keep_measurements_days
+        if days:
+            await self._store.prune(self._clock() - timedelta(days=days))
+
     async def _give_up(self, key: TrialKey) -> None:
         async with self._open(key.job_id) as tx:
             trial = await tx.trial(key.trial_number) if tx.job else None

@@ -172,7 +172,8 @@ def test_long_lists_come_in_pages_that_fit(server: LiveServer) -> None:
     multiply(server.database, 100)
     server.start()
     seen: list[str] = []
-    sizes_of_pages, request = [], v1.ListJobsRequest(page_size=1000, job_id_prefix="test-wide-")
+    sizes_of_pages: list[int] = []
+    request = v1.ListJobsRequest(page_size=1000, job_id_prefix="test-wide-")
     while not sizes_of_pages or request.page_token:
         page = server.admin.ListJobs(request)
         sizes_of_pages.append(page.ByteSize())

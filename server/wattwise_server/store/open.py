@@ -46,7 +46,7 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
         StartError: when the file is another server's, is no database of this program, or cannot be opened.
     """
     path = database_path(url)
-    with _owned(path):
+    with owned(path):
         _prepare(path)
         factory, made = recorder()
         async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
@@ -64,7 +64,12 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
 
 
 @contextmanager
-def _owned(path: Path) -> Iterator[None]:
+def owned(path: Path) -> Iterator[None]:
+    """Keeps every other server off a database for as long as the block lasts.
+
+    Raises:
+        StartError: when another has it, or its folder is missing or cannot be written.
+    """
     if not path.parent.is_dir():
         raise StartError(f"there is no folder {path.parent}: make it, or name another file with --database")
     lock = FileLock(f"{path}.lock")
@@ -80,6 +85,13 @@ def _owned(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """A connection that sees one moment after another and disturbs nobody."""
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    connection.execute("PRAGMA busy_timeout = 10000")
+    return connection
 
 
 def _prepare(path: Path) -> None:

@@ -36,6 +36,29 @@ _OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observatio
 _HELD = f"SELECT cost {_OBSERVATIONS} AND NOT converged AND cost < coalesce(?, 9e999) ORDER BY observation"
 _WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
 
+# Hops from trial to trial over the primary key, without a look at the rows in between.
+_MEASURED_TRIALS = """
+    WITH RECURSIVE found (job_key, trial_number, hops) AS (
+        SELECT * FROM (SELECT job_key, trial_number, 1 FROM measurements
+                       WHERE (job_key, trial_number) > (?, ?) ORDER BY job_key, trial_number LIMIT 1)
+        UNION ALL
+        SELECT (SELECT job_key FROM measurements m WHERE (m.job_key, m.trial_number) > (f.job_key, f.trial_number)
+                ORDER BY m.job_key, m.trial_number LIMIT 1),
+               (SELECT trial_number FROM measurements m WHERE (m.job_key, m.trial_number) > (f.job_key, f.trial_number)
+                ORDER BY m.job_key, m.trial_number LIMIT 1),
+               hops + 1
+        FROM found f WHERE f.job_key IS NOT NULL AND hops < ?
+    )
+    SELECT f.job_key, f.trial_number,
+           t.end_time < ? AND t.status != 'DISPATCHED' AS over,
+           t.end_reason IS 'LOST' AS lost,
+           (SELECT min(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
+               AS oldest,
+           (SELECT max(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
+               AS newest
+    FROM found f JOIN trials t USING (job_key, trial_number) ORDER BY f.job_key, f.trial_number
+"""
+
 
 class Queries:
     """What can be asked of the file."""
@@ -110,6 +133,19 @@ class Queries:
         """Whether this trial was running when its job was deleted."""
         sql = "SELECT 1 FROM deleted_trials WHERE job_id = ? AND trial_number = ? AND ? IN (0, batch_size)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
+
+    async def measured_trials(self, after: tuple[int, int], limit: int, ended_before: int) -> Sequence[Row]:
+        """The next trials that have measurements.
+
+        Args:
+            after: Key of a job and number of a trial; those beyond it are meant.
+            limit: How many at most.
+            ended_before: Microseconds since 1970 by which a trial must have ended to be `over`.
+
+        Returns:
+            Rows of job_key, trial_number, over, lost, and the oldest and newest epoch.
+        """
+        return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 
     async def _with_history(self, job: Row, arm: ArmState) -> ArmState:
         """The arm with what is not in its row because it stands in the trials."""

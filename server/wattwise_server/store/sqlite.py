@@ -25,6 +25,7 @@ from wattwise_server.store import rows
 from wattwise_server.store.group import Statement
 from wattwise_server.store.hub import Hub, Subscription, Topic
 from wattwise_server.store.queries import Queries
+from wattwise_server.store.retention import Retention
 from wattwise_server.store.writer import Submission, Writer
 
 REMEMBERED_JOBS = 4096
@@ -194,6 +195,7 @@ class SqliteStore:
     def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int) -> None:
         self._writer = writer
         self._queries = queries
+        self._retention = Retention(queries, writer)
         self._clock = clock
         self._keys = count(next_key)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -311,6 +313,10 @@ class SqliteStore:
         for job_id in await self._queries.jobs_with_running_trials():
             async with self.transaction(job_id):
                 pass
+
+    async def prune(self, ended_before: datetime) -> None:
+        """Drops measurements of trials that ended before a time."""
+        await self._retention.prune(ended_before)
 
     async def was_running_when_deleted(self, key: TrialKey) -> bool:
         """Whether this trial was running when its job was deleted."""
