@@ -78,6 +78,7 @@ EVENTS = st.lists(
             st.just("report"), st.integers(0, 3), st.integers(1, 60), st.sampled_from([0.1, 0.95]), st.integers(1, 3)
         ),
         st.tuples(st.just("end"), st.integers(0, 3), st.sampled_from([EndReason.ERROR, EndReason.PREEMPTED])),
+        st.tuples(st.just("beat"), st.integers(0, 3)),
         st.tuples(st.just("lapse")),
         st.tuples(st.just("reopen")),
     ),
@@ -101,9 +102,10 @@ async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> l
             told.append(error.message)
         if prune:
             await site.store.prune(site.now)
-    job = await site.optimizer.job("j")
+    await site.open()
+    told += [await site.optimizer.job("j"), *[(await site.optimizer.trial(key))[0] for key in running]]
     await site.close()
-    return [*told, job]
+    return told
 
 
 async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int, int]) -> object:
@@ -119,6 +121,8 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
             return await site.optimizer.report(Report(key, epoch, float(epoch), float(cost * epoch), metric))
         case ("end", back, reason) if len(running) > back:
             return await site.optimizer.end_trial(running[-1 - back], reason)
+        case ("beat", back) if len(running) > back:
+            return await site.optimizer.heartbeat(running[-1 - back])
         case ("lapse",):
             site.now += timedelta(hours=2)
             await site.optimizer.expire_leases()
