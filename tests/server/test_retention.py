@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise_server.config import Limits
@@ -87,6 +87,9 @@ EVENTS = st.lists(
 )
 
 
+LOST_AND_BACK = [("next",), ("report", 0, 10, 0.1, 1), ("lapse",), ("next",), ("beat", 1), ("reopen",), ("beat", 1)]
+
+
 async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> list[object]:
     """What a job's trainers are told over a series of events, with or without pruning after each."""
     await site.open()
@@ -133,6 +136,7 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
 
 @settings(max_examples=60, deadline=None)
 @given(events=EVENTS, window=st.sampled_from([0, 2]), rounds=st.sampled_from([0, 2]))
+@example(events=LOST_AND_BACK, window=0, rounds=2)
 def test_pruning_changes_no_choice(events: list[Any], window: int, rounds: int) -> None:
     """Whatever happens to a job, its trainers are told the same with measurements pruned at once as with all kept."""
     given: dict[str, Any] = {"window_size": window, "num_pruning_rounds": rounds}
