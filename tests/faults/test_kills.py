@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Callable
 
 import pytest
 from wattwise import v1
@@ -27,8 +28,15 @@ def test_dozens_of_kills(server: LiveServer) -> None:
     kill_again_and_again(server, kills=number(60, short=10), workers=24)
 
 
-def kill_again_and_again(server: LiveServer, kills: int, workers: int) -> None:
-    """Runs the load, kills the server as often as that, and checks after each and at the end."""
+def kill_again_and_again(server: LiveServer, kills: int, workers: int, then: Callable[[], None] | None = None) -> None:
+    """Runs the load, kills the server as often as that, and checks after each and at the end.
+
+    Args:
+        server: the server.
+        kills: how many kills.
+        workers: how many trainers at a time.
+        then: is called while the server is dead.
+    """
     seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(10**6)))
     sys.stdout.write(f"KILL_SEED={seed} repeats what can be repeated of this run\n")
     rng = random.Random(seed)
@@ -39,6 +47,8 @@ def kill_again_and_again(server: LiveServer, kills: int, workers: int) -> None:
             load.gate.shut()
             server.kill()
             load.gate.wait_empty()
+            if then is not None:
+                then()
             server.start()
             check_file(server.database, load.ledger)
             check_requests(server, load, rng)
