@@ -18,6 +18,7 @@ from wattwise_server.store.group import Group, recorder
 from wattwise_server.store.migrate import migrate
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
+from wattwise_server.store.trouble import trouble
 from wattwise_server.store.writer import Writer
 
 _SCHEME = "sqlite:///"
@@ -101,16 +102,25 @@ def _prepare(path: Path) -> None:
             connection.execute("PRAGMA busy_timeout = 10000")
             migrate(connection, str(path))
             connection.execute("PRAGMA journal_mode = WAL")
-            # A file that cannot be written shows it now, not at the first report.
-            connection.executescript("BEGIN IMMEDIATE; ROLLBACK;")
+            # A file that cannot be written shows it now, not at the first report. BEGIN alone would only read it.
+            connection.executescript("BEGIN IMMEDIATE; DELETE FROM jobs WHERE FALSE; ROLLBACK;")
     except sqlite3.Error as error:
-        raise StartError(f"cannot use {path} as a database: {error}; name another file with --database") from error
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> StartError:
+    return StartError(f"cannot use {path} as a database: {trouble(error)}; or name another file with --database")
 
 
 @asynccontextmanager
 async def _connection(path: Path, mode: str, **options: Any) -> AsyncIterator[aiosqlite.Connection]:
     uri = f"file:{quote(str(path))}?mode={mode}"
     async with aiosqlite.connect(uri, uri=True, isolation_level=None, **options) as connection:
-        for pragma in _PRAGMAS:
-            await connection.execute_fetchall(f"PRAGMA {pragma}")
+        try:
+            for pragma in _PRAGMAS:
+                await connection.execute_fetchall(f"PRAGMA {pragma}")
+            # Reads the file: what keeps it from being read shows here.
+            await connection.execute_fetchall("SELECT max(job_key) FROM jobs")
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from error
         yield connection

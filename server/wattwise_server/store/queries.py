@@ -13,6 +13,7 @@ from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
+from wattwise_server.store.trouble import trouble
 
 # The newest measurement of a running trial stands in `measurements` alone.
 _TRIALS = """
@@ -165,4 +166,4 @@ class Queries:
             return list(await self._connection.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
         except (sqlite3.Error, ValueError) as error:
             # ValueError is aiosqlite's word for a connection that is gone.
-            raise StorageUnavailableError(f"the database could not be read ({error}); retry") from error
+            raise StorageUnavailableError(f"the database could not be read ({trouble(error)}); retry") from error
