@@ -19,7 +19,7 @@ class Limits:
         max_epochs_kept: Newest epochs of a trial whose measurements are kept, 1 to 50,000. Later epochs are judged all
             the same; only GetTrial shows less. 1,000 is plenty for charts, the largest keeps all that one answer holds.
         max_streams: StreamResults and WatchJob calls that are open at a time; a trainer that is refused one goes on by
-            single calls. Each takes some 50 kB. Too low and every trainer polls; too high and a client gone wild can
+            single calls. Too low and every trainer polls; too high and a client gone wild can
             take all memory. 10,000 is usual, 0 is no limit.
         keep_measurements_days: Days after the end of a trial until its measurements epoch by epoch go; the trial, its
             last measurement and all that was learnt from it stay. 90 is usual where disks are small, a day or less

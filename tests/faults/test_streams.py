@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
@@ -92,6 +93,23 @@ def test_vanished_clients_leave_nothing(limited: LiveServer) -> None:
         held.append(resident(limited.process.pid))
     assert held[-1] - held[0] < FLAT_MEGABYTES
     assert "Traceback" not in limited.log.read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_frozen_clients_are_noticed(limited: LiveServer) -> None:
+    """A client that neither answers nor hangs up loses its streams to the server's keepalive."""
+    job = Trainer(limited.trainer, max_epochs=10**6)
+    command = [sys.executable, "-c", CLIENT, limited.address, job.job_id, str(STREAMS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "open\n"
+        client.send_signal(signal.SIGSTOP)
+        try:
+            assert not has_room(limited, job)
+            wait_until(lambda: has_room(limited, job), seconds=120)
+        finally:
+            client.kill()
 
 
 async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:

@@ -15,6 +15,7 @@ from wattwise import v1
 from wattwise.client import Client
 from wattwise.errors import ResourceExhaustedError
 
+from tests.client.training import begun
 from tests.jobs import Trainer, job_spec, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
@@ -134,6 +135,22 @@ def test_concurrent_streams(limited: LiveServer) -> None:
 
     wait_until(watched)
     first.close()
+
+
+def test_trainer_without_a_stream(limited: LiveServer) -> None:
+    """A trainer that is refused a stream reports by single calls, and notices nothing."""
+    job = Trainer(limited.trainer)
+    streams = [Stream(limited.trainer, job.next()) for _ in range(2)]
+    for stream in streams:
+        stream.report(1)
+    with begun(limited.address, job_id_prefix="single", job_id="single") as bso:
+        for metric in (0.1, 0.2, 0.95):
+            bso.on_evaluate(metric)
+        assert bso.training_finished
+    (trial,) = limited.admin.ListTrials(v1.ListTrialsRequest(job_id="single")).trials
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 3)
+    for stream in streams:
+        stream.close()
 
 
 def test_message_size(server: LiveServer) -> None:
