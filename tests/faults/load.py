@@ -179,6 +179,8 @@ class Worker:
                     if self._random.random() < 0.2:
                         raise GaveUpError from None
                 elif error.code() is grpc.StatusCode.NOT_FOUND and job.delete_asked:
+                    # An answer too: whoever hears it may register the job anew.
+                    job.deleted = True
                     raise GoneError from None
                 elif error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                     self._load.retire(job)

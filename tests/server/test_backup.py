@@ -97,6 +97,27 @@ def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["server"]
 
 
+def test_backup_that_finds_no_room(server: LiveServer, tmp_path: Path) -> None:
+    """A copy for which there is no room is given up with the reason, and what was there before it stays."""
+    copy = tmp_path / "copy.db"
+    copy.write_text("yesterday's")
+    limited: list[str | Path] = [
+        "prlimit",
+        "--fsize=20000",
+        Path(sys.executable).with_name("wattwise"),
+        "backup",
+        copy,
+        "--force",
+    ]
+    done = subprocess.run(
+        [*limited, "--database", f"sqlite:///{server.database}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "look after its disk" in done.stderr
+    assert copy.read_text() == "yesterday's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "server"]
+
+
 def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> None:
     """While a server runs, over a database without --force, and from a file that is no sound backup: all as it was."""
     job = Trainer(server.trainer)

@@ -19,6 +19,7 @@ from tests.client.training import begun
 from tests.jobs import Trainer, job_spec, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.test_serve import refuse
 from tests.waiting import wait_until
 
 ANSWER_BYTES = 4 * 1024 * 1024
@@ -80,6 +81,37 @@ def test_epochs_kept(limited: LiveServer) -> None:
     assert [m.current_epoch for m in shown.measurements] == [16, 17, 18, 19]
     assert job.report(trial, 20, epoch=20).converged
     assert limited.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 20
+
+
+def test_no_limits(tmp_path: Path) -> None:
+    """A limit of 0 is none."""
+    live = LiveServer(tmp_path)
+    try:
+        live.start("--max-jobs-per-prefix", "0", "--max-streams", "0")
+        job = Trainer(live.trainer)
+        stream = Stream(live.trainer, job.next())
+        assert not stream.report(1).stop_train
+        stream.close()
+    finally:
+        live.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--max-jobs-per-prefix", "-1", "or 0 for no limit"),
+        ("--max-jobs-per-prefix", "many", "or 0 for no limit"),
+        ("--max-streams", "1.5", "or 0 for no limit"),
+        ("--max-epochs-kept", "0", "give 1 to 50000"),
+        ("--max-epochs-kept", "50001", "give 1 to 50000"),
+        ("--keep-measurements-days", "-1", "or 0 to keep all"),
+        ("--keep-measurements-days", "nan", "or 0 to keep all"),
+        ("--keep-measurements-days", "soon", "invalid"),
+    ],
+)
+def test_limits_that_are_none(tmp_path: Path, option: str, value: str, told: str) -> None:
+    """A limit that makes no sense is refused at the start, with what would."""
+    assert told in refuse("--address", "127.0.0.1:0", option, value, folder=tmp_path)
 
 
 class Stream:
