@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 STREAMS = 40
 FLAT_MEGABYTES = 8.0
-"""Far below what a kilobyte kept of each of the streams would come to over a whole soak."""
+"""Far below what a kilobyte of each stream comes to in a soak; a bare server of gRPC's keeps a little of each, too."""
 
 CLIENT = """
 import sys
