@@ -134,7 +134,7 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
     return None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(events=EVENTS, window=st.sampled_from([0, 2]), rounds=st.sampled_from([0, 2]))
 @example(events=LOST_AND_BACK, window=0, rounds=2)
 def test_pruning_changes_no_choice(events: list[Any], window: int, rounds: int) -> None:
