@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 from wattwise import v1
 
 from tests.jobs import Trainer
-from tests.live_server import LiveServer
 from tests.refusals import refused
 
 Stub = v1.BatchSizeOptimizerStub
@@ -154,23 +151,3 @@ def test_deleted_id_can_be_registered_anew(grpc_stub: Stub, admin: v1.JobAdminSt
     assert grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec)).created
     assert job.next("again").id.trial_number == 1
     assert len(admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials) == 1
-
-
-def test_trial_and_its_epochs_are_of_one_moment(server: LiveServer) -> None:
-    """While a trainer reports, whoever looks never sees a trial that is older or newer than its measurements."""
-    job = Trainer(server.trainer, max_epochs=10**6)
-    trial = job.next()
-    done = threading.Event()
-
-    def report() -> None:
-        for epoch in range(1, 201):
-            job.report(trial, epoch, metric=0.1, epoch=epoch)
-        done.set()
-
-    with ThreadPoolExecutor(1) as pool:
-        reporting = pool.submit(report)
-        while not done.is_set():
-            shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
-            assert shown.trial.last_epoch == len(shown.measurements)
-            if reporting.done():
-                reporting.result()

@@ -5,70 +5,24 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import tempfile
-from contextlib import AsyncExitStack, closing
-from datetime import datetime, timedelta, timezone
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise_server.config import Limits
-from wattwise_server.domain import Decision, EndReason, GpuConfig, TrialKey
+from wattwise_server.domain import EndReason, TrialKey
 from wattwise_server.errors import ServiceError
-from wattwise_server.job_spec import JobDraft
-from wattwise_server.optimizer import Optimizer
 from wattwise_server.report import Report
-from wattwise_server.store.open import open_store
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.server.site import Site, draft, report
 from tests.waiting import wait_until
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
-
-
-class Site:
-    """One optimizer on one file, with a clock that is moved by hand, closed and opened at will."""
-
-    def __init__(self, file: Path, **limits: Any) -> None:
-        self.file = file
-        self.now = BEGIN
-        self._limits = Limits(**limits)
-        self._opened = AsyncExitStack()
-        self.optimizer: Optimizer
-
-    async def open(self) -> None:
-        """Opens the file, after closing it if it is open."""
-        await self._opened.aclose()
-        self.store = await self._opened.enter_async_context(open_store(f"sqlite:///{self.file}", lambda: self.now))
-        self.optimizer = Optimizer(self.store, lambda: self.now, self._limits)
-
-    async def close(self) -> None:
-        """Closes the file."""
-        await self._opened.aclose()
-
-    def rows(self) -> dict[tuple[int, int], list[int]]:
-        """The epochs in the file, by job and trial."""
-        found: dict[tuple[int, int], list[int]] = {}
-        with closing(sqlite3.connect(self.file)) as connection:
-            for key, number, epoch in connection.execute("SELECT job_key, trial_number, epoch FROM measurements"):
-                found.setdefault((key, number), []).append(epoch)
-        return found
-
-
-def draft(job_id: str = "j", **given: Any) -> JobDraft:
-    """A job whose cost is its energy, with leases of an hour."""
-    usual: dict[str, Any] = {
-        "eta_knob": 1.0,
-        "max_epochs": 10,
-        "target_metric": 0.9,
-        "mab_seed": 1,
-        "num_pruning_rounds": 1,
-        "trial_lease_seconds": 3600.0,
-    }
-    return JobDraft(job_id, "j", (8, 16, 32), 16, GpuConfig(100.0, 1, "Test GPU"), **(usual | given))
 
 
 EVENTS = st.lists(
@@ -178,11 +132,6 @@ async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
     await site.open()
     assert (await report(site, lost, 3)).cost == 30.0
     await site.close()
-
-
-async def report(site: Site, key: TrialKey, epoch: int, metric: float = 0.1) -> Decision:
-    """Reports an epoch that cost 10 J."""
-    return await site.optimizer.report(Report(key, epoch, float(epoch), 10.0 * epoch, metric))
 
 
 async def test_nothing_goes_unless_it_is_asked_for(tmp_path: Path) -> None:
