@@ -22,6 +22,7 @@ class LiveServer:
         self.database = folder / "wattwise.db"
         self.log = folder / "server.log"
         self.address = "127.0.0.1:0"
+        self.environment: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
         self._channel: grpc.Channel | None = None
 
@@ -30,7 +31,8 @@ class LiveServer:
         command = [sys.executable, "-m", "wattwise_server", "--address", self.address]
         command += ["--database", f"sqlite:///{self.database}", *arguments]
         with self.log.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            environment = {**os.environ, **self.environment}
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = re.fullmatch(r"wattwise listens on (\S+)\n", line)

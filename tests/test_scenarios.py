@@ -16,6 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.errors import ServiceError
+from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
@@ -44,7 +45,8 @@ async def in_process(tmp_path: Path) -> AsyncIterator[Call]:
     clock = steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'scenario.db'}", clock) as store:
         optimizer = Optimizer(store, clock)
-        services = (BatchSizeOptimizerService(optimizer), JobAdminService(optimizer))
+        streams = OpenStreams(0)
+        services = (BatchSizeOptimizerService(optimizer, streams), JobAdminService(optimizer, streams))
 
         async def call(method: str, request: Message) -> Any:
             service = next(service for service in services if method in type(service).__dict__)

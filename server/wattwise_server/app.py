@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -17,6 +18,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
 from wattwise_server.interceptors import Calls, Registrar
+from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.security import Security
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
@@ -33,9 +35,12 @@ SERVICES = tuple(
 )
 
 _SWEEP_SECONDS = 0.25
+_PRUNE_SECONDS = 600.0
 _LAST_ANSWERS_SECONDS = 2.0
 
 _OPTIONS = (
+    # No request comes near it; gRPC itself refuses larger ones, before it has read them, with RESOURCE_EXHAUSTED.
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     # A port that is taken is an error, never shared with whoever has it.
     ("grpc.so_reuseport", 0),
     # Trainers ping to notice that the server has vanished; the server does likewise.
@@ -60,8 +65,9 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     clock = steady_clock()
     security = Security(config)
     async with open_store(config.database, clock) as store, security.rereading():
-        optimizer = Optimizer(store, clock)
-        async with _serving(config, security, optimizer) as address, _sweeping(optimizer):
+        optimizer = Optimizer(store, clock, config.limits)
+        serving = _serving(config, security, optimizer)
+        async with serving as address, _sweeping(optimizer), _pruning(optimizer):
             log.info("serving %s from %s", address, config.database)
             announce(address)
             await stop.wait()
@@ -71,10 +77,10 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 @contextlib.asynccontextmanager
 async def _serving(config: Config, security: Security, optimizer: Optimizer) -> AsyncIterator[str]:
     server = grpc.aio.server(options=_OPTIONS)
-    calls, alive = Calls(), health.aio.HealthServicer()
+    calls, alive, streams = Calls(), health.aio.HealthServicer(), OpenStreams(config.limits.max_streams)
     services = Registrar(server, *security.wraps, calls.wrap).server
-    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), services)
-    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), services)
+    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer, streams), services)
+    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer, streams), services)
     health_pb2_grpc.add_HealthServicer_to_server(alive, services)
     shown = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
@@ -94,9 +100,17 @@ async def _serving(config: Config, security: Security, optimizer: Optimizer) -> 
         await calls.finished()
 
 
+def _sweeping(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
+    return _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "leases that ran out are given up")
+
+
+def _pruning(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
+    return _repeating(optimizer.prune, _PRUNE_SECONDS, "old measurements are dropped")
+
+
 @contextlib.asynccontextmanager
-async def _sweeping(optimizer: Optimizer) -> AsyncIterator[None]:
-    task = asyncio.create_task(_sweep(optimizer), name="wattwise-leases")
+async def _repeating(work: Callable[[], Awaitable[None]], seconds: float, what: str) -> AsyncIterator[None]:
+    task = asyncio.create_task(_repeat(work, seconds, what), name=f"wattwise: {what}")
     try:
         yield
     finally:
@@ -104,15 +118,15 @@ async def _sweeping(optimizer: Optimizer) -> AsyncIterator[None]:
         await asyncio.wait({task})
 
 
-async def _sweep(optimizer: Optimizer) -> None:
+async def _repeat(work: Callable[[], Awaitable[None]], seconds: float, what: str) -> None:
     while True:
         try:
-            await optimizer.expire_leases()
+            await work()
         except ServiceError as error:
-            log.warning("leases that ran out are given up later: %s", error)
+            log.warning("%s later: %s", what, error)
         except Exception:
-            log.exception("leases that ran out could not be given up")
-        await asyncio.sleep(_SWEEP_SECONDS)
+            log.exception("%s later, if it can be done at all", what)
+        await asyncio.sleep(seconds)
 
 
 def _stop_signal() -> asyncio.Event:

@@ -13,7 +13,7 @@ from typing import Any
 import uvloop
 
 from wattwise_server.app import run
-from wattwise_server.config import Config
+from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Limits
 from wattwise_server.errors import StartError
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -36,6 +36,7 @@ class ServeCommand:
         _option(parser, "tls_client_ca", _file, None, "PEM file of authorities whose certificates clients must have")
         _option(parser, "tokens", _file, None, "token file: only callers with a token of it are answered")
         _flag(parser, "insecure", "listen beyond loopback although TLS or tokens are missing")
+        _limit_options(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
@@ -49,6 +50,7 @@ class ServeCommand:
             tls_client_ca=args.tls_client_ca,
             tokens=args.tokens,
             insecure=args.insecure,
+            limits=_limits(args),
         )
         logging.basicConfig(
             level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -97,6 +99,38 @@ class _Given(argparse.Action):
 
     def __call__(self, _parser: object, namespace: argparse.Namespace, _values: object, _option: object = None) -> None:
         setattr(namespace, self.dest, True)
+
+
+def _limit_options(parser: argparse.ArgumentParser) -> None:
+    usual = Limits()
+    _option(parser, "max_jobs_per_prefix", _count, usual.max_jobs_per_prefix, "jobs under one prefix; 0: no limit")
+    _option(parser, "max_epochs_kept", _epochs, usual.max_epochs_kept, "newest epochs of a trial that are kept")
+    _option(parser, "max_streams", _count, usual.max_streams, "streams that are open at a time; 0: no limit")
+    text = "days after a trial's end until its epochs go; 0: never"
+    _option(parser, "keep_measurements_days", _days, usual.keep_measurements_days, text)
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    return Limits(args.max_jobs_per_prefix, args.max_epochs_kept, args.max_streams, args.keep_measurements_days)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a limit; give a whole number, or 0 for no limit")
+    return int(text)
+
+
+def _epochs(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= LARGEST_EPOCHS_KEPT):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of epochs; give 1 to {LARGEST_EPOCHS_KEPT}")
+    return int(text)
+
+
+def _days(text: str) -> float:
+    days = float(text)
+    if not 0 <= days <= 36_500:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of days; give up to 36500, or 0 to keep all")
+    return days
 
 
 def _seconds(text: str) -> float:

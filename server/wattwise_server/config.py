@@ -5,6 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+LARGEST_EPOCHS_KEPT = 50_000
+"""A trial with so many fits into one answer of GetTrial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the server takes on and keeps. What goes beyond is refused, or dropped as said here.
+
+    Attributes:
+        max_jobs_per_prefix: Jobs under one job_id_prefix; further ones are refused. It catches launchers that register
+            a new job with every launch and so never learn. 100 is low, for teams that name their jobs by hand; far
+            above 100,000, lists take long to page through. 0 is no limit.
+        max_epochs_kept: Newest epochs of a trial whose measurements are kept, 1 to 50,000. Later epochs are judged all
+            the same; only GetTrial shows less. 1,000 is plenty for charts, the largest keeps all that one answer holds.
+        max_streams: StreamResults and WatchJob calls that are open at a time; a trainer that is refused one goes on by
+            single calls. Too low and every trainer polls; too high and a client gone wild can
+            take all memory. 10,000 is usual, 0 is no limit.
+        keep_measurements_days: Days after the end of a trial until its measurements epoch by epoch go; the trial, its
+            last measurement and all that was learnt from it stay. 90 is usual where disks are small, a day or less
+            leaves nothing to look at after a bad night. 0 keeps them for ever.
+    """
+
+    max_jobs_per_prefix: int = 100_000
+    max_epochs_kept: int = LARGEST_EPOCHS_KEPT
+    max_streams: int = 10_000
+    keep_measurements_days: float = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -26,6 +53,7 @@ class Config:
             within a second or two of a change.
         insecure: True listens beyond loopback even without TLS, or without tokens or client certificates, and so lets
             strangers read or delete; for networks that nobody else is on. False, the usual, refuses to start that way.
+        limits: How much is taken on and kept.
     """
 
     address: str = "127.0.0.1:50051"
@@ -37,3 +65,4 @@ class Config:
     tls_client_ca: Path | None = None
     tokens: Path | None = None
     insecure: bool = False
+    limits: Limits = Limits()

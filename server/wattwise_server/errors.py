@@ -115,6 +115,33 @@ class NoBatchSizeConvergedError(ServiceError):
         )
 
 
+class TooManyJobsError(ServiceError):
+    """The prefix has as many jobs as it may."""
+
+    reason = "ERROR_REASON_TOO_MANY_JOBS"
+
+    def __init__(self, prefix: str, limit: int) -> None:
+        super().__init__(
+            f"prefix {prefix!r} has {limit} jobs, as many as this server takes; give a job_id that stays the same from "
+            "launch to launch, delete jobs that are done with, or have --max-jobs-per-prefix raised",
+            metadata={"job_id_prefix": prefix, "limit": str(limit)},
+        )
+
+
+class TooManyStreamsError(ServiceError):
+    """As many streams are open as may be."""
+
+    reason = "ERROR_REASON_TOO_MANY_STREAMS"
+    retryable = True
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"{limit} streams are open, as many as this server takes; go on by ReportResult and Heartbeat, close "
+            "streams that are not needed, or have --max-streams raised",
+            metadata={"limit": str(limit)},
+        )
+
+
 class StorageUnavailableError(ServiceError):
     """The database could not be read or written; nothing of the call was kept."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
+from weakref import WeakValueDictionary
 
 from wattwise_server.clock import Clock
+from wattwise_server.config import Limits
 from wattwise_server.domain import (
     SAID_BY_TRAINER,
     Decision,
@@ -26,6 +28,7 @@ from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
+    TooManyJobsError,
     TrialNotFoundError,
     Violation,
 )
@@ -40,13 +43,17 @@ from wattwise_server.store.base import Store, Transaction
 _GIVEN_UP_TOGETHER = 100
 """Few enough that a trainer's call never waits long behind them."""
 
+_USUAL_LIMITS = Limits()
+
 
 class Optimizer:
     """What trainers and operators can ask for. Every method may raise `StorageUnavailableError`."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS) -> None:
         self._store = store
         self._clock = clock
+        self._limits = limits
+        self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def register(self, draft: JobDraft) -> tuple[Job, bool]:
         """Creates a job, or confirms it; says whether it created.
@@ -54,15 +61,26 @@ class Optimizer:
         Raises:
             InvalidJobSpecError: with every fault.
             JobDiffersError: the id is taken by another configuration.
+            TooManyJobsError: the prefix has as many jobs as it may.
         """
         spec = resolve(draft, f"{draft.job_id_prefix}-{secrets.token_hex(4)}")
-        async with self._store.transaction(spec.job_id) as tx:
+        async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
                 check_identical(tx.job.spec, spec)
                 return tx.job, False
+            await self._make_room(counted, spec.job_id_prefix)
             job = Job(spec, POLICIES[spec.policy].register(spec), self._clock())
             tx.save_job(job)
             return job, True
+
+    async def _make_room(self, counted: AsyncExitStack, prefix: str) -> None:
+        """Refuses one more job of a prefix that is full; others of it are counted when the stack has been left."""
+        limit = self._limits.max_jobs_per_prefix
+        if not limit:
+            return
+        await counted.enter_async_context(self._creating.setdefault(prefix, asyncio.Lock()))
+        if await self._store.count_jobs(prefix, limit) >= limit:
+            raise TooManyJobsError(prefix, limit)
 
     async def next_trial(self, job_id: str, request_id: str) -> tuple[Trial, str]:
         """Dispatches the next trial of a job; says why this batch size. A known request gets its trial again.
@@ -162,6 +180,12 @@ class Optimizer:
                 if failure is not None:
                     raise failure
 
+    async def prune(self) -> None:
+        """Drops the measurements that are older than they are to be kept, if any are to go."""
+        days = self._limits.keep_measurements_days
+        if days:
+            await self._store.prune(self._clock() - timedelta(days=days))
+
     async def _give_up(self, key: TrialKey) -> None:
         async with self._open(key.job_id) as tx:
             trial = await tx.trial(key.trial_number) if tx.job else None
@@ -201,7 +225,7 @@ class Optimizer:
         """
         async with self._open(key.job_id) as tx:
             trial = _priced(*await _trial(tx, key))
-        return trial, await self._store.measurements(key.job_id, key.trial_number)
+            return trial, await tx.measurements(trial.number)
 
     async def delete_job(self, job_id: str) -> tuple[Job, Sequence[Trial]]:
         """Deletes a job; returns it as it last stood, and its trials that are told to stop.
@@ -264,6 +288,8 @@ class Optimizer:
             tx.renew_lease(trial)
         else:
             tx.add_measurement(trial)
+            if measured.epoch > self._limits.max_epochs_kept:
+                tx.forget_measurements(trial, measured.epoch - self._limits.max_epochs_kept)
         if verdict.end_reason is not None:
             self._stop_dearer(tx, self._succeed(tx, job, trial, verdict))
         return answer(job.spec, measured, verdict)
@@ -312,7 +338,9 @@ class Optimizer:
         return job, trial
 
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
-        return replace(trial, status=status, end_reason=reason, end_time=self._clock(), lease_expire_time=None)
+        # The system's time may have been set back since, while no server ran.
+        end_time = max(self._clock(), trial.start_time)
+        return replace(trial, status=status, end_reason=reason, end_time=end_time, lease_expire_time=None)
 
     async def _free_slot(self, tx: Transaction, job: Job) -> Job:
         """Gives the exploration slot up at once if its trial's lease has run out."""

@@ -9,6 +9,10 @@ from wattwise_server.errors import InvalidRequestError, Violation
 
 USUAL_PAGE = 50
 LARGEST_PAGE = 1000
+PAGE_BYTES = 2 * 1024 * 1024
+"""A page ends when it has so many: with what was read last it stays below the 4 MiB that clients accept."""
+JOBS_AT_A_TIME = 20
+"""A job may have a thousand batch sizes, some 100 kB on the wire."""
 
 
 def page_size(asked: int) -> int:

@@ -11,8 +11,9 @@ from wattwise import v1
 
 from wattwise_server import convert
 from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
-from wattwise_server.paging import page_size, place, token
+from wattwise_server.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, place, token
 from wattwise_server.streams import TrialStream
 
 if TYPE_CHECKING:
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     """Called by trainers."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, streams: OpenStreams) -> None:
         self._optimizer = optimizer
+        self._streams = streams
 
     async def RegisterJob(self, request: v1.RegisterJobRequest, context: Context) -> v1.RegisterJobResponse:
         """Creates or confirms a job."""
@@ -46,7 +48,8 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         self, request_iterator: AsyncIterator[v1.StreamResultsRequest], context: Context
     ) -> None:
         """Takes one trial's measurements and pushes its end."""
-        await TrialStream(self._optimizer, context).serve(request_iterator)
+        with self._streams.one():
+            await TrialStream(self._optimizer, context).serve(request_iterator)
 
     async def Heartbeat(self, request: v1.HeartbeatRequest, context: Context) -> v1.HeartbeatResponse:
         """Renews a lease."""
@@ -62,8 +65,9 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 class JobAdminService(v1.JobAdminServicer):
     """Called by people and tools."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: Optimizer, streams: OpenStreams) -> None:
         self._optimizer = optimizer
+        self._streams = streams
 
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
         """One job."""
@@ -72,9 +76,16 @@ class JobAdminService(v1.JobAdminServicer):
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
         size, after = page_size(request.page_size), place("jobs", request.page_token)
-        found = await self._optimizer.jobs(request.job_id_prefix, after, size + 1)
-        more = token("jobs", found[size - 1][0]) if len(found) > size else ""
-        return v1.ListJobsResponse(jobs=[convert.job(job) for _, job in found[:size]], next_page_token=more)
+        page = v1.ListJobsResponse()
+        while len(page.jobs) < size and page.ByteSize() < PAGE_BYTES:
+            wanted = min(size - len(page.jobs), JOBS_AT_A_TIME)
+            found = await self._optimizer.jobs(request.job_id_prefix, after, wanted + 1)
+            page.jobs.extend(convert.job(job) for _, job in found[:wanted])
+            if len(found) <= wanted:
+                return page
+            after = found[wanted - 1][0]
+        page.next_page_token = token("jobs", after)
+        return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
         """A page of a job's trials."""
@@ -94,12 +105,13 @@ class JobAdminService(v1.JobAdminServicer):
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
         job, stopped = await self._optimizer.delete_job(request.job_id)
-        return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped))
+        return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped[-LARGEST_PAGE:]))
 
     async def WatchJob(
         self, request: v1.WatchJobRequest, context: Context
     ) -> AsyncGenerator[v1.WatchJobResponse, None]:
         """A job's state now and after every change."""
-        async with aclosing(self._optimizer.watch_job(request.job_id)) as states:
-            async for job in states:
-                yield v1.WatchJobResponse(job=convert.job(job))
+        with self._streams.one():
+            async with aclosing(self._optimizer.watch_job(request.job_id)) as states:
+                async for job in states:
+                    yield v1.WatchJobResponse(job=convert.job(job))

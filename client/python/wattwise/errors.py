@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DOMAIN = "wattwise.v1"
 
 _DETAILS_KEY = "grpc-status-details-bin"
+_TOO_LARGE = "message larger than max"
 
 
 class Violation(NamedTuple):
@@ -117,6 +118,8 @@ class UntrustedServerError(ServerUnavailableError):
 
 class CredentialsError(WattwiseError):
     """A token or a certificate of the client's cannot be used; the message says which and what to do."""
+
+
 class InvalidAddressError(WattwiseError):
     """The address of the server is not one."""
 
@@ -169,6 +172,8 @@ _BY_REASON: dict[str, type[WattwiseError]] = {
     "ERROR_REASON_NO_BATCH_SIZE_CONVERGED": NoBatchSizeConvergedError,
     "ERROR_REASON_INVALID_RESULT": InvalidResultError,
     "ERROR_REASON_INVALID_REQUEST": InvalidRequestError,
+    "ERROR_REASON_TOO_MANY_JOBS": ResourceExhaustedError,
+    "ERROR_REASON_TOO_MANY_STREAMS": ResourceExhaustedError,
     "ERROR_REASON_STORAGE_UNAVAILABLE": ServerUnavailableError,
     "ERROR_REASON_SHUTTING_DOWN": ServerUnavailableError,
     "ERROR_REASON_INTERNAL": ServerError,
@@ -203,7 +208,8 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
         return UntrustedServerError(f"the server at {address} cannot be trusted: {fault} ({message})")
     if known is None:
         kind, words = _BY_STATUS.get(error.code(), (ServerError, "the call failed at"))
-        return kind(f"{words} {address}: {message}{hint(message)}")
+        advice = "; send a smaller message" if _TOO_LARGE in message else hint(message)
+        return kind(f"{words} {address}: {message}{advice}")
     if issubclass(known, ServerUnavailableError):
         message = f"the server at {address} cannot answer now: {message}"
     if known is UnauthenticatedError:

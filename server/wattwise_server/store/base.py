@@ -17,7 +17,7 @@ Nothing else is raised but for programming errors.
 
 **Leases** (`Trial.lease_expire_time`) need not be durable: after a restart every running trial gets a whole one.
 
-**Consistency of lists.** `jobs`, `trials` and `measurements` show what is durable, each call as of one moment.
+**Consistency of lists.** `jobs`, `trials` and `count_jobs` show what is durable, each call as of one moment.
 """
 
 from __future__ import annotations
@@ -50,6 +50,9 @@ class Transaction(Protocol):
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
 
+    async def measurements(self, number: int) -> Sequence[Measurement]:
+        """The newest measurements of a trial, as many as one answer holds, by epoch."""
+
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
 
@@ -58,6 +61,9 @@ class Transaction(Protocol):
 
     def add_measurement(self, trial: Trial) -> None:
         """Keeps `trial.last` as the newest measurement of the trial."""
+
+    def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
+        """Drops a trial's measurements up to an epoch; never its newest."""
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease."""
@@ -80,8 +86,15 @@ class Store(Protocol):
     ) -> Sequence[Trial]:
         """Trials of a job by number, only those above `after`, of one status and batch size if given."""
 
-    async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
-        """A trial's measurements by epoch."""
+    async def count_jobs(self, prefix: str, limit: int) -> int:
+        """How many jobs have this very `job_id_prefix`; counting ends at a limit."""
+
+    async def prune(self, ended_before: datetime) -> None:
+        """Drops measurements of trials that ended before a time, little by little and without delaying anybody.
+
+        All measurements of a trial that its trainer ended or that was decided, all but the newest of a lost one, and
+        none of a running one. Nothing else changes. What is left when this raises, or is cancelled, goes another time.
+        """
 
     def lapsed(self, now: datetime) -> Sequence[TrialKey]:
         """Running trials whose lease has run out by now."""

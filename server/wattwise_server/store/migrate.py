@@ -31,15 +31,9 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
         StartError: when the file is newer than the program, or is no database of this program; it is left as it was.
     """
     steps = migrations() if steps is None else steps
-    newest, current = max(steps), connection.execute("PRAGMA user_version").fetchone()[0]
-    if current > newest:
-        raise StartError(
-            f"{path} has schema version {current}, but this program knows versions up to {newest}: "
-            "run a newer Wattwise, or name another file with --database"
-        )
-    ours = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    current, ours = _identity(connection, path, max(steps))
     if not ours and (current or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]):
-        raise StartError(f"{path} is a database of another program: name another file with --database")
+        raise _foreign(path)
     todo = "" if ours else f"PRAGMA application_id = {APPLICATION_ID};\n"
     todo += "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
     if not todo:
@@ -50,3 +44,28 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def check(connection: sqlite3.Connection, path: str) -> None:
+    """Makes sure that a file is a database of this program, and one that it knows how to read.
+
+    Raises:
+        StartError: when it is not.
+    """
+    if not _identity(connection, path, max(migrations()))[1]:
+        raise _foreign(path)
+
+
+def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[int, bool]:
+    """A file's schema version, and whether it is this program's."""
+    current = connection.execute("PRAGMA user_version").fetchone()[0]
+    if current > newest:
+        raise StartError(
+            f"{path} has schema version {current}, but this program knows versions up to {newest}: "
+            "run a newer Wattwise, or name another file with --database"
+        )
+    return current, connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+
+
+def _foreign(path: str) -> StartError:
+    return StartError(f"{path} is a database of another program: name another file with --database")

@@ -18,6 +18,7 @@ from wattwise_server.store.group import Group, recorder
 from wattwise_server.store.migrate import migrate
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
+from wattwise_server.store.trouble import trouble
 from wattwise_server.store.writer import Writer
 
 _SCHEME = "sqlite:///"
@@ -46,7 +47,7 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
         StartError: when the file is another server's, is no database of this program, or cannot be opened.
     """
     path = database_path(url)
-    with _owned(path):
+    with owned(path):
         _prepare(path)
         factory, made = recorder()
         async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
@@ -64,7 +65,12 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
 
 
 @contextmanager
-def _owned(path: Path) -> Iterator[None]:
+def owned(path: Path) -> Iterator[None]:
+    """Keeps every other server off a database for as long as the block lasts.
+
+    Raises:
+        StartError: when another has it, or its folder is missing or cannot be written.
+    """
     if not path.parent.is_dir():
         raise StartError(f"there is no folder {path.parent}: make it, or name another file with --database")
     lock = FileLock(f"{path}.lock")
@@ -82,6 +88,13 @@ def _owned(path: Path) -> Iterator[None]:
         lock.release()
 
 
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """A connection that sees one moment after another and disturbs nobody."""
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    connection.execute("PRAGMA busy_timeout = 10000")
+    return connection
+
+
 def _prepare(path: Path) -> None:
     """Creates or migrates the file. WAL lets readers go on while the writer commits; it stays with the file."""
     try:
@@ -89,16 +102,25 @@ def _prepare(path: Path) -> None:
             connection.execute("PRAGMA busy_timeout = 10000")
             migrate(connection, str(path))
             connection.execute("PRAGMA journal_mode = WAL")
-            # A file that cannot be written shows it now, not at the first report.
-            connection.executescript("BEGIN IMMEDIATE; ROLLBACK;")
+            # A file that cannot be written shows it now, not at the first report. BEGIN alone would only read it.
+            connection.executescript("BEGIN IMMEDIATE; DELETE FROM jobs WHERE FALSE; ROLLBACK;")
     except sqlite3.Error as error:
-        raise StartError(f"cannot use {path} as a database: {error}; name another file with --database") from error
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> StartError:
+    return StartError(f"cannot use {path} as a database: {trouble(error)}; or name another file with --database")
 
 
 @asynccontextmanager
 async def _connection(path: Path, mode: str, **options: Any) -> AsyncIterator[aiosqlite.Connection]:
     uri = f"file:{quote(str(path))}?mode={mode}"
     async with aiosqlite.connect(uri, uri=True, isolation_level=None, **options) as connection:
-        for pragma in _PRAGMAS:
-            await connection.execute_fetchall(f"PRAGMA {pragma}")
+        try:
+            for pragma in _PRAGMAS:
+                await connection.execute_fetchall(f"PRAGMA {pragma}")
+            # Reads the file: what keeps it from being read shows here.
+            await connection.execute_fetchall("SELECT max(job_key) FROM jobs")
+        except sqlite3.Error as error:
+            raise _unusable(path, error) from error
         yield connection

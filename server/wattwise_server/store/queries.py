@@ -9,9 +9,11 @@ from itertools import groupby
 
 import aiosqlite
 
+from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
+from wattwise_server.store.trouble import trouble
 
 # The newest measurement of a running trial stands in `measurements` alone.
 _TRIALS = """
@@ -34,6 +36,29 @@ _JOBS = """
 _OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL"
 _HELD = f"SELECT cost {_OBSERVATIONS} AND NOT converged AND cost < coalesce(?, 9e999) ORDER BY observation"
 _WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
+
+# Hops from trial to trial over the primary key, without a look at the rows in between.
+_MEASURED_TRIALS = """
+    WITH RECURSIVE found (job_key, trial_number, hops) AS (
+        SELECT * FROM (SELECT job_key, trial_number, 1 FROM measurements
+                       WHERE (job_key, trial_number) > (?, ?) ORDER BY job_key, trial_number LIMIT 1)
+        UNION ALL
+        SELECT (SELECT job_key FROM measurements m WHERE (m.job_key, m.trial_number) > (f.job_key, f.trial_number)
+                ORDER BY m.job_key, m.trial_number LIMIT 1),
+               (SELECT trial_number FROM measurements m WHERE (m.job_key, m.trial_number) > (f.job_key, f.trial_number)
+                ORDER BY m.job_key, m.trial_number LIMIT 1),
+               hops + 1
+        FROM found f WHERE f.job_key IS NOT NULL AND hops < ?
+    )
+    SELECT f.job_key, f.trial_number,
+           t.end_time < ? AND t.status != 'DISPATCHED' AS over,
+           t.end_reason IS 'LOST' AS lost,
+           (SELECT min(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
+               AS oldest,
+           (SELECT max(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
+               AS newest
+    FROM found f JOIN trials t USING (job_key, trial_number) ORDER BY f.job_key, f.trial_number
+"""
 
 
 class Queries:
@@ -94,16 +119,34 @@ class Queries:
         sql = f"{_TRIALS} WHERE {' AND '.join(conditions)} ORDER BY t.trial_number LIMIT ?"
         return [read_trial(row, job_id) for row in await self._all(sql, *parameters, limit)]
 
-    async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
-        """A trial's measurements by epoch."""
-        sql = """SELECT m.* FROM measurements m JOIN jobs USING (job_key)
-                 WHERE job_id = ? AND trial_number = ? ORDER BY epoch"""
-        return [read_measurement(row) for row in await self._all(sql, job_id, trial_number)]
+    async def measurements(self, key: int, trial_number: int) -> Sequence[Measurement]:
+        """A trial's newest measurements, as many as one answer holds, by epoch."""
+        sql = "SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? ORDER BY epoch DESC LIMIT ?"
+        newest = await self._all(sql, key, trial_number, LARGEST_EPOCHS_KEPT)
+        return [read_measurement(row) for row in reversed(newest)]
+
+    async def count_jobs(self, prefix: str, limit: int) -> int:
+        """How many jobs have this prefix; counting ends at the limit."""
+        sql = "SELECT count(*) AS found FROM (SELECT 1 FROM jobs WHERE job_id_prefix = ? LIMIT ?)"
+        return int((await self._all(sql, prefix, limit))[0]["found"])
 
     async def was_running_when_deleted(self, key: TrialKey) -> bool:
         """Whether this trial was running when its job was deleted."""
         sql = "SELECT 1 FROM deleted_trials WHERE job_id = ? AND trial_number = ? AND ? IN (0, batch_size)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
+
+    async def measured_trials(self, after: tuple[int, int], limit: int, ended_before: int) -> Sequence[Row]:
+        """The next trials that have measurements.
+
+        Args:
+            after: Key of a job and number of a trial; those beyond it are meant.
+            limit: How many at most.
+            ended_before: Microseconds since 1970 by which a trial must have ended to be `over`.
+
+        Returns:
+            Rows of job_key, trial_number, over, lost, and the oldest and newest epoch.
+        """
+        return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 
     async def _with_history(self, job: Row, arm: ArmState) -> ArmState:
         """The arm with what is not in its row because it stands in the trials."""
@@ -123,4 +166,4 @@ class Queries:
             return list(await self._connection.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
         except (sqlite3.Error, ValueError) as error:
             # ValueError is aiosqlite's word for a connection that is gone.
-            raise StorageUnavailableError(f"the database could not be read ({error}); retry") from error
+            raise StorageUnavailableError(f"the database could not be read ({trouble(error)}); retry") from error

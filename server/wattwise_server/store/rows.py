@@ -123,6 +123,8 @@ _SAVE_TRIAL = _upsert("trials", ("job_key", "trial_number"), _TRIAL)
 _MEASUREMENT_ROW = f"({', '.join('?' * len(_MEASUREMENT))})"
 _ADD_MEASUREMENT = f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES {_MEASUREMENT_ROW}"  # noqa: S608
 
+_FORGET_MEASUREMENTS = "DELETE FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch <= ?"
+
 
 def insert_job(key: int, job: Job) -> list[Statement]:
     """Creates a job with its arms."""
@@ -192,6 +194,11 @@ def save_trial(key: int, trial: Trial) -> Statement:
 def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
     """Keeps one measurement."""
     return Statement(4, _ADD_MEASUREMENT, (key, trial_number, *_measurement(measured)), _MEASUREMENT_ROW)
+
+
+def forget_measurements(key: int, trial_number: int, through_epoch: int) -> Statement:
+    """Drops a trial's measurements up to an epoch."""
+    return Statement(5, _FORGET_MEASUREMENTS, (key, trial_number, through_epoch))
 
 
 def _measurement(measured: Measurement) -> tuple[object, ...]:

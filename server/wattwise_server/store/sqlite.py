@@ -25,6 +25,7 @@ from wattwise_server.store import rows
 from wattwise_server.store.group import Statement
 from wattwise_server.store.hub import Hub, Subscription, Topic
 from wattwise_server.store.queries import Queries
+from wattwise_server.store.retention import Retention
 from wattwise_server.store.writer import Submission, Writer
 
 REMEMBERED_JOBS = 4096
@@ -146,6 +147,11 @@ class SqliteTransaction:
         await self._entry.durable()
         return await self._store.queries.trial(self.job_id, self.key, number)
 
+    async def measurements(self, number: int) -> Sequence[Measurement]:
+        """The newest measurements of a trial by epoch."""
+        await self._entry.durable()
+        return await self._store.queries.measurements(self.key, number)
+
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
         if known := self._entry.requests.get(request_id):
@@ -166,6 +172,10 @@ class SqliteTransaction:
         if trial.last is not None:
             self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
         self.renew_lease(trial)
+
+    def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
+        """Drops a trial's measurements up to an epoch."""
+        self.statements.append(rows.forget_measurements(self.key, trial.number, through_epoch))
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease, in memory alone."""
@@ -191,6 +201,7 @@ class SqliteStore:
     def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int) -> None:
         self._writer = writer
         self.queries = queries
+        self._retention = Retention(queries, writer)
         self.clock = clock
         self._keys = count(next_key)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
@@ -313,6 +324,10 @@ class SqliteStore:
             async with self.transaction(job_id):
                 pass
 
+    async def prune(self, ended_before: datetime) -> None:
+        """Drops measurements of trials that ended before a time."""
+        await self._retention.prune(ended_before)
+
     async def was_running_when_deleted(self, key: TrialKey) -> bool:
         """Whether this trial was running when its job was deleted."""
         if entry := self._entries.get(key.job_id):
@@ -336,9 +351,9 @@ class SqliteStore:
     def _with_lease(trial: Trial, live: Trial | None) -> Trial:
         return replace(trial, lease_expire_time=live.lease_expire_time) if live and trial.running else trial
 
-    async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
-        """Measurements by epoch."""
-        return await self.queries.measurements(job_id, trial_number)
+    async def count_jobs(self, prefix: str, limit: int) -> int:
+        """How many jobs have this prefix."""
+        return await self.queries.count_jobs(prefix, limit)
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
         """Tells of changes."""

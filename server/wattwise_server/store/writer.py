@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.group import Group, Statement
+from wattwise_server.store.trouble import trouble
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,10 @@ class Submission:
             self._waiters.append(waiter)
             await waiter
         if self.error is not None:
-            raise StorageUnavailableError("the database could not be written; nothing was kept, retry") from self.error
+            why = trouble(self.error)
+            raise StorageUnavailableError(
+                f"the database was not written ({why}); nothing was kept, retry"
+            ) from self.error
 
     def succeed(self) -> None:
         """Tells all who wait, and before them whoever follows changes."""
@@ -128,7 +133,9 @@ class Writer:
                 for submission in sound:
                     await self._commit([submission])
             else:
-                log.exception("a commit failed; nothing of it was kept")
+                # SQLite's errors are known: on a full disk there are many of them.
+                whole = None if isinstance(error, sqlite3.Error) else error
+                log.error("a commit failed, nothing of it was kept: %s", trouble(error), exc_info=whole)  # noqa: TRY400
                 sound[0].fail(error)
         else:
             for submission in sound:

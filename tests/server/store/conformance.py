@@ -167,11 +167,35 @@ class StoreConformance:
                 trial = replace(trial, last=Measurement(epoch, epoch * 1.5, epoch * 2.5, 0.1 * epoch, NOW))
                 async with store.transaction("j") as tx:
                     tx.add_measurement(trial)
-        async with opener() as store:
-            kept = await store.measurements("j", 1)
+        async with opener() as store, store.transaction("j") as tx:
+            kept = await tx.measurements(1)
             assert [m.epoch for m in kept] == [1, 2, 5]
+            assert [t.last for t in tx.running()] == [kept[-1]] == [trial.last]
+
+    async def test_forgotten_measurements_are_gone(self, opener: Opener) -> None:
+        """What is dropped up to an epoch is gone, with the measurement that is saved in the same block kept."""
+        async with opener() as store:
             async with store.transaction("j") as tx:
-                assert [t.last for t in tx.running()] == [kept[-1]] == [trial.last]
+                tx.save_job(replace(a_job(), num_trials=1))
+                tx.save_trial(a_trial(1))
+            for epoch in (1, 2, 5, 6):
+                async with store.transaction("j") as tx:
+                    trial = a_trial(1, last=Measurement(epoch, 1, 1, 1, NOW))
+                    tx.add_measurement(trial)
+                    tx.forget_measurements(trial, epoch - 2)
+                    if epoch == 6:
+                        assert [m.epoch for m in await tx.measurements(1)] == [5]
+            async with store.transaction("j") as tx:
+                assert [m.epoch for m in await tx.measurements(1)] == [5, 6]
+
+    async def test_jobs_are_counted_by_prefix(self, opener: Opener) -> None:
+        """The jobs of one very prefix are counted, up to a limit."""
+        async with opener() as store:
+            for job_id, prefix in (("a-1", "a"), ("a-2", "a"), ("a-b-1", "a-b")):
+                async with store.transaction(job_id) as tx:
+                    tx.save_job(a_job(job_id, job_id_prefix=prefix))
+            for prefix, limit, found in (("a", 9, 2), ("a", 1, 1), ("a-b", 9, 1), ("x", 9, 0)):
+                assert await store.count_jobs(prefix, limit) == found
 
     async def test_history_of_an_arm_comes_back(self, opener: Opener) -> None:
         """A window holds the newest observations in order, held costs are those below the floor, also by order."""
@@ -233,7 +257,7 @@ class StoreConformance:
         async with opener() as store:
             async with store.transaction("j") as tx:
                 assert tx.job is None
-            assert await store.measurements("j", 2) == []
+                assert await tx.measurements(2) == []
             assert await store.was_running_when_deleted(TrialKey("j", 8, 2))
             assert not await store.was_running_when_deleted(TrialKey("j", 16, 2))
             assert not await store.was_running_when_deleted(TrialKey("j", 8, 1))

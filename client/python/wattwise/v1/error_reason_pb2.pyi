@@ -79,6 +79,17 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
 
         {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
     """
+    ERROR_REASON_TOO_MANY_JOBS: _ErrorReason.ValueType  # 13
+    """RESOURCE_EXHAUSTED: there are as many jobs with this job_id_prefix as the server takes. Keep a job's id from launch
+    to launch, or delete jobs.
+
+        {"job_id_prefix": "mnist", "limit": "100000"}
+    """
+    ERROR_REASON_TOO_MANY_STREAMS: _ErrorReason.ValueType  # 14
+    """RESOURCE_EXHAUSTED: as many streams are open as the server takes. Go on by single calls; retry later.
+
+        {"limit": "10000"}
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
@@ -141,5 +152,16 @@ ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 12
 metadata tells what the token may do.
 
     {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
+"""
+ERROR_REASON_TOO_MANY_JOBS: ErrorReason.ValueType  # 13
+"""RESOURCE_EXHAUSTED: there are as many jobs with this job_id_prefix as the server takes. Keep a job's id from launch
+to launch, or delete jobs.
+
+    {"job_id_prefix": "mnist", "limit": "100000"}
+"""
+ERROR_REASON_TOO_MANY_STREAMS: ErrorReason.ValueType  # 14
+"""RESOURCE_EXHAUSTED: as many streams are open as the server takes. Go on by single calls; retry later.
+
+    {"limit": "10000"}
 """
 Global___ErrorReason: typing_extensions.TypeAlias = ErrorReason

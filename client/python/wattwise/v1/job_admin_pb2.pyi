@@ -69,7 +69,7 @@ class ListJobsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     JOB_ID_PREFIX_FIELD_NUMBER: builtins.int
     page_size: builtins.int
-    """How many at most; above 1000 means 1000. 0: 50."""
+    """How many at most; above 1000 means 1000. 0: 50. A page of jobs with many batch sizes may be shorter."""
     page_token: builtins.str
     """next_page_token of the page before. Empty: the first page."""
     job_id_prefix: builtins.str
@@ -202,7 +202,9 @@ class GetTrialResponse(google.protobuf.message.Message):
 
     @property
     def measurements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Measurement]:
-        """Its measurements by ascending epoch."""
+        """Its measurements by ascending epoch: the newest 50000, fewer if the server is set to keep fewer, and after a while
+        none if it is set to keep them for a time only.
+        """
 
     def __init__(
         self,
@@ -247,7 +249,7 @@ class DeleteJobResponse(google.protobuf.message.Message):
 
     @property
     def stopped_trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Trial]:
-        """The trials that were running and have been told to stop."""
+        """The trials that were running and have been told to stop; of more than 1000, the newest 1000."""
 
     def __init__(
         self,

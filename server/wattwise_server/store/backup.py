@@ -1,0 +1,138 @@
+"""A copy of a database that is in use, and the way back; each is there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from wattwise_server.errors import StartError
+from wattwise_server.store.migrate import check
+from wattwise_server.store.open import connect_read_only, owned
+from wattwise_server.store.trouble import trouble
+
+_SIDE_FILES = ("-wal", "-shm")
+
+
+def backup(database: Path, target: Path, *, overwrite: bool) -> None:
+    """Copies a database as of one moment, while a server may be writing to it, and proves the copy sound.
+
+    Args:
+        database: The database.
+        target: The file to make.
+        overwrite: Whether the file may exist; it is replaced only by a sound copy.
+
+    Raises:
+        StartError: when there is no such database, it is damaged, or the copy cannot be made; the target is as it was.
+    """
+    _must_be_free(target, overwrite=overwrite)
+    _must_exist(database)
+    if target.exists() and target.samefile(database):
+        raise StartError(f"{target} is the database itself: name another file")
+    with _new_file(target) as fresh:
+        try:
+            with closing(connect_read_only(database)) as source, closing(sqlite3.connect(fresh)) as copy:
+                # All pages in one step: that is one moment, and no write of the server's starts it over.
+                source.backup(copy)
+                # So that it is one file, whole by itself.
+                copy.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            raise StartError(f"cannot copy {database} to {target}: {trouble(error)}") from error
+        _must_be_sound(fresh, f"{database} is damaged, its copy was not kept")
+
+
+def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
+    """Puts a backup in a database's place; no server may use it meanwhile.
+
+    Args:
+        source: The backup; it stays as it is.
+        database: The database.
+        overwrite: Whether there may be one already; it is kept beside the new one.
+
+    Returns:
+        Where the former database is, if there was one.
+
+    Raises:
+        StartError: when the backup is none, is damaged or newer than the program, a server uses the database, or it
+            cannot be written; the database is as it was.
+    """
+    _must_exist(source)
+    with owned(database):
+        _must_be_free(database, overwrite=overwrite)
+        if database.exists() and source.samefile(database):
+            raise StartError(f"{source} is the database itself: name a backup")
+        with _new_file(database) as fresh:
+            try:
+                shutil.copyfile(source, fresh)
+            except OSError as error:
+                raise StartError(f"cannot copy {source} to {database}: {error.strerror}") from error
+            _must_be_sound(fresh, f"{source} is damaged and was not restored; use another backup")
+            return _set_aside(database)
+
+
+def _must_exist(path: Path) -> None:
+    if not path.is_file():
+        raise StartError(f"there is no file {path}: name the one that is meant")
+
+
+def _must_be_free(path: Path, *, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise StartError(f"{path} exists: name another file, or replace it with --force")
+
+
+def _must_be_sound(path: Path, otherwise: str) -> None:
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            check(connection, str(path))
+            faults = [row[0] for row in connection.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
+            faults = faults or ["rows are missing" for _ in connection.execute("PRAGMA foreign_key_check")]
+    except sqlite3.Error as error:
+        raise StartError(f"{otherwise} ({error})") from error
+    if faults:
+        raise StartError(f"{otherwise} ({faults[0]})")
+
+
+@contextmanager
+def _new_file(target: Path) -> Iterator[Path]:
+    """A file to fill, beside the target; it becomes the target, durably, unless the block raises."""
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        # It holds the state of many teams: nobody but its owner reads it unless they say so.
+        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError as error:
+        raise StartError(f"cannot write beside {target}: {error.strerror}") from error
+    try:
+        yield fresh
+        _sync(fresh)
+        fresh.replace(target)
+        _sync(target.parent)
+    finally:
+        for path in (fresh, *(fresh.with_name(fresh.name + side) for side in (*_SIDE_FILES, "-journal"))):
+            path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(database: Path) -> Path | None:
+    """Renames a database with what belongs to it; a leftover -wal would be taken for a part of the next one."""
+    if not database.exists():
+        for side in _SIDE_FILES:
+            database.with_name(database.name + side).unlink(missing_ok=True)
+        return None
+    number = 1
+    while (aside := database.with_name(f"{database.name}.replaced-{number}")).exists():
+        number += 1
+    for side in (*_SIDE_FILES, ""):
+        part = database.with_name(database.name + side)
+        if part.exists():
+            part.replace(aside.with_name(aside.name + side))
+    return aside

@@ -1,0 +1,81 @@
+"""Measurements of trials that ended long ago go, a few at a time, so that nobody waits behind them.
+
+What the policy needs is not in them: costs and outcomes stand in the rows of the trials and the arms. A running trial
+keeps all of its measurements, and a lost one its newest, with which it goes on if it is heard of again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import NamedTuple
+
+from wattwise_server.store.group import Statement
+from wattwise_server.store.queries import Queries
+from wattwise_server.store.rows import to_micros
+from wattwise_server.store.writer import Writer
+
+_ROWS = 500
+_TRIALS = 200
+_PAUSE_SECONDS = 0.05
+
+_FORGET = """
+    DELETE FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch IN (
+        SELECT epoch FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch <= ?3 ORDER BY epoch LIMIT ?4)
+"""
+
+
+class _Owner:
+    """Nobody's memory rests on what is dropped here."""
+
+    lost = False
+
+
+class _Place(NamedTuple):
+    """The trial that was looked at last."""
+
+    job_key: int = -1
+    trial_number: int = -1
+
+
+class Retention:
+    """Drops old measurements of one store."""
+
+    def __init__(self, queries: Queries, writer: Writer) -> None:
+        self._queries = queries
+        self._writer = writer
+
+    async def prune(self, ended_before: datetime) -> None:
+        """Goes through the whole file once.
+
+        Args:
+            ended_before: Measurements of trials that ended before this time go.
+
+        Raises:
+            StorageUnavailableError: when the file cannot be read or written; what is left goes another time.
+        """
+        place: _Place | None = _Place()
+        while place is not None:
+            place = await self._step(place, to_micros(ended_before))
+            # The last step needs no pause.
+            await asyncio.sleep(_PAUSE_SECONDS if place else 0)
+
+    async def _step(self, place: _Place, ended_before: int) -> _Place | None:
+        """Drops some rows, in one commit; returns where to go on, None at the end."""
+        found = await self._queries.measured_trials(place, _TRIALS, ended_before)
+        statements: list[Statement] = []
+        room, more = _ROWS, len(found) == _TRIALS
+        for row in found:
+            trial = _Place(row["job_key"], row["trial_number"])
+            through = row["newest"] - 1 if row["lost"] else row["newest"]
+            if row["over"] and row["oldest"] <= through:
+                statements.append(Statement(5, _FORGET, (*trial, through, room)))
+                room -= through - row["oldest"] + 1
+            if room <= 0:
+                # This trial may have rows left: it comes first next time.
+                more = True
+                break
+            place = trial
+        if statements:
+            await self._writer.submit(_Owner(), statements, lambda: None).durable()
+        return place if more else None

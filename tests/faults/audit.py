@@ -1,0 +1,196 @@
+"""Holds a server's file against the books: nothing acknowledged is missing, nothing is there that nobody asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from wattwise import v1
+from wattwise_server import convert
+from wattwise_server.domain import SAID_BY_TRAINER, Job, Measurement, Trial, TrialKey
+from wattwise_server.optimizer import Optimizer
+from wattwise_server.report import Report
+from wattwise_server.store.open import open_store
+from wattwise_server.store.rows import read_measurement, read_trial
+
+from tests.faults.ledger import JobBook, Ledger, TrialBook
+
+Kept = tuple[dict[int, Trial], dict[int, dict[int, Measurement]]]
+"""A job's trials, and their measurements by epoch."""
+
+
+def check_file(database: Path, ledger: Ledger) -> None:
+    """Every acknowledgement, the numbering, and that whatever was not acknowledged is whole or absent."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+        assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        found = {row["job_id"]: row for row in connection.execute("SELECT * FROM jobs")}
+        for job_id, book in ledger.jobs.items():
+            if book.deleted:
+                assert job_id not in found, f"{job_id} was deleted, and is back"
+            elif job_id in found:
+                _check_job(book, found[job_id]["num_trials"], read_job(connection, job_id))
+            else:
+                assert book.delete_asked or not book.registered, f"{job_id} was registered, and is gone"
+        assert set(found) <= set(ledger.jobs)
+
+
+def read_job(connection: sqlite3.Connection, job_id: str) -> Kept:
+    """What the file has of a job."""
+    (key,) = connection.execute("SELECT job_key FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+    trials = connection.execute("SELECT * FROM trials WHERE job_key = ? ORDER BY trial_number", (key,))
+    kept = {row["trial_number"]: read_trial(row, job_id) for row in trials}
+    measured: dict[int, dict[int, Measurement]] = {number: {} for number in kept}
+    for row in connection.execute("SELECT * FROM measurements WHERE job_key = ? ORDER BY epoch", (key,)):
+        measured[row["trial_number"]][row["epoch"]] = read_measurement(row)
+    return kept, measured
+
+
+def _check_job(book: JobBook, num_trials: int, kept: Kept) -> None:
+    trials, measured = kept
+    assert list(trials) == list(range(1, num_trials + 1)), "trial numbers have gaps"
+    by_request = {trial.request_id: trial for trial in trials.values()}
+    assert len(by_request) == len(trials), "two trials of one request"
+    assert set(by_request) <= set(book.requests), "a trial that nobody asked for"
+    for request_id, trial_book in book.requests.items():
+        if trial_book is not None:
+            assert request_id in by_request, f"trial {trial_book.trial.id} was acknowledged, and is gone"
+            trial = by_request[request_id]
+            assert (trial.number, trial.batch_size) == _name(trial_book)
+            _check_trial(trial_book, trial, measured[trial.number])
+        elif request_id in by_request:
+            assert measured[by_request[request_id].number] == {}
+
+
+def _name(book: TrialBook) -> tuple[int, int]:
+    return book.trial.id.trial_number, book.trial.id.batch_size
+
+
+def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measurement]) -> None:
+    for epoch, report in book.reports.items():
+        if report.decision is not None and not report.decision.stop_train:
+            assert epoch in measured, f"epoch {epoch} of {book.trial.id} was acknowledged, and is gone"
+    for epoch, kept in measured.items():
+        assert epoch in book.reports, "a measurement that nobody sent"
+        sent = book.reports[epoch]
+        assert (kept.time_seconds, kept.energy_joules) == (sent.time, sent.energy)
+        assert kept.metric == sent.metric or (math.isnan(kept.metric) and math.isnan(sent.metric))
+    if book.stopped:
+        assert not trial.running, f"{book.trial.id} was told to stop, and runs again"
+    if book.ended is not None:
+        shown = convert.trial(trial)
+        assert (shown.status, shown.end_reason) == (book.ended.status, book.ended.end_reason)
+    elif trial.end_reason in SAID_BY_TRAINER:
+        assert book.ending is not None, "it was ended, and nobody asked for it"
+
+
+def check_replay(database: Path, ledger: Ledger) -> int:
+    """Plays every job that is left again, in process and in the order of its commits, and compares all of its state.
+
+    Returns:
+        How many calls were played.
+    """
+    return asyncio.run(_replay(database, ledger))
+
+
+class _Replay:
+    """An optimizer whose clock stands at the call that is played."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def clock(self) -> datetime:
+        """The time of the call."""
+        return self.now
+
+
+async def _replay(database: Path, ledger: Ledger) -> int:
+    played, replay = 0, _Replay()
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        connection.row_factory = sqlite3.Row
+        job_ids = [row["job_id"] for row in connection.execute("SELECT job_id FROM jobs")]
+        kept = {job_id: read_job(connection, job_id) for job_id in job_ids}
+    with tempfile.TemporaryDirectory() as folder:
+        original = await _jobs(f"sqlite:///{_copy(database, Path(folder))}", replay, job_ids)
+        async with open_store(f"sqlite:///{folder}/replay.db", replay.clock) as store:
+            optimizer = Optimizer(store, replay.clock)
+            for job_id in job_ids:
+                book = ledger.jobs[job_id]
+                await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=book.spec)))
+                played += await _play(optimizer, replay, book, kept[job_id])
+                job = await optimizer.job(job_id)
+                assert replace(job, create_time=replay.now) == replace(original[job_id], create_time=replay.now)
+        with closing(sqlite3.connect(f"{folder}/replay.db")) as connection:
+            connection.row_factory = sqlite3.Row
+            for job_id in job_ids:
+                trials, measured = read_job(connection, job_id)
+                for trial in trials.values():
+                    assert _timeless(trial) == _timeless(kept[job_id][0][trial.number])
+                assert str(measured) == str(kept[job_id][1])
+    return played
+
+
+def _copy(database: Path, folder: Path) -> Path:
+    """A copy that can be opened beside the server."""
+    path = folder / "original.db"
+    with (
+        closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(path)) as copy,
+    ):
+        source.backup(copy)
+    return path
+
+
+async def _jobs(url: str, replay: _Replay, job_ids: list[str]) -> dict[str, Job]:
+    """The jobs as a server reads them from the file."""
+    async with open_store(url, replay.clock) as store:
+        optimizer = Optimizer(store, replay.clock)
+        return {job_id: await optimizer.job(job_id) for job_id in job_ids}
+
+
+def _timeless(trial: Trial) -> str:
+    """The trial without when it ended; NaN equals NaN here."""
+    return str(replace(trial, end_time=None))
+
+
+async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept) -> int:
+    """All that changed the job, by the time that its commit carries: the calls of a job come one after the other."""
+    trials, measured = kept
+    calls: list[tuple[datetime, Any, TrialKey]] = []
+    for trial in trials.values():
+        calls.append((trial.start_time, trial, trial.key))
+        calls += [(m.report_time, m, trial.key) for m in measured[trial.number].values()]
+        if trial.last and trial.last != measured[trial.number][trial.last.epoch]:
+            # It was reported again, by a trainer who had not heard the answer.
+            calls.append((trial.last.report_time, trial.last, trial.key))
+        if trial.end_reason in SAID_BY_TRAINER and trial.end_time:
+            calls.append((trial.end_time, trial.end_reason, trial.key))
+    for replay.now, call, key in sorted(calls, key=lambda item: item[0]):
+        if isinstance(call, Trial):
+            given, _ = await optimizer.next_trial(call.job_id, call.request_id or "")
+            assert (given.number, given.batch_size, given.type) == (call.number, call.batch_size, call.type)
+        elif isinstance(call, Measurement):
+            sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)
+            decision = convert.decision(await optimizer.report(Report(key, *sums)))
+            _check_decision(book, key, call.epoch, decision)
+        else:
+            await optimizer.end_trial(key, call)
+    return len(calls)
+
+
+def _check_decision(book: JobBook, key: TrialKey, epoch: int, decision: v1.Decision) -> None:
+    """The trainer was told the same, unless it asked again later, or was stopped by what another trial did."""
+    for trial in book.trials:
+        if trial.trial.id.trial_number == key.trial_number:
+            report = trial.reports[epoch]
+            if report.decision and report.tries == 1 and not report.decision.stop_train:
+                assert decision == report.decision

@@ -1,0 +1,77 @@
+"""What trainers asked for and what they were told: the books against which a server's file is checked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from wattwise import v1
+
+
+@dataclass
+class Report:
+    """An epoch as it was sent, and the first answer to it."""
+
+    time: float
+    energy: float
+    metric: float
+    tries: int = 0
+    decision: v1.Decision | None = None
+
+
+@dataclass
+class TrialBook:
+    """One trial, kept by the one worker that runs it."""
+
+    trial: v1.Trial
+    reports: dict[int, Report] = field(default_factory=dict)
+    ending: v1.EndReason.ValueType | None = None
+    ended: v1.Trial | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its trainer was told to stop."""
+        return any(report.decision and report.decision.stop_train for report in self.reports.values())
+
+
+@dataclass
+class JobBook:
+    """One job; any worker may write here."""
+
+    spec: v1.JobSpec
+    requests: dict[str, TrialBook | None] = field(default_factory=dict)
+    registered: bool = False
+    delete_asked: bool = False
+    deleted: bool = False
+
+    @property
+    def trials(self) -> Iterator[TrialBook]:
+        """The acknowledged trials."""
+        return (book for book in list(self.requests.values()) if book is not None)
+
+
+class Ledger:
+    """All jobs of one run, and a count of acknowledgements."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobBook] = {}
+        self._acknowledged = 0
+        self._more = threading.Condition()
+
+    def acknowledge(self) -> None:
+        """Counts one answer."""
+        with self._more:
+            self._acknowledged += 1
+            self._more.notify_all()
+
+    @property
+    def acknowledged(self) -> int:
+        """Answers so far."""
+        return self._acknowledged
+
+    def wait_for(self, further: int, seconds: float = 60.0) -> None:
+        """Returns once there were so many answers more."""
+        wanted = self._acknowledged + further
+        with self._more:
+            assert self._more.wait_for(lambda: self._acknowledged >= wanted, seconds), "the trainers make no headway"

@@ -1,0 +1,267 @@
+"""Many trainers at once: over single calls and streams, some ending their trials, some giving up, jobs deleted."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import TypeVar
+
+import grpc
+from wattwise import v1
+
+from tests.faults.ledger import JobBook, Ledger, Report, TrialBook
+from tests.jobs import job_spec
+from tests.live_server import LiveServer
+
+T = TypeVar("T")
+
+REASONS = (v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_PREEMPTED)
+_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+
+class GaveUpError(Exception):
+    """A trainer that was not answered, and does not ask again."""
+
+
+class GoneError(Exception):
+    """The job was deleted, or has no batch size left."""
+
+
+class Gate:
+    """Holds all trainers between two calls, so that the file can be looked at while nobody writes."""
+
+    def __init__(self) -> None:
+        self._state = threading.Condition()
+        self._open = True
+        self._inside = 0
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """One call."""
+        with self._state:
+            self._state.wait_for(lambda: self._open)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._state:
+                self._inside -= 1
+                self._state.notify_all()
+
+    def shut(self) -> None:
+        """No call begins from here on."""
+        with self._state:
+            self._open = False
+
+    def wait_empty(self) -> None:
+        """Returns once no call is under way."""
+        with self._state:
+            assert self._state.wait_for(lambda: self._inside == 0, 60), "a call never ended"
+
+    def open(self) -> None:
+        """Calls go on."""
+        with self._state:
+            self._open = True
+            self._state.notify_all()
+
+
+class Worker:
+    """Runs trial after trial of whatever job comes."""
+
+    def __init__(self, load: Load, number: int) -> None:
+        self._load = load
+        self._random = random.Random(f"{load.seed} worker {number}")
+
+    def run(self) -> None:
+        """Until the load is to end."""
+        while not self._load.stopping:
+            try:
+                self._trial()
+            except (GaveUpError, GoneError):  # noqa: PERF203 - one trainer after another
+                continue
+
+    def _trial(self) -> None:
+        rng, load = self._random, self._load
+        job = load.some_job(rng)
+        if len(job.requests) > 30 and rng.random() < 0.05:
+            self._delete(job)
+            return
+        request_id = str(uuid.UUID(int=rng.getrandbits(128)))
+        job.requests[request_id] = None
+        request = v1.GetNextBatchSizeRequest(job_id=job.spec.job_id, request_id=request_id)
+        answer = self._call(job, lambda: load.server.trainer.GetNextBatchSize(request, timeout=60))
+        book = job.requests[request_id] = TrialBook(answer.trial)
+        load.ledger.acknowledge()
+        report = self._stream if rng.random() < 0.4 else self._report_each
+        report(job, book, rng.randint(1, 5))
+        if not book.stopped and rng.random() < 0.9:
+            self._end(job, book)
+
+    def _epochs(self, book: TrialBook, number: int) -> Iterator[tuple[int, Report]]:
+        rng, size = self._random, book.trial.id.batch_size
+        epoch, energy = 0, 0.0
+        for step in range(number):
+            epoch += rng.choice((1, 1, 1, 2))
+            energy += abs(size - 20) + rng.random() * 20
+            metric = 0.95 if step == number - 1 and rng.random() < 0.9 else rng.choice((0.1, float("nan")))
+            book.reports[epoch] = Report(float(epoch), energy, metric)
+            yield epoch, book.reports[epoch]
+
+    def _report_each(self, job: JobBook, book: TrialBook, number: int) -> None:
+        for epoch, report in self._epochs(book, number):
+            self._report(job, book, epoch, report)
+            if book.stopped:
+                return
+
+    def _report(self, job: JobBook, book: TrialBook, epoch: int, report: Report) -> None:
+        request = v1.ReportResultRequest(result=_result(book, epoch, report))
+
+        def attempt() -> v1.ReportResultResponse:
+            report.tries += 1
+            return self._load.server.trainer.ReportResult(request, timeout=60)
+
+        report.decision = self._call(job, attempt).decision
+        self._load.ledger.acknowledge()
+
+    def _stream(self, job: JobBook, book: TrialBook, number: int) -> None:
+        outbox: SimpleQueue[v1.StreamResultsRequest | None] = SimpleQueue()
+        answers = self._load.server.trainer.StreamResults(iter(outbox.get, None))
+        try:
+            for epoch, report in self._epochs(book, number):
+                try:
+                    with self._load.gate.call():
+                        report.tries += 1
+                        outbox.put(v1.StreamResultsRequest(result=_result(book, epoch, report)))
+                        report.decision = next(answers).decision
+                    self._load.ledger.acknowledge()
+                except (grpc.RpcError, StopIteration):
+                    # What became of the stream shows in the single call.
+                    self._report(job, book, epoch, report)
+                    return
+                if book.stopped:
+                    return
+        finally:
+            outbox.put(None)
+            answers.cancel()
+
+    def _end(self, job: JobBook, book: TrialBook) -> None:
+        book.ending = self._random.choice(REASONS)
+        request = v1.EndTrialRequest(trial=book.trial.id, reason=book.ending)
+        book.ended = self._call(job, lambda: self._load.server.trainer.EndTrial(request, timeout=60)).trial
+        self._load.ledger.acknowledge()
+
+    def _delete(self, job: JobBook) -> None:
+        self._load.retire(job)
+        job.delete_asked = True
+        request = v1.DeleteJobRequest(job_id=job.spec.job_id)
+        self._call(job, lambda: self._load.server.admin.DeleteJob(request, timeout=60))
+        job.deleted = True
+        self._load.ledger.acknowledge()
+
+    def _call(self, job: JobBook, attempt: Callable[[], T]) -> T:
+        """The answer, asked for again if there is none, or most of the times.
+
+        Raises:
+            GaveUpError: there was none.
+            GoneError: the job has no further use.
+        """
+        while True:
+            try:
+                with self._load.gate.call():
+                    return attempt()
+            except grpc.RpcError as error:  # noqa: PERF203 - it asks again
+                if error.code() in _AWAY:
+                    if self._random.random() < 0.2:
+                        raise GaveUpError from None
+                elif error.code() is grpc.StatusCode.NOT_FOUND and job.delete_asked:
+                    # An answer too: whoever hears it may register the job anew.
+                    job.deleted = True
+                    raise GoneError from None
+                elif error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    self._load.retire(job)
+                    raise GoneError from None
+                else:
+                    raise
+
+
+class Load:
+    """Trainers in threads, on a few jobs at a time."""
+
+    def __init__(self, server: LiveServer, seed: int, workers: int, jobs: int) -> None:
+        self.server = server
+        self.seed = seed
+        self.ledger = Ledger()
+        self.gate = Gate()
+        self.stopping = False
+        self._workers = workers
+        self._numbers = iter(range(10**6))
+        self._lock = threading.Lock()
+        self._living = [self._register() for _ in range(jobs)]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The trainers work for as long as the block lasts; an error of one of them is raised at its end."""
+        with ThreadPoolExecutor(self._workers) as pool:
+            done: list[Future[None]] = [pool.submit(Worker(self, n).run) for n in range(self._workers)]
+            try:
+                yield
+            finally:
+                self.stopping = True
+                self.gate.open()
+        for each in done:
+            each.result()
+
+    def some_job(self, rng: random.Random) -> JobBook:
+        """One of the living."""
+        with self._lock:
+            return rng.choice(self._living)
+
+    def retire(self, job: JobBook) -> None:
+        """Puts a new job in one's place."""
+        with self._lock:
+            if job not in self._living:
+                return
+            self._living.remove(job)
+        fresh = self._register()
+        with self._lock:
+            self._living.append(fresh)
+
+    def _register(self) -> JobBook:
+        with self._lock:
+            number = next(self._numbers)
+        window, policy = (0, 3)[number % 2], ("POLICY_PRUNING_GTS", "POLICY_GTS")[number % 3 == 2]
+        spec = job_spec(
+            job_id=f"test-{self.seed}-{number}",
+            window_size=window,
+            policy=policy,
+            mab_seed=self.seed + number,
+            max_epochs=8,
+            trial_lease_seconds=86400,
+        )
+        job = JobBook(spec)
+        # In the books before it is asked for: it may be there although nobody said so.
+        self.ledger.jobs[spec.job_id] = job
+        while not job.registered:
+            try:
+                with self.gate.call():
+                    self.server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec), timeout=60)
+                    job.registered = True
+            except grpc.RpcError as error:  # noqa: PERF203 - it asks again
+                if error.code() not in _AWAY:
+                    raise
+        return job
+
+
+def _result(book: TrialBook, epoch: int, report: Report) -> v1.TrainingResult:
+    return v1.TrainingResult(
+        trial=book.trial.id,
+        time_seconds=report.time,
+        energy_joules=report.energy,
+        metric=report.metric,
+        current_epoch=epoch,
+    )

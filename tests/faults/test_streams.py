@@ -1,0 +1,203 @@
+"""Streams without number, and clients that vanish: what they took comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.faults.memory import resident
+from tests.faults.soak import number
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+STREAMS = 40
+FLAT_MEGABYTES = 8.0
+"""Far below what a kilobyte of each stream comes to in a soak; a bare server of gRPC's keeps a little of each, too."""
+
+CLIENT = """
+import sys
+import time
+import grpc
+from wattwise import v1
+
+address, job_id, number = sys.argv[1:]
+stub = v1.BatchSizeOptimizerStub(grpc.insecure_channel(address))
+
+
+def heartbeats(trial):
+    yield v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial.id))
+    result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+    yield v1.StreamResultsRequest(result=result)
+    time.sleep(3600)
+
+
+streams = []
+for _ in range(int(number)):
+    trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id)).trial
+    streams.append(stub.StreamResults(heartbeats(trial)))
+    next(streams[-1])
+print("open", flush=True)
+time.sleep(3600)
+"""
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[LiveServer]:
+    """A server that takes no more streams than one client opens here."""
+    live = LiveServer(tmp_path)
+    try:
+        live.start("--max-streams", str(STREAMS))
+        yield live
+    finally:
+        live.close()
+
+
+def vanish(server: LiveServer, job: Trainer) -> None:
+    """A client opens all streams that there may be, and is killed."""
+    command = [sys.executable, "-c", CLIENT, server.address, job.job_id, str(STREAMS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "open\n"
+        assert not has_room(server, job), "the client has them all"
+        client.kill()
+
+
+def has_room(server: LiveServer, job: Trainer) -> bool:
+    """Whether the server takes a stream."""
+    watch = server.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id))
+    try:
+        return bool(next(watch).job.spec.job_id == job.job_id)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # noqa: PT017
+        return False
+    finally:
+        watch.cancel()
+
+
+def test_vanished_clients_leave_nothing(limited: LiveServer) -> None:
+    """Each time a client with all streams is killed all of them are free again, and memory does not grow."""
+    job = Trainer(limited.trainer, max_epochs=10**6)
+    held = []
+    for _ in range(3):
+        vanish(limited, job)
+        wait_until(lambda: has_room(limited, job))
+        held.append(resident(limited.process.pid))
+    assert held[-1] - held[0] < FLAT_MEGABYTES
+    assert "Traceback" not in limited.log.read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_frozen_clients_are_noticed(limited: LiveServer) -> None:
+    """A client that neither answers nor hangs up loses its streams to the server's keepalive."""
+    job = Trainer(limited.trainer, max_epochs=10**6)
+    command = [sys.executable, "-c", CLIENT, limited.address, job.job_id, str(STREAMS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "open\n"
+        client.send_signal(signal.SIGSTOP)
+        try:
+            assert not has_room(limited, job)
+            wait_until(lambda: has_room(limited, job), seconds=120)
+        finally:
+            client.kill()
+
+
+async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:
+    """Opens streams and cancels them, many at a time, some before and some after the server's first answer."""
+    beat = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial))
+    result = v1.TrainingResult(trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+
+    async with grpc.aio.insecure_channel(address) as channel:
+        trainer, admin = v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel)
+
+        async def watch() -> None:
+            call = admin.WatchJob(v1.WatchJobRequest(job_id=trial.job_id))
+            await call.read()
+            call.cancel()
+
+        async def talk(*messages: v1.StreamResultsRequest, answered: bool) -> None:
+            call = trainer.StreamResults()
+            for message in messages:
+                await call.write(message)
+            if answered:
+                await call.read()
+            call.cancel()
+
+        def one(kind: int) -> Coroutine[None, None, None]:
+            if kind == 0:
+                return watch()
+            return talk(*((), (beat,), (v1.StreamResultsRequest(result=result),))[kind - 1], answered=kind == 3)
+
+        for start in range(0, number, 100):
+            await asyncio.gather(*(one((start + n) % 4) for n in range(min(100, number - start))))
+
+
+async def churn(server: LiveServer, number: int) -> None:
+    """Opens and cancels streams, and holds the memory against that of the first tenth."""
+    job = Trainer(server.trainer, max_epochs=10**6)
+    trial = job.next()
+    await open_and_cancel(server.address, trial.id, number // 10)
+    before = resident(server.process.pid)
+    await open_and_cancel(server.address, trial.id, number - number // 10)
+    wait_until(lambda: has_room(server, job))
+    after = resident(server.process.pid)
+    sys.stdout.write(f"{number} streams: {before:.1f} MB after a tenth of them, {after:.1f} MB after all\n")
+    assert after - before < FLAT_MEGABYTES
+    assert not job.report(trial, 2.0, metric=0.1, epoch=2, time=2.0).stop_train
+    assert "Traceback" not in server.log.read_text()
+
+
+async def test_cancelled_streams_leave_memory_flat(server: LiveServer) -> None:
+    """Of two thousand streams that were opened and cancelled nothing is left."""
+    await churn(server, 2_000)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+async def test_many_cancelled_streams_leave_memory_flat(server: LiveServer) -> None:
+    """Nor of a hundred thousand."""
+    await churn(server, number(100_000, short=10_000))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+async def test_a_days_reports_leave_memory_flat(server: LiveServer) -> None:
+    """A day of sixty-four trainers that report twice a minute, as fast as it goes: memory and -wal stay small."""
+    reports = number(184_320, short=12_800)
+    jobs = [Trainer(server.trainer, max_epochs=10**6) for _ in range(64)]
+
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = v1.BatchSizeOptimizerStub(channel)
+
+        async def train(job: Trainer, number: int) -> None:
+            """Trials of fifty epochs, one after the other."""
+            for step in range(number):
+                epoch = step % 50 + 1
+                if epoch == 1:
+                    asked = await stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))
+                result = v1.TrainingResult(
+                    trial=asked.trial.id,
+                    time_seconds=epoch,
+                    energy_joules=epoch,
+                    metric=0.95 if epoch == 50 else 0.1,
+                    current_epoch=epoch,
+                )
+                await stub.ReportResult(v1.ReportResultRequest(result=result))
+
+        held = []
+        for share in (0.2, 0.8):
+            await asyncio.gather(*(train(job, int(reports * share / 64)) for job in jobs))
+            held.append(resident(server.process.pid))
+    sys.stdout.write(f"{reports} reports: {held[0]:.1f} MB after a fifth of them, {held[1]:.1f} MB after all\n")
+    assert held[1] - held[0] < FLAT_MEGABYTES
+    assert server.database.with_name("wattwise.db-wal").stat().st_size < 32e6

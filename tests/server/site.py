@@ -1,0 +1,65 @@
+"""An optimizer in process, on a file of its own, with a clock that is moved by hand."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import AsyncExitStack, closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from wattwise_server.config import Limits
+from wattwise_server.domain import Decision, GpuConfig, TrialKey
+from wattwise_server.job_spec import JobDraft
+from wattwise_server.optimizer import Optimizer
+from wattwise_server.report import Report
+from wattwise_server.store.open import open_store
+
+BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class Site:
+    """One optimizer on one file, with a clock that is moved by hand, closed and opened at will."""
+
+    def __init__(self, file: Path, **limits: Any) -> None:
+        self.file = file
+        self.now = BEGIN
+        self._limits = Limits(**limits)
+        self._opened = AsyncExitStack()
+        self.optimizer: Optimizer
+
+    async def open(self) -> None:
+        """Opens the file, after closing it if it is open."""
+        await self._opened.aclose()
+        self.store = await self._opened.enter_async_context(open_store(f"sqlite:///{self.file}", lambda: self.now))
+        self.optimizer = Optimizer(self.store, lambda: self.now, self._limits)
+
+    async def close(self) -> None:
+        """Closes the file."""
+        await self._opened.aclose()
+
+    def rows(self) -> dict[tuple[int, int], list[int]]:
+        """The epochs in the file, by job and trial."""
+        found: dict[tuple[int, int], list[int]] = {}
+        with closing(sqlite3.connect(self.file)) as connection:
+            for key, number, epoch in connection.execute("SELECT job_key, trial_number, epoch FROM measurements"):
+                found.setdefault((key, number), []).append(epoch)
+        return found
+
+
+def draft(job_id: str = "j", **given: Any) -> JobDraft:
+    """A job whose cost is its energy, with leases of an hour."""
+    usual: dict[str, Any] = {
+        "eta_knob": 1.0,
+        "max_epochs": 10,
+        "target_metric": 0.9,
+        "mab_seed": 1,
+        "num_pruning_rounds": 1,
+        "trial_lease_seconds": 3600.0,
+    }
+    return JobDraft(job_id, "j", (8, 16, 32), 16, GpuConfig(100.0, 1, "Test GPU"), **(usual | given))
+
+
+async def report(site: Site, key: TrialKey, epoch: int, metric: float = 0.1) -> Decision:
+    """Reports an epoch that cost 10 J."""
+    return await site.optimizer.report(Report(key, epoch, float(epoch), 10.0 * epoch, metric))

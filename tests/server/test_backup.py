@@ -1,0 +1,174 @@
+"""`wattwise backup` while the server serves, and `wattwise restore` when it does not."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+from wattwise import v1
+from wattwise_server.store.migrate import migrations
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+
+
+def wattwise(server: LiveServer, *arguments: str | Path, fails: bool = False) -> str:
+    """Runs the command on the server's database; returns what it says."""
+    environment = {**os.environ, "WATTWISE_DATABASE": f"sqlite:///{server.database}"}
+    command = [Path(sys.executable).with_name("wattwise"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == (1 if fails else 0), done
+    assert "Traceback" not in done.stderr
+    return done.stderr if fails else done.stdout
+
+
+def contents(path: Path) -> list[str]:
+    """All rows of a database file."""
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())
+
+
+def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServer, tmp_path: Path) -> None:
+    """A backup made under load is one sound file with every report acknowledged before, and serves after a restore."""
+    job = Trainer(server.trainer, max_epochs=10**9)
+    trials = [job.next() for _ in range(4)]
+    acknowledged = dict.fromkeys(range(1, 5), 0)
+    enough, stop = threading.Barrier(5), threading.Event()
+
+    def report(trial: v1.Trial) -> None:
+        while not stop.is_set():
+            number = trial.id.trial_number
+            job.report(trial, acknowledged[number] + 1, metric=0.1, epoch=acknowledged[number] + 1)
+            acknowledged[number] += 1
+            if acknowledged[number] == 50:
+                enough.wait()
+
+    copy = tmp_path / "copy.db"
+    with ThreadPoolExecutor(4) as pool:
+        done = [pool.submit(report, trial) for trial in trials]
+        enough.wait()
+        before = dict(acknowledged)
+        try:
+            assert "is a sound copy" in wattwise(server, "backup", copy)
+        finally:
+            stop.set()
+        for each in done:
+            each.result()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "server") == ["copy.db"]
+    assert any(acknowledged[number] > before[number] for number in before), "calls went on"
+    server.stop()
+    former = contents(server.database)
+    assert "what was there is now" in wattwise(server, "restore", copy, "--force")
+    assert contents(server.database.with_name("wattwise.db.replaced-1")) == former
+    server.start()
+    for trial in trials:
+        kept = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements
+        assert [m.current_epoch for m in kept] == list(range(1, len(kept) + 1))
+        assert before[trial.id.trial_number] <= len(kept)
+        assert job.report(trial, len(kept) + 1, metric=0.1, epoch=len(kept) + 1).cost == len(kept) + 1
+    assert job.next().id.trial_number == 5
+
+
+def test_backup_replaces_only_when_told(server: LiveServer, tmp_path: Path) -> None:
+    """An existing file is refused and stays as it is; --force replaces it whole."""
+    copy = tmp_path / "copy.db"
+    copy.write_text("yesterday's")
+    assert "replace it with --force" in wattwise(server, "backup", copy, fails=True)
+    assert copy.read_text() == "yesterday's"
+    wattwise(server, "backup", copy, "--force")
+    assert contents(copy) == contents(server.database)
+    assert "the database itself" in wattwise(server, "backup", server.database, "--force", fails=True)
+
+
+def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) -> None:
+    """Where there is no database, or no folder for the copy, nothing is made and the command says so."""
+    missing = f"sqlite:///{tmp_path}/missing.db"
+    assert "there is no file" in wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
+    assert "cannot write beside" in wattwise(server, "backup", tmp_path / "no" / "x", fails=True)
+    assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "postgres://x", fails=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["server"]
+
+
+def test_backup_that_finds_no_room(server: LiveServer, tmp_path: Path) -> None:
+    """A copy for which there is no room is given up with the reason, and what was there before it stays."""
+    copy = tmp_path / "copy.db"
+    copy.write_text("yesterday's")
+    limited: list[str | Path] = [
+        "prlimit",
+        "--fsize=20000",
+        Path(sys.executable).with_name("wattwise"),
+        "backup",
+        copy,
+        "--force",
+    ]
+    done = subprocess.run(
+        [*limited, "--database", f"sqlite:///{server.database}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "look after its disk" in done.stderr
+    assert copy.read_text() == "yesterday's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "server"]
+
+
+def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> None:
+    """While a server runs, over a database without --force, and from a file that is no sound backup: all as it was."""
+    job = Trainer(server.trainer)
+    copy = tmp_path / "copy.db"
+    wattwise(server, "backup", copy)
+    job.run(10.0)
+    assert "another server uses" in wattwise(server, "restore", copy, "--force", fails=True)
+    server.stop()
+    before = contents(server.database)
+    assert "replace it with --force" in wattwise(server, "restore", copy, fails=True)
+    for name, told in (
+        ("garbage", "is damaged"),
+        ("torn", "is damaged"),
+        ("foreign", "another program"),
+        ("newer", "newer"),
+    ):
+        bad = tmp_path / name
+        spoil(bad, copy)
+        assert told in wattwise(server, "restore", bad, "--force", fails=True)
+        assert contents(server.database) == before
+    server.start()
+    assert job.next().id.trial_number == 2
+
+
+def spoil(bad: Path, copy: Path) -> None:
+    """Makes a file that is no backup to restore from, in the way of its name."""
+    if bad.name == "garbage":
+        bad.write_bytes(b"x" * 10_000)
+    elif bad.name == "torn":
+        whole = copy.read_bytes()
+        bad.write_bytes(whole[: len(whole) // 2])
+    else:
+        bad.write_bytes(copy.read_bytes() if bad.name == "newer" else b"")
+        with closing(sqlite3.connect(bad, isolation_level=None)) as connection:
+            connection.execute("CREATE TABLE other (x)")
+            if bad.name == "newer":
+                connection.execute(f"PRAGMA user_version = {max(migrations()) + 1}")
+
+
+def test_restore_where_nothing_is(server: LiveServer, tmp_path: Path) -> None:
+    """After the loss of the database a backup takes its place, and leftovers of the lost one are no part of it."""
+    job = Trainer(server.trainer)
+    job.run(10.0)
+    copy = tmp_path / "copy.db"
+    wattwise(server, "backup", copy)
+    job.run(20.0)
+    server.kill()
+    server.database.unlink()
+    assert server.database.with_name("wattwise.db-wal").exists()
+    wattwise(server, "restore", copy)
+    server.start()
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 1
+    with pytest.raises(grpc.RpcError):
+        server.admin.GetTrial(v1.GetTrialRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=2)))

@@ -1,0 +1,25 @@
+"""What belongs together is seen together."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.server.site import Site, draft, report
+
+
+async def test_trial_and_its_epochs_are_of_one_moment(tmp_path: Path) -> None:
+    """Whoever looks while a trainer reports never sees a trial that is older or newer than its measurements."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(draft(max_epochs=1000))
+    trial, _ = await site.optimizer.next_trial("j", "")
+    for first in range(1, 100, 3):
+        looks, reports = [], []
+        for epoch in range(first, first + 3):
+            looks.append(asyncio.create_task(site.optimizer.trial(trial.key)))
+            reports.append(asyncio.create_task(report(site, trial.key, epoch)))
+        for shown, measured in await asyncio.gather(*looks):
+            assert (shown.last.epoch if shown.last else 0) == len(measured)
+        await asyncio.gather(*reports)
+    await site.close()
