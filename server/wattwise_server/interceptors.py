@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import grpc
 
 from wattwise_server.call import Call, Context, current_call
+from wattwise_server.decoding import guarded, reader, refused
 from wattwise_server.drain import Drain, UntilDrained
-from wattwise_server.errors import ServiceError, ShuttingDownError
+from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError
 from wattwise_server.statuses import Details, details_of, details_of_bug
 
 
@@ -40,26 +41,30 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         """Wraps the method's handler."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        # Health and reflection are not ours; an unknown method has no handler.
-        if handler is None or not method.startswith("/wattwise."):
-            return handler
+        # An unknown method has no handler.
+        if handler is None:
+            return None
         if method not in self._wrapped:
-            self._wrapped[method] = self._wrap(handler, method)
+            # Health and reflection are not ours.
+            ours = method.startswith("/wattwise.")
+            self._wrapped[method] = self._wrap(handler, method) if ours else guarded(handler, _refuse)
         return self._wrapped[method]
 
     def _wrap(self, handler: grpc.RpcMethodHandler[Any, Any], method: str) -> grpc.RpcMethodHandler[Any, Any]:
         unary, each, both = handler.unary_unary, handler.unary_stream, handler.stream_stream
         codec = {
-            "request_deserializer": handler.request_deserializer,
+            "request_deserializer": reader(handler),
             "response_serializer": handler.response_serializer,
         }
 
         # gRPC awaits a handler only if it can see that it is a coroutine function.
         async def answer(request: Any, context: Context) -> Any:
-            return await self._run(unary(request, context), context, method)  # type: ignore[misc, arg-type]
+            work = refused(request) if type(request) is InvalidRequestError else unary(request, context)  # type: ignore[misc, arg-type]
+            return await self._run(work, context, method)
 
         async def write(request: Any, context: Context) -> Any:
-            work = self._write_all(each(request, context), context)  # type: ignore[misc, arg-type]
+            states = each(request, context)  # type: ignore[misc, arg-type]
+            work = refused(request) if type(request) is InvalidRequestError else self._write_all(states, context)
             return await self._run(work, context, method)
 
         async def converse(requests: Any, context: Context) -> Any:
@@ -102,6 +107,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         async with contextlib.aclosing(responses):
             async for response in UntilDrained(responses, self._drain):
                 await context.write(response)
+
+
+async def _refuse(error: ServiceError, context: Context) -> NoReturn:
+    await _abort(context, details_of(error))
 
 
 async def _abort(context: Context, details: Details) -> NoReturn:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import grpc
 from wattwise import v1
+from wattwise_server.domain import EndReason, GpuConfig, TrialKey
+from wattwise_server.job_spec import JobDraft
+from wattwise_server.optimizer import Optimizer
+from wattwise_server.store.open import open_store
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.refusals import refused
 from tests.waiting import wait_until
 
 Stub = v1.BatchSizeOptimizerStub
@@ -124,10 +130,9 @@ def test_refused_report_does_not_revive(server: LiveServer) -> None:
     job = Trainer(server.trainer, trial_lease_seconds=0.3)
     trial = job.next()
     lose(server, trial)
-    try:
+    with refused() as refusal:
         job.report(trial, -1.0)
-    except grpc.RpcError as error:
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT  # noqa: PT017
+    assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["result.energy_joules"])
     assert get(server, trial).end_reason == v1.END_REASON_LOST
 
 
@@ -153,3 +158,23 @@ def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> 
     assert get(server, trial).status == v1.TRIAL_STATUS_DISPATCHED
     assert get(server, trial).lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
     lose(server, trial)
+
+
+async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
+    """Three hundred leases of as many jobs that run out at once are given up in a few commits, every one of them."""
+    time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'leases.db'}", lambda: time) as store:
+        optimizer = Optimizer(store, lambda: time)
+        gpu = GpuConfig(100.0, 1, "Test GPU")
+        for number in range(300):
+            draft = JobDraft(f"j{number}", "j", (8, 16), 8, gpu, trial_lease_seconds=60.0)
+            await optimizer.register(draft)
+            await optimizer.next_trial(f"j{number}", "")
+        seen: list[str] = []
+        await store._writer._group.connection.set_trace_callback(seen.append)
+        time += timedelta(seconds=61)
+        await optimizer.expire_leases()
+        assert 1 <= seen.count("COMMIT") <= 10
+        for number in range(300):
+            lost, _ = await optimizer.trial(TrialKey(f"j{number}", 0, 1))
+            assert lost.end_reason is EndReason.LOST

@@ -166,25 +166,58 @@ def test_racing_registrations_create_one_job(grpc_stub: Stub) -> None:
     assert sorted(created) == [False] * 19 + [True]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.builds(
-        v1.JobSpec,
-        job_id_prefix=st.text(max_size=5),
-        job_id=st.one_of(st.none(), st.text(max_size=5)),
-        batch_sizes=st.lists(st.integers(-2, 4), max_size=4),
-        default_batch_size=st.integers(-2, 4),
-        eta_knob=st.one_of(st.none(), st.floats()),
-        beta_knob=st.one_of(st.none(), st.floats()),
-        mab_seed=st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
-        trial_lease_seconds=st.one_of(st.none(), st.floats()),
-        window_size=st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)),
-        gpu=st.one_of(st.none(), st.just(GPU)),
-    )
-)
-def test_any_job_is_created_or_refused(grpc_stub: Stub, spec: v1.JobSpec) -> None:
+FLOATS = st.one_of(st.none(), st.floats(), st.floats(0, 10))
+INTS = st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1), st.integers(0, 5))
+FLAGS = st.one_of(st.none(), st.booleans())
+SIZES = st.one_of(st.integers(-2, 4), st.integers(-(2**31), 2**31 - 1))
+# What a job must have is mostly right, so that the other fields are looked at and some jobs are created.
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "job_id_prefix": st.one_of(st.just("any"), st.text(max_size=5), st.text("p", min_size=195, max_size=205)),
+    "job_id": st.one_of(st.none(), st.just("any-1"), st.text(max_size=5)),
+    "batch_sizes": st.one_of(st.just([1, 2]), st.lists(SIZES, max_size=4), st.just(range(1, 1002))),
+    "default_batch_size": st.one_of(st.just(1), SIZES),
+    "eta_knob": FLOATS,
+    "beta_knob": FLOATS,
+    "disable_early_stopping": FLAGS,
+    "target_metric": FLOATS,
+    "higher_is_better_metric": FLAGS,
+    "max_epochs": INTS,
+    "num_pruning_rounds": INTS,
+    "window_size": INTS,
+    "mab_prior_mean": FLOATS,
+    "mab_prior_precision": FLOATS,
+    "mab_num_explorations": INTS,
+    "mab_seed": st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+    "policy": st.one_of(st.sampled_from(v1.Policy.values()), st.integers(-(2**31), 2**31 - 1)),
+    "learn_reward_precision": FLAGS,
+    "reward_precision": FLOATS,
+    "gpu": st.one_of(
+        st.just(GPU),
+        st.none(),
+        st.builds(
+            v1.GpuConfig,
+            max_power_watts=st.floats(),
+            number_of_gpus=st.integers(-(2**31), 2**31 - 1),
+            gpu_model=st.text(max_size=5),
+        ),
+    ),
+    "trial_lease_seconds": FLOATS,
+}
+
+
+def test_every_field_of_a_job_is_drawn() -> None:
+    """The next test draws each field that a JobSpec has."""
+    assert set(FIELDS) == {field.name for field in v1.JobSpec.DESCRIPTOR.fields}
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.fixed_dictionaries(FIELDS), st.sets(st.sampled_from(sorted(FIELDS)), max_size=4))
+def test_any_job_is_created_or_refused(grpc_stub: Stub, drawn: dict[str, Any], changed: set[str]) -> None:
     """Whatever is registered, the answer is a job, INVALID_ARGUMENT or ALREADY_EXISTS; never a failure."""
-    try:
-        register(grpc_stub, spec)
-    except grpc.RpcError as error:
-        assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS), error  # noqa: PT017
+    for spec in (v1.JobSpec(**drawn), job_spec(**{name: drawn[name] for name in changed})):
+        try:
+            known = register(grpc_stub, spec).job.spec
+        except grpc.RpcError as error:  # noqa: PERF203 - a refusal is an answer
+            assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS), error  # noqa: PT017
+        else:
+            assert not register(grpc_stub, known).created, "what the server resolved must confirm the job"

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import aiosqlite
@@ -13,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
+from wattwise_server.store.group import Group, recorder
 from wattwise_server.store.migrate import migrate
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
@@ -46,10 +48,11 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
     path = database_path(url)
     with _owned(path):
         _prepare(path)
-        async with _connection(path, "rw") as write, _connection(path, "ro") as read:
+        factory, made = recorder()
+        async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
             read.row_factory = sqlite3.Row
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
-            store = SqliteStore(Writer(write), Queries(read), clock, int(rows[0][0]))
+            store = SqliteStore(Writer(Group(write, made[0])), Queries(read), clock, int(rows[0][0]))
             try:
                 try:
                     await store.load_running()
@@ -93,9 +96,9 @@ def _prepare(path: Path) -> None:
 
 
 @asynccontextmanager
-async def _connection(path: Path, mode: str) -> AsyncIterator[aiosqlite.Connection]:
+async def _connection(path: Path, mode: str, **options: Any) -> AsyncIterator[aiosqlite.Connection]:
     uri = f"file:{quote(str(path))}?mode={mode}"
-    async with aiosqlite.connect(uri, uri=True, isolation_level=None) as connection:
+    async with aiosqlite.connect(uri, uri=True, isolation_level=None, **options) as connection:
         for pragma in _PRAGMAS:
             await connection.execute_fetchall(f"PRAGMA {pragma}")
         yield connection

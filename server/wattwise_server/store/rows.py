@@ -22,7 +22,7 @@ from wattwise_server.domain import (
     TrialStatus,
     TrialType,
 )
-from wattwise_server.store.writer import Statement
+from wattwise_server.store.group import Statement
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -120,7 +120,8 @@ _INSERT_JOB = (
 _UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{column} = ?' for column in _JOB_STATE)} WHERE job_key = ?"  # noqa: S608
 _SAVE_ARM = _upsert("arms", ("job_key", "batch_size"), _ARM)
 _SAVE_TRIAL = _upsert("trials", ("job_key", "trial_number"), _TRIAL)
-_ADD_MEASUREMENT = f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES ({', '.join('?' * len(_MEASUREMENT))})"  # noqa: S608
+_MEASUREMENT_ROW = f"({', '.join('?' * len(_MEASUREMENT))})"
+_ADD_MEASUREMENT = f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES {_MEASUREMENT_ROW}"  # noqa: S608
 
 
 def insert_job(key: int, job: Job) -> list[Statement]:
@@ -190,7 +191,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
 
 def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
     """Keeps one measurement."""
-    return Statement(4, _ADD_MEASUREMENT, (key, trial_number, *_measurement(measured)))
+    return Statement(4, _ADD_MEASUREMENT, (key, trial_number, *_measurement(measured)), _MEASUREMENT_ROW)
 
 
 def _measurement(measured: Measurement) -> tuple[object, ...]:

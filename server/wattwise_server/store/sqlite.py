@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
+from types import TracebackType
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import ServiceError, StorageUnavailableError
 from wattwise_server.store import rows
+from wattwise_server.store.group import Statement
 from wattwise_server.store.hub import Hub, Subscription, Topic
 from wattwise_server.store.queries import Queries
-from wattwise_server.store.writer import Statement, Writer
+from wattwise_server.store.writer import Submission, Writer
 
 REMEMBERED_JOBS = 4096
 """Jobs kept in memory beyond those with running trials."""
@@ -42,32 +44,28 @@ class _Entry:
     key: int = 0
     job: Job | None = None
     running: dict[int, Trial] = field(default_factory=dict)
-    submitted: asyncio.Future[None] | None = None
+    submitted: Submission | None = None
     users: int = 0
     lost: bool = False
 
     @property
     def idle(self) -> bool:
         """Whether nothing would be lost by forgetting it."""
-        durable = self.submitted is None or self.submitted.done()
+        durable = self.submitted is None or self.submitted.done
         return not self.users and not self.running and durable
 
     async def durable(self) -> None:
         """Returns once all that was submitted for the job is durable."""
-        if self.submitted is None:
-            return
-        if self.submitted.done():
-            self.submitted.result()
-        else:
-            await asyncio.shield(self.submitted)
+        if self.submitted is not None:
+            await self.submitted.durable()
 
 
 class SqliteTransaction:
     """A job's memory with the changes of one block, not yet part of it."""
 
     def __init__(self, job_id: str, entry: _Entry, queries: Queries, clock: Clock, keys: Iterator[int]) -> None:
-        self._job_id = job_id
-        self._entry = entry
+        self.job_id = job_id
+        self.entry = entry
         self._queries = queries
         self._clock = clock
         self._keys = keys
@@ -89,7 +87,7 @@ class SqliteTransaction:
             changed = [new for new, old in zip(job.search.arms, before, strict=True) if new is not old]
             self.statements += [rows.update_job(self.key, job), *rows.save_arms(self.key, changed)]
         self.job = job
-        self.topics.add((self._job_id, None))
+        self.topics.add((self.job_id, None))
 
     def delete_job(self) -> Sequence[Trial]:
         """Deletes the job; returns and remembers the trials that were running."""
@@ -97,43 +95,43 @@ class SqliteTransaction:
         for trial in running:
             values = (trial.job_id, trial.number, trial.batch_size, now)
             self.statements.append(Statement(None, _REMEMBER_DELETED, values))
-            self.topics.add((self._job_id, trial.number))
+            self.topics.add((self.job_id, trial.number))
         self.statements.append(Statement(None, _DELETE_JOB, (self.key,)))
-        self.topics.add((self._job_id, None))
+        self.topics.add((self.job_id, None))
         self.job, self.deleted = None, True
         return running
 
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
-        latest = self._entry.running | self._changed | self.leased
+        latest = self.entry.running | self._changed | self.leased
         return [trial for _, trial in sorted(latest.items()) if trial.running]
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
-        for known in (self.leased, self._changed, self._entry.running):
+        for known in (self.leased, self._changed, self.entry.running):
             if number in known:
                 return known[number]
         if self.job is None or not 0 < number <= self.job.num_trials:
             return None
-        await self._entry.durable()
-        return await self._queries.trial(self._job_id, self.key, number)
+        await self.entry.durable()
+        return await self._queries.trial(self.job_id, self.key, number)
 
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
-        for trial in self._entry.running.values():
+        for trial in self.entry.running.values():
             if trial.request_id == request_id:
                 return trial
         if self.job is None or not self.job.num_trials:
             return None
-        await self._entry.durable()
-        return await self._queries.trial_of_request(self._job_id, self.key, request_id)
+        await self.entry.durable()
+        return await self._queries.trial_of_request(self.job_id, self.key, request_id)
 
     def save_trial(self, trial: Trial) -> None:
         """Creates the trial, or saves what changed."""
         self.statements.append(rows.save_trial(self.key, trial))
         self._changed[trial.number] = trial
         self.leased.pop(trial.number, None)
-        self.topics.add((self._job_id, trial.number))
+        self.topics.add((self.job_id, trial.number))
 
     def add_measurement(self, trial: Trial) -> None:
         """Keeps `trial.last`."""
@@ -147,7 +145,7 @@ class SqliteTransaction:
 
     def apply(self) -> Sequence[Trial]:
         """Makes the changes part of the memory; returns the trials that started to run."""
-        entry = self._entry
+        entry = self.entry
         if self.deleted:
             entry.job, entry.key, entry.running = None, 0, {}
             return ()
@@ -162,6 +160,25 @@ class SqliteTransaction:
         return started
 
 
+class _Block(AbstractAsyncContextManager["SqliteTransaction"]):
+    """One `async with store.transaction(job_id)`."""
+
+    __slots__ = ("_job_id", "_store", "_tx")
+
+    def __init__(self, store: SqliteStore, job_id: str) -> None:
+        self._store = store
+        self._job_id = job_id
+
+    async def __aenter__(self) -> SqliteTransaction:
+        self._tx = await self._store.enter(self._job_id)
+        return self._tx
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._store.exit(self._tx, error)
+
+
 class SqliteStore:
     """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
 
@@ -174,32 +191,56 @@ class SqliteStore:
         self._leases: list[tuple[datetime, str, int]] = []
         self._hub = Hub()
 
-    @asynccontextmanager
-    async def transaction(self, job_id: str) -> AsyncIterator[SqliteTransaction]:
+    def transaction(self, job_id: str) -> _Block:
         """The one way to read and change a job."""
+        return _Block(self, job_id)
+
+    async def enter(self, job_id: str) -> SqliteTransaction:
+        """Locks and loads a job."""
         entry = self._entry(job_id)
         entry.users += 1
         try:
-            async with entry.lock:
-                await self._load(job_id, entry)
-                tx = SqliteTransaction(job_id, entry, self._queries, self._clock, self._keys)
-                yield tx
-                self._submit(entry, tx)
-            await entry.durable()
-        except ServiceError:
-            # A refusal is an answer too: it may rest on what a transaction before it has yet to make durable.
-            await entry.durable()
+            await entry.lock.acquire()
+            try:
+                if not entry.loaded:
+                    await self._load(job_id, entry)
+            except BaseException:
+                entry.lock.release()
+                raise
+        except BaseException:
+            self._leave(job_id, entry)
             raise
+        return SqliteTransaction(job_id, entry, self._queries, self._clock, self._keys)
+
+    async def exit(self, tx: SqliteTransaction, error: BaseException | None) -> None:
+        """Submits what a block has saved unless an error ended it, unlocks the job and waits until all is durable."""
+        entry = tx.entry
+        try:
+            try:
+                if error is None:
+                    self._submit(entry, tx)
+            finally:
+                entry.lock.release()
+            # A refusal is an answer too: it may rest on what a transaction before it has yet to make durable.
+            if error is None or isinstance(error, ServiceError):
+                await entry.durable()
         finally:
-            entry.users -= 1
-            if entry.job is None and entry.idle and self._entries.get(job_id) is entry:
-                del self._entries[job_id]
+            self._leave(tx.job_id, entry)
+
+    def _leave(self, job_id: str, entry: _Entry) -> None:
+        entry.users -= 1
+        if entry.job is None and entry.idle and self._entries.get(job_id) is entry:
+            del self._entries[job_id]
 
     def _submit(self, entry: _Entry, tx: SqliteTransaction) -> None:
         if entry.lost:
             raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
         for trial in tx.apply():
             self._watch_lease(trial)
+        if tx.deleted:
+            # Nobody would ever find these trials to give them up; should the deletion fail, loading them watches them.
+            self._leases = [lapse for lapse in self._leases if lapse[1] != tx.job_id]
+            heapq.heapify(self._leases)
         if tx.statements:
             entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx.topics))
 
@@ -225,8 +266,6 @@ class SqliteStore:
                 self._entries.move_to_end(job_id)
 
     async def _load(self, job_id: str, entry: _Entry) -> None:
-        if entry.loaded:
-            return
         found = await self._queries.job(job_id)
         if found is not None:
             entry.key, entry.job = found

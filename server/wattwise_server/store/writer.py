@@ -10,26 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple, Protocol
-
-import aiosqlite
+from typing import Protocol
 
 from wattwise_server.errors import StorageUnavailableError
-
-
-class Statement(NamedTuple):
-    """SQL with its parameters.
-
-    Statements of one commit that all have a rank are sorted by it, so that equal SQL runs as one; one without a rank
-    keeps the whole commit in the order of submission.
-    """
-
-    rank: int | None
-    sql: str
-    parameters: tuple[object, ...]
-
+from wattwise_server.store.group import Group, Statement
 
 log = logging.getLogger(__name__)
 
@@ -40,48 +24,76 @@ class Owner(Protocol):
     lost: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    owner: Owner
-    statements: Sequence[Statement]
-    committed: asyncio.Future[None]
-    then: Callable[[], None]
+class Submission:
+    """Statements on their way to the disk.
+
+    Attributes:
+        owner: Whose they are.
+        statements: The statements, in order.
+        done: Whether they are durable, or given up.
+        error: Why they were given up.
+    """
+
+    __slots__ = ("_then", "_waiters", "done", "error", "owner", "statements")
+
+    def __init__(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None]) -> None:
+        self.owner = owner
+        self.statements = statements
+        self.done = False
+        self.error: Exception | None = None
+        self._then = then
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def durable(self) -> None:
+        """Returns once the statements are durable; a waiter that is cancelled changes nothing for the others.
+
+        Raises:
+            StorageUnavailableError: if they were not kept.
+        """
+        if not self.done:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self.error is not None:
+            raise StorageUnavailableError("the database could not be written; nothing was kept, retry") from self.error
 
     def succeed(self) -> None:
-        self.then()
-        if not self.committed.done():
-            self.committed.set_result(None)
+        """Tells all who wait, and before them whoever follows changes."""
+        self._then()
+        self._finish()
 
-    def fail(self) -> None:
+    def fail(self, error: Exception) -> None:
+        """Tells all who wait, and that the owner's memory is worth nothing."""
         self.owner.lost = True
-        if not self.committed.done():
-            self.committed.set_exception(
-                StorageUnavailableError("the database could not be written; nothing was kept, retry")
-            )
-            # A caller that was cancelled never looks at its future.
-            self.committed.exception()
+        self.error = error
+        self._finish()
+
+    def _finish(self) -> None:
+        self.done = True
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Writer:
     """Commits submissions in order, in groups."""
 
-    def __init__(self, connection: aiosqlite.Connection) -> None:
-        """Writes through a connection in autocommit mode that nobody else uses."""
-        self._connection = connection
-        self._waiting: list[_Submission] = []
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._waiting: list[Submission] = []
         self._wake = asyncio.Event()
         self._closing = False
         self._task = asyncio.create_task(self._run(), name="wattwise-writer")
 
-    def submit(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None]) -> asyncio.Future[None]:
-        """Queues statements; the future is done once they are durable, `then` is called just before."""
-        submission = _Submission(owner, statements, asyncio.get_running_loop().create_future(), then)
+    def submit(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None]) -> Submission:
+        """Queues statements; `then` is called once they are durable, before those who wait."""
+        submission = Submission(owner, statements, then)
         if self._closing:
-            submission.fail()
+            submission.fail(RuntimeError("the writer is closing"))
         else:
             self._waiting.append(submission)
             self._wake.set()
-        return submission.committed
+        return submission
 
     async def close(self) -> None:
         """Waits until everything that was submitted is durable."""
@@ -97,44 +109,22 @@ class Writer:
                 group, self._waiting = self._waiting, []
                 await self._commit(group)
 
-    async def _commit(self, group: list[_Submission]) -> None:
-        sound = []
-        for submission in group:
-            if submission.owner.lost:
-                submission.fail()
-            else:
-                sound.append(submission)
-        if not sound:
-            return
+    async def _commit(self, group: list[Submission]) -> None:
+        sound = [submission for submission in group if not submission.owner.lost]
         # Whatever goes wrong, those who wait must hear of it.
         try:
-            await self._write([statement for submission in sound for statement in submission.statements])
-        except Exception:
+            if sound:
+                await self._group.commit([statement for submission in sound for statement in submission.statements])
+        except Exception as error:
             if len(sound) > 1:
                 for submission in sound:
                     await self._commit([submission])
             else:
                 log.exception("a commit failed; nothing of it was kept")
-                sound[0].fail()
-            return
-        for submission in sound:
-            submission.succeed()
-
-    async def _write(self, statements: list[Statement]) -> None:
-        # Left open only if an earlier rollback failed; nothing may be committed as part of it.
-        if self._connection.in_transaction:
-            await self._connection.execute_fetchall("ROLLBACK")
-        if len(statements) == 1:
-            await self._connection.execute_fetchall(statements[0].sql, statements[0].parameters)
-            return
-        if all(statement.rank is not None for statement in statements):
-            statements = sorted(statements, key=lambda statement: statement.rank or 0)
-        await self._connection.execute_fetchall("BEGIN IMMEDIATE")
-        try:
-            for sql, same in groupby(statements, key=lambda statement: statement.sql):
-                await self._connection.executemany(sql, [statement.parameters for statement in same])
-            await self._connection.execute_fetchall("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                await self._connection.execute_fetchall("ROLLBACK")
-            raise
+                sound[0].fail(error)
+        else:
+            for submission in sound:
+                submission.succeed()
+        for submission in group:
+            if not submission.done:
+                submission.fail(RuntimeError("it rests on what could not be kept"))

@@ -43,6 +43,15 @@ def a_trial(number: int, job_id: str = "j", **given: object) -> Trial:
     return replace(trial, **given)  # type: ignore[arg-type]
 
 
+async def save_with_trial(store: Store, job_id: str, left: asyncio.Event | None = None) -> None:
+    """Saves a job with its first trial; sets the event as the last thing in the block."""
+    async with store.transaction(job_id) as tx:
+        tx.save_job(replace(a_job(job_id), num_trials=1))
+        tx.save_trial(a_trial(1, job_id))
+        if left is not None:
+            left.set()
+
+
 class StoreConformance:
     """What the contract promises. A backend's test class gives `opener`, which opens the same storage each time."""
 
@@ -121,20 +130,31 @@ class StoreConformance:
     async def test_cancelled_caller_leaves_a_whole_transaction(self, opener: Opener) -> None:
         """Callers cancelled at any moment leave each job and its first trial both there or both absent."""
         async with opener() as store:
-
-            async def save(job_id: str) -> None:
-                async with store.transaction(job_id) as tx:
-                    tx.save_job(replace(a_job(job_id), num_trials=1))
-                    tx.save_trial(a_trial(1, job_id))
-
-            tasks = [asyncio.create_task(save(f"j{number}")) for number in range(50)]
-            for task in tasks:
-                await asyncio.sleep(0)
+            tasks = [asyncio.create_task(save_with_trial(store, f"j{number}")) for number in range(50)]
+            for turns, task in enumerate(tasks):
+                for _ in range(turns % 10):
+                    await asyncio.sleep(0)
                 task.cancel()
             await asyncio.wait(tasks)
         async with opener() as store:
             for _, job in await store.jobs("", 0, 100):
                 assert len(await store.trials(job.spec.job_id, None, None, 0, 10)) == 1
+
+    async def test_caller_cancelled_while_it_waits_for_durability_is_kept(self, opener: Opener) -> None:
+        """A caller that left its block and is cancelled before the commit is done leaves what it saved."""
+        async with opener() as store:
+            for number in range(20):
+                left = asyncio.Event()
+                task = asyncio.create_task(save_with_trial(store, f"j{number}", left))
+                await left.wait()
+                assert not task.done()
+                task.cancel()
+                await asyncio.wait({task})
+                assert task.cancelled()
+        async with opener() as store:
+            assert len(await store.jobs("", 0, 100)) == 20
+            for number in range(20):
+                assert [trial.number for trial in await store.trials(f"j{number}", None, None, 0, 10)] == [1]
 
     async def test_measurements_come_back_by_epoch(self, opener: Opener) -> None:
         """Each measurement is kept, the newest stands in the running trial, and both outlive a reopening."""
@@ -188,6 +208,17 @@ class StoreConformance:
         async with opener() as store, store.transaction("j") as tx:
             assert all((trial.lease_expire_time or NOW) > NOW for trial in tx.running())
             assert len(tx.running()) == 2
+
+    async def test_trials_of_a_deleted_job_never_lapse(self, opener: Opener) -> None:
+        """Deleting a job ends the leases of its trials, and nobody else's."""
+        async with opener() as store:
+            for job_id in ("gone", "stays"):
+                async with store.transaction(job_id) as tx:
+                    tx.save_job(replace(a_job(job_id, trial_lease_seconds=1.0), num_trials=1))
+                    tx.save_trial(a_trial(1, job_id, lease_expire_time=NOW + timedelta(seconds=1)))
+            async with store.transaction("gone") as tx:
+                tx.delete_job()
+            assert [key.job_id for key in store.lapsed(NOW + timedelta(seconds=2))] == ["stays"]
 
     async def test_deleted_job_is_gone_but_its_running_trials_are_known(self, opener: Opener) -> None:
         """Deleting removes job, trials and measurements; only what ran is remembered, by number and batch size."""

@@ -85,7 +85,7 @@ class TestSqliteStore(StoreConformance):
         """The writing connection syncs every commit to the disk: only that outlives a power cut."""
         async with opener() as store:
             assert isinstance(store, sqlite_store.SqliteStore)
-            found = await store._writer._connection.execute_fetchall("PRAGMA synchronous")
+            found = await store._writer._group.connection.execute_fetchall("PRAGMA synchronous")
             assert [tuple(row) for row in found] == [(2,)]
 
     async def test_unknown_jobs_are_not_remembered(self, opener: Opener) -> None:

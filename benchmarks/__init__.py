@@ -1,0 +1,1 @@
+"""What the server costs, against floors measured in the same run: `make bench`."""

@@ -1,0 +1,126 @@
+"""Sixty-four callers at once, first at the floor, then at the server, in turn."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+from wattwise import v1
+
+from benchmarks import jobs
+from benchmarks.echo import STREAM, UNARY
+
+CALLERS = 64
+
+Caller = Callable[[], Awaitable[object]]
+
+
+def main() -> None:
+    """Prints calls per second of each kind, round by round."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--echo", required=True)
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    args = parser.parse_args()
+    json.dump(asyncio.run(_measure(args.echo, args.server, args.rounds, args.seconds)), sys.stdout)
+
+
+async def _measure(echo: str, server: str, rounds: int, seconds: float) -> dict[str, list[float]]:
+    trials = await asyncio.to_thread(_trials, server)
+    async with AsyncExitStack() as stack:
+        floor = await stack.enter_async_context(grpc.aio.insecure_channel(echo))
+        real = await stack.enter_async_context(grpc.aio.insecure_channel(server))
+        kinds = {
+            "echo": _echo_callers(floor, trials),
+            "report": _report_callers(real, trials[:CALLERS]),
+            "echo_stream": _stream_callers(_echo_stream(floor), _bytes_of(trials)),
+            "stream": _stream_callers(v1.BatchSizeOptimizerStub(real).StreamResults, _events_of(trials[CALLERS:])),
+        }
+        for callers in kinds.values():
+            await _rate(callers, 0.5)
+        found: dict[str, list[float]] = {name: [] for name in kinds}
+        for _ in range(rounds):
+            for name, callers in kinds.items():
+                found[name].append(await _rate(callers, seconds))
+    return found
+
+
+def _trials(server: str) -> list[v1.Trial]:
+    """Two trials for each caller, of one job each: one for its calls and one for its stream."""
+    with grpc.insecure_channel(server) as channel:
+        stub = v1.BatchSizeOptimizerStub(channel)
+        return [jobs.next_trial(stub, jobs.register(stub).job_id) for _ in range(2 * CALLERS)]
+
+
+async def _rate(callers: list[Caller], seconds: float) -> float:
+    end = time.perf_counter() + seconds
+
+    async def call_on(caller: Caller) -> int:
+        done = 0
+        while time.perf_counter() < end:
+            await caller()
+            done += 1
+        return done
+
+    begun = time.perf_counter()
+    counts = await asyncio.gather(*(call_on(caller) for caller in callers))
+    return sum(counts) / (time.perf_counter() - begun)
+
+
+def _message(trial: v1.Trial) -> bytes:
+    return next(jobs.reports(trial)).SerializeToString()
+
+
+def _echo_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
+    unary, message = channel.unary_unary(UNARY), _message(trials[0])
+    return [lambda: unary(message)] * CALLERS
+
+
+def _report_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
+    stub: Any = v1.BatchSizeOptimizerStub(channel)
+
+    def caller(trial: v1.Trial) -> Caller:
+        epochs = jobs.reports(trial)
+        return lambda: stub.ReportResult(next(epochs))
+
+    return [caller(trial) for trial in trials]
+
+
+def _echo_stream(channel: Any) -> Any:
+    return channel.stream_stream(STREAM)
+
+
+def _stream_callers(open_stream: Any, sources: list[Any]) -> list[Caller]:
+    """Callers that each send a message on a stream of their own and wait for its answer."""
+
+    def caller(source: Any) -> Caller:
+        stream = open_stream()
+
+        async def exchange() -> None:
+            await stream.write(next(source))
+            await stream.read()
+
+        return exchange
+
+    return [caller(source) for source in sources]
+
+
+def _bytes_of(trials: list[v1.Trial]) -> list[Any]:
+    message = _message(trials[0])
+    return [iter(lambda: message, None) for _ in range(CALLERS)]
+
+
+def _events_of(trials: list[v1.Trial]) -> list[Any]:
+    return [(v1.StreamResultsRequest(result=each.result) for each in jobs.reports(trial)) for trial in trials]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Jobs, trials and measurements to load a server with."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator
+
+from wattwise import v1
+
+_GPU = v1.GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Benchmark GPU")
+
+
+def register(stub: v1.BatchSizeOptimizerStub, **given: object) -> v1.JobSpec:
+    """Registers a job with an id of its own, and returns its configuration."""
+    spec = job_spec(**given)
+    stub.RegisterJob(v1.RegisterJobRequest(job=spec), timeout=60)
+    return spec
+
+
+def job_spec(**given: object) -> v1.JobSpec:
+    """Eight batch sizes around 64, of which the trials decide nothing by themselves."""
+    usual: dict[str, object] = {
+        "job_id_prefix": "bench",
+        "job_id": f"bench-{uuid.uuid4().hex[:12]}",
+        "batch_sizes": [8, 16, 32, 64, 128, 256, 512, 1024],
+        "default_batch_size": 64,
+        "target_metric": 0.9,
+        "max_epochs": 2**31 - 1,
+        "mab_seed": 1,
+        "gpu": _GPU,
+    }
+    return v1.JobSpec(**(usual | given))  # type: ignore[arg-type]
+
+
+def next_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> v1.Trial:
+    """Asks for a trial, as a client that may have to ask again."""
+    request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=str(uuid.uuid4()))
+    return stub.GetNextBatchSize(request, timeout=60).trial
+
+
+def reports(trial: v1.Trial) -> Iterator[v1.ReportResultRequest]:
+    """Epoch after epoch of a trial that never reaches its target."""
+    for epoch in itertools.count(1):
+        yield v1.ReportResultRequest(result=result(trial, epoch, 0.1))
+
+
+def result(trial: v1.Trial, epoch: int, metric: float) -> v1.TrainingResult:
+    """The sums at the end of an epoch that takes a minute."""
+    return v1.TrainingResult(
+        trial=trial.id, time_seconds=61.25 * epoch, energy_joules=12345.678 * epoch, metric=metric, current_epoch=epoch
+    )

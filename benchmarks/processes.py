@@ -1,0 +1,59 @@
+"""Servers and clients of a benchmark, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def wattwise_server(database: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The real server on a database; its address and its process."""
+    command = ["wattwise_server", "--address", "127.0.0.1:0", "--database", f"sqlite:///{database}"]
+    with _server([*command, "--log-level", "warning"]) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def echo_server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The floor's server; its address and its process."""
+    with _server(["benchmarks.echo"]) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _server(arguments: list[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        if process.stdout is None:
+            raise RuntimeError("a pipe was asked for")
+        line = process.stdout.readline()
+        if " listens on " not in line:
+            raise RuntimeError(f"{arguments[0]} printed {line!r} instead of its address")
+        yield line.split()[-1], process
+    finally:
+        process.terminate()
+        process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def client(module: str, **arguments: object) -> Any:
+    """Runs a client to its end; what it printed as JSON."""
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def resident_megabytes(process: subprocess.Popen[str]) -> float:
+    """Memory that a process holds now, in MB of 10^6 bytes."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"process {process.pid} is gone")

@@ -1,0 +1,92 @@
+"""Bytes that are no message: refused like any other bad input, where gRPC by itself would answer UNKNOWN.
+
+gRPC calls a deserializer outside of the handler, so that nothing in the handler could turn its exception into a status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from inspect import isasyncgenfunction
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from wattwise_server.call import Context
+from wattwise_server.errors import InvalidRequestError, Violation
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Read: TypeAlias = Callable[[bytes], Any]
+Refuse: TypeAlias = Callable[[InvalidRequestError, Context], Awaitable[NoReturn]]
+
+
+def reader(handler: Handler) -> Read | None:
+    """The deserializer of a method, mended.
+
+    Returns:
+        Where a stream asks for each message, one that raises InvalidRequestError within the handler. Where there is one
+        message, one that returns the InvalidRequestError in its place: `refused` then raises it.
+    """
+    parse = handler.request_deserializer
+    if parse is None:
+        return None
+
+    def read(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError as error:
+            refusal = InvalidRequestError(
+                Violation("request", f"cannot be read ({error}); send a message that is made from this server's protos")
+            )
+            if handler.request_streaming:
+                raise refusal from error
+            return refusal
+
+    return read
+
+
+async def refused(error: InvalidRequestError) -> NoReturn:
+    """In place of a handler whose request could not be read.
+
+    Raises:
+        InvalidRequestError: always.
+    """
+    raise error
+
+
+def guarded(handler: Handler, refuse: Refuse) -> Handler:
+    """A method of another's service (health, reflection) that refuses what cannot be read; otherwise as it was.
+
+    Args:
+        handler: the method.
+        refuse: aborts a call.
+    """
+    # Typed as of the synchronous gRPC.
+    theirs: Any = handler
+    unary, each, both = theirs.unary_unary, theirs.unary_stream, theirs.stream_stream
+
+    async def answer(request: Any, context: Context) -> Any:
+        return await (refuse(request, context) if _unreadable(request) else unary(request, context))
+
+    async def write(request: Any, context: Context) -> None:
+        await (refuse(request, context) if _unreadable(request) else each(request, context))
+
+    async def converse(requests: Any, context: Context) -> AsyncIterator[Any]:
+        try:
+            async for response in both(requests, context):
+                yield response
+        except InvalidRequestError as error:
+            await refuse(error, context)
+
+    codec = {"request_deserializer": reader(handler), "response_serializer": handler.response_serializer}
+    if unary:
+        return grpc.unary_unary_rpc_method_handler(answer, **codec)
+    if each and not isasyncgenfunction(each):
+        return grpc.unary_stream_rpc_method_handler(write, **codec)
+    if both and isasyncgenfunction(both):
+        return grpc.stream_stream_rpc_method_handler(converse, **codec)
+    return handler
+
+
+def _unreadable(request: object) -> bool:
+    return type(request) is InvalidRequestError
