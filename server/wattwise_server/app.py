@@ -16,7 +16,10 @@ from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError, StartError
+from wattwise_server.event_log import EventLog
 from wattwise_server.interceptors import ErrorInterceptor
+from wattwise_server.logs import say
+from wattwise_server.observe import Observers
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
@@ -57,13 +60,15 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     """
     stop = _stop_signal()
     clock = steady_clock()
-    async with open_store(config.database, clock) as store:
-        optimizer = Optimizer(store, clock)
+    observer = Observers([EventLog()])
+    async with open_store(config.database, clock, observer) as store:
+        optimizer = Optimizer(store, clock, observer)
         async with _serving(config, optimizer) as address, _sweeping(optimizer):
-            log.info("serving %s from %s", address, config.database)
+            say(log, logging.INFO, "serving", address=address, database=config.database)
             announce(address)
             await stop.wait()
             log.info("shutting down: finishing what is in flight")
+    log.info("stopped")
 
 
 @contextlib.asynccontextmanager

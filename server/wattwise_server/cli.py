@@ -13,6 +13,9 @@ from typing import Any
 from wattwise_server.app import run
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
+from wattwise_server.logs import FORMATS, configure, say
+
+log = logging.getLogger(__name__)
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -29,17 +32,19 @@ class ServeCommand:
         _option(parser, "database", str, defaults.database, "where the state is kept, as sqlite:///FILE")
         _option(parser, "grace_seconds", _seconds, defaults.grace_seconds, "time for calls in flight at shutdown")
         _option(parser, "log_level", _level, defaults.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
+        _option(parser, "log_format", _format, defaults.log_format, f"how lines are logged: {', '.join(FORMATS)}")
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
-        config = Config(args.address, args.database, args.grace_seconds, args.log_level)
-        logging.basicConfig(
-            level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        config = Config(args.address, args.database, args.grace_seconds, args.log_level, args.log_format)
+        configure(config.log_level, config.log_format)
         try:
             asyncio.run(run(config, _announce))
         except StartError as error:
-            print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            if config.log_format == "json":
+                say(log, logging.ERROR, "cannot start", message=str(error))
+            else:
+                print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 1
         return 0
 
@@ -71,6 +76,12 @@ def _seconds(text: str) -> float:
     if not 0 <= value < 3600:
         raise argparse.ArgumentTypeError(f"{text} is not a time; give 0 to 3600 seconds")
     return value
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a log format; use {', '.join(FORMATS)}")
+    return text
 
 
 def _level(text: str) -> str:

@@ -14,10 +14,13 @@ class Config:
         database: `sqlite:///file` beside the current folder, or `sqlite:////absolute/file`.
         grace_seconds: How long calls in flight get to finish at shutdown. Too low cuts off a commit on a slow disk;
             too high and a service manager may lose patience first. 10 is usual.
-        log_level: Least severity that is logged: debug, info, warning or error.
+        log_level: Least severity that is logged: debug, info, warning or error. info is usual: a few lines per trial,
+            and one per refused call; debug adds one per epoch, which a busy server feels.
+        log_format: human, for a terminal or a journal, or json: one object per line, for machines.
     """
 
     address: str = "127.0.0.1:50051"
     database: str = "sqlite:///wattwise.db"
     grace_seconds: float = 10.0
     log_level: str = "info"
+    log_format: str = "human"

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import logging
 
-from wattwise_server.domain import Decision, EndReason, Trial, TrialStatus
+from wattwise_server.domain import EndReason, Trial, TrialStatus
 from wattwise_server.logs import say
-from wattwise_server.observe import Event, JobDeleted, JobRegistered, TrialDispatched, TrialEnded, TrialRevived
-from wattwise_server.report import Report
+from wattwise_server.observe import (
+    EpochReported,
+    Event,
+    JobDeleted,
+    JobRegistered,
+    TrialDispatched,
+    TrialEnded,
+    TrialRevived,
+)
 
 log = logging.getLogger(__name__)
 
@@ -15,69 +22,53 @@ log = logging.getLogger(__name__)
 class EventLog:
     """An Observer that writes lines."""
 
+    def __init__(self) -> None:
+        self.wants_reports = log.isEnabledFor(logging.DEBUG)
+
     def opened(self, jobs: int, running_trials: int) -> None:
-        """Tells what the store holds."""
+        """Tells what the database holds."""
         say(log, logging.INFO, "database opened", jobs=jobs, running_trials=running_trials)
 
     def happened(self, event: Event) -> None:
         """Tells the event."""
         match event:
             case JobRegistered(job):
-                spec = job.spec
-                say(log, logging.INFO, "job registered", job=spec.job_id, policy=spec.policy.value)
+                say(log, logging.INFO, "job registered", job=job.spec.job_id, policy=job.spec.policy.value)
             case JobDeleted(job, stopped):
                 say(log, logging.INFO, "job deleted", job=job.spec.job_id, stopped_trials=stopped)
             case TrialDispatched(trial, why):
                 _say_of(trial, "trial dispatched", type=trial.type.value, why=why)
-            case TrialEnded(_, trial):
+            case EpochReported(_, trial):
+                _say_report(trial)
+            case TrialEnded(trial):
                 _say_end(trial)
-            case TrialRevived(_, trial):
+            case TrialRevived(trial):
                 _say_of(trial, "trial revived", type=trial.type.value)
 
-    def committed(self, transactions: int, rows: int, seconds: float) -> None:
+    def committed(self, rows: int, seconds: float) -> None:
         """Is no event."""
 
     def commit_failed(self) -> None:
         """The writer tells it itself, with the cause."""
 
 
-def say_reported(report: Report, decision: Decision) -> None:
-    """Tells, at debug, of one epoch's report and what its trainer was told."""
-    if log.isEnabledFor(logging.DEBUG):
-        say(
-            log,
-            logging.DEBUG,
-            "epoch reported",
-            job=report.trial.job_id,
-            trial=report.trial.trial_number,
-            batch_size=report.trial.batch_size,
-            epoch=report.epoch,
-            metric=report.metric,
-            time_seconds=report.time_seconds,
-            energy_joules=report.energy_joules,
-            answer=decision.message,
-        )
+def _say_report(trial: Trial) -> None:
+    if trial.last is not None:
+        measured = {"metric": trial.last.metric, "seconds": trial.last.time_seconds, "joules": trial.last.energy_joules}
+        _say_of(trial, "epoch reported", logging.DEBUG, cost_joules=trial.cost, **measured)
 
 
 def _say_end(trial: Trial) -> None:
     reason = trial.end_reason.value if trial.end_reason else None
     if trial.end_reason is EndReason.LOST:
-        _say_of(trial, "lease lost")
+        _say_of(trial, "trial lost", logging.WARNING)
     elif trial.status is TrialStatus.FAILED:
         _say_of(trial, "trial failed", reason=reason)
     else:
         _say_of(trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost)
 
 
-def _say_of(trial: Trial, event: str, **fields: object) -> None:
+def _say_of(trial: Trial, event: str, level: int = logging.INFO, **fields: object) -> None:
     epoch = trial.last.epoch if trial.last else None
-    say(
-        log,
-        logging.INFO,
-        event,
-        job=trial.job_id,
-        trial=trial.number,
-        batch_size=trial.batch_size,
-        epoch=epoch,
-        **fields,
-    )
+    who = {"job": trial.job_id, "trial": trial.number, "batch_size": trial.batch_size, "epoch": epoch}
+    say(log, level, event, **who, **fields)

@@ -60,12 +60,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         # gRPC awaits a handler only if it can see that it is a coroutine function.
         async def answer(request: Any, context: Context) -> Any:
             work = refused(request) if type(request) is InvalidRequestError else unary(request, context)  # type: ignore[misc, arg-type]
-            return await self._run(work, context, method)
+            return await self._run(work, context, method, request)
 
         async def write(request: Any, context: Context) -> Any:
             states = each(request, context)  # type: ignore[misc, arg-type]
             work = refused(request) if type(request) is InvalidRequestError else self._write_all(states, context)
-            return await self._run(work, context, method)
+            return await self._run(work, context, method, request)
 
         async def converse(requests: Any, context: Context) -> Any:
             work = both(UntilDrained(requests, self._drain), context)  # type: ignore[misc, arg-type]
@@ -77,12 +77,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return grpc.unary_stream_rpc_method_handler(write, **codec)
         return grpc.stream_stream_rpc_method_handler(converse, **codec)
 
-    async def _run(self, call: Coroutine[Any, Any, Any], context: Context, method: str) -> Any:
+    async def _run(self, call: Coroutine[Any, Any, Any], context: Context, method: str, request: Any = None) -> Any:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("gRPC runs every handler in a task")
         self._active.add(task)
-        current_call.set(Call(method, context))
+        current_call.set(Call(method, context, request))
         try:
             return await self._answered(call, context, method)
         finally:

@@ -89,14 +89,12 @@ class JsonFormatter(_Formatter):
             "time": self._time(record),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
+            **self._fields(record),
             "logger": record.name,
         }
-        document = {**self._fields(record), **document}
         if exception := self._exception(record):
             document["exception"] = exception
-        # The keys that every line has come first.
-        first = {key: document[key] for key in ("time", "level", "event")}
-        return json.dumps(first | document, default=str)
+        return json.dumps(document, default=str)
 
 
 def _of_call() -> dict[str, object]:
@@ -105,10 +103,10 @@ def _of_call() -> dict[str, object]:
         return {}
     named = call.subject
     known: dict[str, object] = {
-        "method": call.method.rpartition("/")[2],
         "job": named.job_id,
         "trial": named.trial_number,
         "batch_size": named.batch_size,
+        "method": call.method.rpartition("/")[2],
         "peer": call.peer,
         "request_id": call.request_id,
         "trace_id": call.trace_id,
@@ -131,7 +129,7 @@ def _printable(text: str) -> str:
 
 def _quoted(value: object) -> str:
     text = str(value)
-    plain = text and text.isprintable() and not any(sign in text for sign in ' "=')
+    plain = text and text.isprintable() and not any(sign in text for sign in ' "=\\')
     return text if plain else f'"{_printable(text.translate(_QUOTED))}"'
 
 

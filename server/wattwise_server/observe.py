@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wattwise_server.domain import Job, Trial
+from wattwise_server.domain import Job, Measurement, Trial
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class JobRegistered:
 
 @dataclass(frozen=True, slots=True)
 class JobDeleted:
-    """A job was deleted, with its trials, of which so many were running; a TrialEnded of each comes before."""
+    """A job was deleted, with its trials; a TrialEnded of each that was running comes before."""
 
     job: Job
     stopped_trials: int
@@ -29,17 +29,25 @@ class JobDeleted:
 
 @dataclass(frozen=True, slots=True)
 class TrialDispatched:
-    """A trial was given to a trainer."""
+    """A trial was given to a trainer; `why` this batch size."""
 
     trial: Trial
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class TrialEnded:
-    """A trial was decided, failed or was lost; `job` as it was before."""
+class EpochReported:
+    """A trial's newest measurement is `trial.last`; it was `before`. A report that is repeated is no event."""
 
     job: Job
+    trial: Trial
+    before: Measurement | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """A trial was decided, failed or was lost."""
+
     trial: Trial
 
 
@@ -47,27 +55,32 @@ class TrialEnded:
 class TrialRevived:
     """A lost trial was heard of again."""
 
-    job: Job
     trial: Trial
 
 
-Event = JobRegistered | JobDeleted | TrialDispatched | TrialEnded | TrialRevived
+Event = JobRegistered | JobDeleted | TrialDispatched | EpochReported | TrialEnded | TrialRevived
 
 
 class Observer(Protocol):
-    """Is told, on the event loop, of what has become durable; has to be quick and to keep its errors to itself."""
+    """Is told, on the event loop, of what has become durable; has to be quick.
+
+    Attributes:
+        wants_reports: Whether it is to be told of every EpochReported, of which there are by far the most.
+    """
+
+    wants_reports: bool
 
     def opened(self, jobs: int, running_trials: int) -> None:
-        """The store was opened with so much in it."""
+        """The storage was opened with so much in it."""
 
     def happened(self, event: Event) -> None:
         """An event is durable. What is refused, or could not be committed, never comes here."""
 
-    def committed(self, transactions: int, rows: int, seconds: float) -> None:
-        """One commit made the changes of several transactions durable."""
+    def committed(self, rows: int, seconds: float) -> None:
+        """One commit made so many written rows durable, and took so long."""
 
     def commit_failed(self) -> None:
-        """A transaction could not be committed; nothing of it was kept."""
+        """A commit failed and nothing of it was kept."""
 
 
 class Observers:
@@ -75,28 +88,29 @@ class Observers:
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = tuple(observers)
+        self.wants_reports = any(observer.wants_reports for observer in observers)
 
     def opened(self, jobs: int, running_trials: int) -> None:
-        """The store was opened with so much in it."""
+        """The storage was opened."""
         self._tell(lambda observer: observer.opened(jobs, running_trials))
 
     def happened(self, event: Event) -> None:
         """An event is durable."""
         self._tell(lambda observer: observer.happened(event))
 
-    def committed(self, transactions: int, rows: int, seconds: float) -> None:
-        """One commit made the changes of several transactions durable."""
-        self._tell(lambda observer: observer.committed(transactions, rows, seconds))
+    def committed(self, rows: int, seconds: float) -> None:
+        """A commit is durable."""
+        self._tell(lambda observer: observer.committed(rows, seconds))
 
     def commit_failed(self) -> None:
-        """A transaction could not be committed."""
+        """A commit failed."""
         self._tell(lambda observer: observer.commit_failed())
 
     def _tell(self, what: Callable[[Observer], None]) -> None:
         for observer in self._observers:
             try:
                 what(observer)
-            except Exception:
+            except Exception:  # noqa: PERF203 - one that fails must not silence the next
                 # The writer calls this between a commit and those who wait for it.
                 log.exception("an observer failed")
 

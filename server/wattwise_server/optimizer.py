@@ -6,8 +6,10 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import (
@@ -30,6 +32,17 @@ from wattwise_server.errors import (
     Violation,
 )
 from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
+from wattwise_server.observe import (
+    UNOBSERVED,
+    EpochReported,
+    JobDeleted,
+    JobRegistered,
+    Observer,
+    TrialDispatched,
+    TrialEnded,
+    TrialRevived,
+)
+from wattwise_server.observe import Event as Seen
 from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, judge, priced
@@ -44,9 +57,10 @@ _GIVEN_UP_TOGETHER = 100
 class Optimizer:
     """What trainers and operators can ask for. Every method may raise `StorageUnavailableError`."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, observer: Observer = UNOBSERVED) -> None:
         self._store = store
         self._clock = clock
+        self._observer = observer
 
     async def register(self, draft: JobDraft) -> tuple[Job, bool]:
         """Creates a job, or confirms it; says whether it created.
@@ -62,6 +76,7 @@ class Optimizer:
                 return tx.job, False
             job = Job(spec, POLICIES[spec.policy].register(spec), self._clock())
             tx.save_job(job)
+            self._tell(tx, JobRegistered(job))
             return job, True
 
     async def next_trial(self, job_id: str, request_id: str) -> tuple[Trial, str]:
@@ -95,6 +110,7 @@ class Optimizer:
             trial = self._leased(job, trial)
             tx.save_job(replace(job, num_trials=number, search=_observe(job, Dispatched(trial))))
             tx.save_trial(trial)
+            self._tell(tx, TrialDispatched(trial, choice.reason))
             return trial, choice.reason
 
     async def report(self, report: Report) -> Decision:
@@ -213,8 +229,11 @@ class Optimizer:
         """
         async with self._open(job_id) as tx:
             job = _job(tx, job_id)
-            running = tx.delete_job()
-            return job, [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in running]
+            stopped = [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
+            for trial in stopped:
+                self._tell(tx, TrialEnded(trial))
+            self._tell(tx, JobDeleted(job, len(stopped)))
+            return job, stopped
 
     async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
         """The job now and after every change, until it is deleted.
@@ -257,7 +276,8 @@ class Optimizer:
 
     def _take(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
         verdict = judge(job.spec, job.search.min_cost, measured)
-        repeated = trial.last is not None and trial.last.repeats(measured)
+        before = trial.last
+        repeated = before is not None and before.repeats(measured)
         trial = replace(
             trial,
             last=measured,
@@ -271,6 +291,8 @@ class Optimizer:
             tx.renew_lease(trial)
         else:
             tx.add_measurement(trial)
+            if self._observer.wants_reports:
+                self._tell(tx, EpochReported(job, trial, before))
         if verdict.end_reason is not None:
             job, trial = self._succeed(tx, job, trial, verdict.end_reason)
             self._stop_dearer(tx, job)
@@ -311,13 +333,19 @@ class Optimizer:
         job, back = replace(job, search=search), self._leased(job, back)
         tx.save_job(job)
         tx.save_trial(back)
+        self._tell(tx, TrialRevived(back))
         return job, back
 
     def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
         job = replace(job, search=_observe(job, event))
         tx.save_job(job)
         tx.save_trial(trial)
+        self._tell(tx, TrialEnded(trial))
         return job, trial
+
+    def _tell(self, tx: Transaction, event: Seen) -> None:
+        # The writer tells it; the observer shall know, all the same, which call it belongs to.
+        tx.once_durable(partial(copy_context().run, self._observer.happened, event))
 
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason) -> Trial:
         return replace(trial, status=status, end_reason=reason, end_time=self._clock(), lease_expire_time=None)

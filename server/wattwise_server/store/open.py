@@ -14,8 +14,10 @@ from filelock import FileLock, Timeout
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.store.group import Group, recorder
+from wattwise_server.observe import UNOBSERVED, Observer
+from wattwise_server.store.group import recorder
 from wattwise_server.store.migrate import migrate
+from wattwise_server.store.observed import ObservedGroup
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
 from wattwise_server.store.writer import Writer
@@ -39,7 +41,7 @@ def database_path(url: str) -> Path:
 
 
 @asynccontextmanager
-async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
+async def open_store(url: str, clock: Clock, observer: Observer = UNOBSERVED) -> AsyncIterator[SqliteStore]:
     """The store of a database, created or migrated first; everything is closed when the block is left.
 
     Raises:
@@ -52,12 +54,14 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
         async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
             read.row_factory = sqlite3.Row
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
-            store = SqliteStore(Writer(Group(write, made[0])), Queries(read), clock, int(rows[0][0]))
+            group = ObservedGroup(write, made[0], observer)
+            store = SqliteStore(Writer(group), Queries(read), clock, int(rows[0][0]))
             try:
                 try:
                     await store.load_running()
                 except (ServiceError, ValueError, KeyError, IndexError) as error:
                     raise StartError(f"cannot read {path}: {error}; restore a backup, or name another file") from error
+                observer.opened(*await _content(read))
                 yield store
             finally:
                 await store.close()
@@ -93,6 +97,12 @@ def _prepare(path: Path) -> None:
             connection.executescript("BEGIN IMMEDIATE; ROLLBACK;")
     except sqlite3.Error as error:
         raise StartError(f"cannot use {path} as a database: {error}; name another file with --database") from error
+
+
+async def _content(connection: aiosqlite.Connection) -> tuple[int, int]:
+    counts = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
+    ((jobs, running),) = await connection.execute_fetchall(counts)
+    return int(jobs), int(running)
 
 
 @asynccontextmanager

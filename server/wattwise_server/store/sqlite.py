@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -76,6 +76,7 @@ class SqliteTransaction:
         self.leased: dict[int, Trial] = {}
         self.statements: list[Statement] = []
         self.topics: set[Topic] = set()
+        self.followers: list[Callable[[], None]] = []
 
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
@@ -142,6 +143,10 @@ class SqliteTransaction:
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease, in memory alone."""
         self.leased[trial.number] = trial
+
+    def once_durable(self, tell: Callable[[], None]) -> None:
+        """Calls something once the changes are durable."""
+        self.followers.append(tell)
 
     def apply(self) -> Sequence[Trial]:
         """Makes the changes part of the memory; returns the trials that started to run."""
@@ -242,11 +247,13 @@ class SqliteStore:
             self._leases = [lapse for lapse in self._leases if lapse[1] != tx.job_id]
             heapq.heapify(self._leases)
         if tx.statements:
-            entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx.topics))
+            entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx))
 
-    def _publish(self, topics: set[Topic]) -> None:
-        for topic in topics:
+    def _publish(self, tx: SqliteTransaction) -> None:
+        for topic in tx.topics:
             self._hub.publish(topic)
+        for tell in tx.followers:
+            tell()
 
     def _entry(self, job_id: str) -> _Entry:
         entry = self._entries.get(job_id)
