@@ -7,22 +7,23 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from wattwise import v1
 
+from wattwise_server.addresses import host_and_port
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.event_log import EventLog
 from wattwise_server.interceptors import ErrorInterceptor
 from wattwise_server.logs import say
-from wattwise_server.observe import Observers
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
+from wattwise_server.watching import Watching, watching
 
 log = logging.getLogger(__name__)
 
@@ -60,32 +61,50 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     """
     stop = _stop_signal()
     clock = steady_clock()
-    observer = Observers([EventLog()])
-    async with open_store(config.database, clock, observer) as store:
-        optimizer = Optimizer(store, clock, observer)
-        async with _serving(config, optimizer) as address, _sweeping(optimizer):
-            say(log, logging.INFO, "serving", address=address, database=config.database)
-            announce(address)
-            await stop.wait()
-            log.info("shutting down: finishing what is in flight")
+    # Ports first: a start that fails for a taken one has not touched the database.
+    with watching(config) as watch:
+        async with _listening(config, watch) as listener, open_store(config.database, clock, watch.observer) as store:
+            optimizer = Optimizer(store, clock, watch.observer)
+            async with _serving(config, listener, optimizer), _sweeping(optimizer):
+                with watch.answering():
+                    say(log, logging.INFO, "serving", address=listener.address, database=config.database)
+                    announce(listener.address)
+                    await stop.wait()
+                    log.info("shutting down: finishing what is in flight")
     log.info("stopped")
 
 
+class _Listener(NamedTuple):
+    """A server that holds its port and answers nothing yet."""
+
+    server: grpc.aio.Server
+    interceptor: ErrorInterceptor
+    address: str
+
+
 @contextlib.asynccontextmanager
-async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
+async def _listening(config: Config, watch: Watching) -> AsyncIterator[_Listener]:
     interceptor = ErrorInterceptor()
-    server = grpc.aio.server(interceptors=[interceptor], options=_OPTIONS)
+    server = grpc.aio.server(interceptors=[*watch.interceptors, interceptor], options=_OPTIONS)
+    try:
+        yield _Listener(server, interceptor, _bind(server, config.address))
+    finally:
+        await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def _serving(config: Config, listener: _Listener, optimizer: Optimizer) -> AsyncIterator[None]:
+    server, interceptor, _ = listener
     v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), server)
     v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), server)
     alive = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(alive, server)
     reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    address = _bind(server, config.address)
     await server.start()
     try:
         for name in ("", *SERVICES):
             await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
-        yield address
+        yield
     finally:
         await alive.enter_graceful_shutdown()
         interceptor.drain()
@@ -97,11 +116,7 @@ async def _serving(config: Config, optimizer: Optimizer) -> AsyncIterator[str]:
 
 
 def _bind(server: grpc.aio.Server, address: str) -> str:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise StartError(
-            f"{address!r} is no address: write host:port, such as 127.0.0.1:50051, the port from 0 to 65535"
-        )
+    host, _ = host_and_port(address)
     try:
         bound = server.add_insecure_port(address)
     except RuntimeError:

@@ -33,10 +33,15 @@ class ServeCommand:
         _option(parser, "grace_seconds", _seconds, defaults.grace_seconds, "time for calls in flight at shutdown")
         _option(parser, "log_level", _level, defaults.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
         _option(parser, "log_format", _format, defaults.log_format, f"how lines are logged: {', '.join(FORMATS)}")
+        _option(
+            parser, "metrics_address", str, defaults.metrics_address, "host:port that answers Prometheus; empty: none"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
-        config = Config(args.address, args.database, args.grace_seconds, args.log_level, args.log_format)
+        config = Config(
+            args.address, args.database, args.grace_seconds, args.log_level, args.log_format, args.metrics_address
+        )
         configure(config.log_level, config.log_format)
         try:
             asyncio.run(run(config, _announce))

@@ -17,6 +17,8 @@ class Config:
         log_level: Least severity that is logged: debug, info, warning or error. info is usual: a few lines per trial,
             and one per refused call; debug adds one per epoch, which a busy server feels.
         log_format: human, for a terminal or a journal, or json: one object per line, for machines.
+        metrics_address: `host:port` that answers Prometheus over HTTP at /metrics; port 0 takes a free one, empty none.
+            The figures name no job, but whoever reaches the port can read them: no TLS, no token.
     """
 
     address: str = "127.0.0.1:50051"
@@ -24,3 +26,4 @@ class Config:
     grace_seconds: float = 10.0
     log_level: str = "info"
     log_format: str = "human"
+    metrics_address: str = ""

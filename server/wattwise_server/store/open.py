@@ -72,6 +72,7 @@ def _owned(path: Path) -> Iterator[None]:
     if not path.parent.is_dir():
         raise StartError(f"there is no folder {path.parent}: make it, or name another file with --database")
     lock = FileLock(f"{path}.lock")
+    made = [file for file in (path, Path(lock.lock_file)) if not file.exists()]
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -81,7 +82,14 @@ def _owned(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StartError(f"cannot write beside {path}: {error.strerror}; may you write there?") from None
     try:
+        if not Path(lock.lock_file).exists():
+            raise StartError(f"another server that used {path} was just giving up: start again")
         yield
+    except StartError:
+        # Nothing is left of a start that failed but what was there before.
+        for file in made:
+            file.unlink(missing_ok=True)
+        raise
     finally:
         lock.release()
 
