@@ -29,7 +29,7 @@ class Call:
 
     Attributes:
         method: As on the wire, such as "/wattwise.v1.JobAdmin/GetJob".
-        context: What gRPC knows of it.
+        context: What gRPC knows of it; None once it is over, when gRPC has freed what lies behind it.
         request: The request; None of a stream of requests.
         named: What a stream of requests turned out to be about.
         trace_id: Of the trace that it is part of, in hexadecimal; empty while nobody traces.
@@ -38,17 +38,20 @@ class Call:
     # Here and not in `__init__`: every call is made, few are ever looked at.
     named: Subject | None = None
     trace_id = ""
+    _peer = ""
     _request_id = ""
 
     def __init__(self, method: str, context: Context, request: Any = None) -> None:
         self.method = method
-        self.context = context
+        self.context: Context | None = context
         self.request = request
 
     @property
     def peer(self) -> str:
         """Address of whoever calls, as gRPC writes it."""
-        return str(self.context.peer())
+        if not self._peer and self.context is not None:
+            self._peer = str(self.context.peer())
+        return self._peer
 
     @property
     def request_id(self) -> str:
@@ -65,14 +68,23 @@ class Call:
         return self.named or subject(self.request)
 
     def metadata(self, name: str) -> str:
-        """The first value of a metadata key; empty without one."""
-        for key, value in self.context.invocation_metadata() or ():
-            if key == name and isinstance(value, str):
-                return value
-        return ""
+        """The first value of a metadata key; empty without one, and once the call is over."""
+        return metadata(self.context, name) if self.context is not None else ""
+
+    def remember(self) -> None:
+        """Reads what a log line needs, for one that may be written when the call is over."""
+        _ = self.peer, self.request_id
 
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
+
+
+def metadata(context: Context, name: str) -> str:
+    """The first value of a metadata key of a call; empty without one."""
+    for key, value in context.invocation_metadata() or ():
+        if key == name and isinstance(value, str):
+            return value
+    return ""
 
 
 def subject(message: Any) -> Subject:

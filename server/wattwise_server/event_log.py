@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextvars import copy_context
+from functools import partial
 
+from wattwise_server.call import current_call
 from wattwise_server.domain import EndReason, Trial, TrialStatus
 from wattwise_server.logs import say
 from wattwise_server.observe import (
@@ -11,6 +14,7 @@ from wattwise_server.observe import (
     Event,
     JobDeleted,
     JobRegistered,
+    Tell,
     TrialDispatched,
     TrialEnded,
     TrialRevived,
@@ -29,27 +33,39 @@ class EventLog:
         """Tells what the database holds."""
         say(log, logging.INFO, "database opened", jobs=jobs, running_trials=running_trials)
 
-    def happened(self, event: Event) -> None:
-        """Tells the event."""
-        match event:
-            case JobRegistered(job):
-                say(log, logging.INFO, "job registered", job=job.spec.job_id, policy=job.spec.policy.value)
-            case JobDeleted(job, stopped):
-                say(log, logging.INFO, "job deleted", job=job.spec.job_id, stopped_trials=stopped)
-            case TrialDispatched(trial, why):
-                _say_of(trial, "trial dispatched", type=trial.type.value, why=why)
-            case EpochReported(_, trial):
-                _say_report(trial)
-            case TrialEnded(trial):
-                _say_end(trial)
-            case TrialRevived(trial):
-                _say_of(trial, "trial revived", type=trial.type.value)
+    def witness(self, event: Event) -> Tell:
+        """Tells the event once it is durable, as one of the call that runs."""
+        if isinstance(event, EpochReported) and not self.wants_reports:
+            return _say_nothing
+        if call := current_call.get():
+            call.remember()
+        return partial(copy_context().run, _say, event)
 
     def committed(self, rows: int, seconds: float) -> None:
         """Is no event."""
 
     def commit_failed(self) -> None:
         """The writer tells it itself, with the cause."""
+
+
+def _say_nothing() -> None:
+    """What need not be told."""
+
+
+def _say(event: Event) -> None:
+    match event:
+        case JobRegistered(job):
+            say(log, logging.INFO, "job registered", job=job.spec.job_id, policy=job.spec.policy.value)
+        case JobDeleted(job, stopped):
+            say(log, logging.INFO, "job deleted", job=job.spec.job_id, stopped_trials=stopped)
+        case TrialDispatched(trial, why):
+            _say_of(trial, "trial dispatched", type=trial.type.value, why=why)
+        case EpochReported(_, trial):
+            _say_report(trial)
+        case TrialEnded(trial):
+            _say_end(trial)
+        case TrialRevived(trial):
+            _say_of(trial, "trial revived", type=trial.type.value)
 
 
 def _say_report(trial: Trial) -> None:

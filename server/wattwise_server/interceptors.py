@@ -82,12 +82,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         if task is None:
             raise RuntimeError("gRPC runs every handler in a task")
         self._active.add(task)
-        current_call.set(Call(method, context, request))
+        known = Call(method, context, request)
+        current_call.set(known)
         try:
             return await self._answered(call, context, method)
         finally:
             # Only now, with the status sent: whoever awaits the last call goes on to close the sockets.
             self._active.discard(task)
+            known.context = None
 
     async def _answered(self, call: Coroutine[Any, Any, Any], context: Context, method: str) -> Any:
         try:

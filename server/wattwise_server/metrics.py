@@ -25,6 +25,7 @@ from wattwise_server.observe import (
     Event,
     JobDeleted,
     JobRegistered,
+    Tell,
     TrialDispatched,
     TrialEnded,
     TrialRevived,
@@ -123,8 +124,11 @@ class Metrics:
         self._jobs.set(jobs)
         self._running.set(running_trials)
 
-    def happened(self, event: Event) -> None:
-        """Counts the event."""
+    def witness(self, event: Event) -> Tell:
+        """Counts the event once it is durable."""
+        return partial(self._count, event)
+
+    def _count(self, event: Event) -> None:
         match event:
             case EpochReported(job, trial, before):
                 self._count_epoch(job, trial, before)

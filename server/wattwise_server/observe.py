@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from wattwise_server.domain import Job, Measurement, Trial
 
@@ -58,11 +59,12 @@ class TrialRevived:
     trial: Trial
 
 
-Event = JobRegistered | JobDeleted | TrialDispatched | EpochReported | TrialEnded | TrialRevived
+Tell: TypeAlias = Callable[[], None]
+Event: TypeAlias = JobRegistered | JobDeleted | TrialDispatched | EpochReported | TrialEnded | TrialRevived
 
 
 class Observer(Protocol):
-    """Is told, on the event loop, of what has become durable; has to be quick.
+    """Is told, on the event loop, of what becomes durable; has to be quick.
 
     Attributes:
         wants_reports: Whether it is to be told of every EpochReported, of which there are by far the most.
@@ -73,8 +75,11 @@ class Observer(Protocol):
     def opened(self, jobs: int, running_trials: int) -> None:
         """The storage was opened with so much in it."""
 
-    def happened(self, event: Event) -> None:
-        """An event is durable. What is refused, or could not be committed, never comes here."""
+    def witness(self, event: Event) -> Tell:
+        """Something happens in the call that runs; what is returned is called, elsewhere, once it is durable.
+
+        It never is for what is refused or could not be committed.
+        """
 
     def committed(self, rows: int, seconds: float) -> None:
         """One commit made so many written rows durable, and took so long."""
@@ -92,27 +97,28 @@ class Observers:
 
     def opened(self, jobs: int, running_trials: int) -> None:
         """The storage was opened."""
-        self._tell(lambda observer: observer.opened(jobs, running_trials))
+        _tell(partial(observer.opened, jobs, running_trials) for observer in self._observers)
 
-    def happened(self, event: Event) -> None:
-        """An event is durable."""
-        self._tell(lambda observer: observer.happened(event))
+    def witness(self, event: Event) -> Tell:
+        """Something happens."""
+        return partial(_tell, [observer.witness(event) for observer in self._observers])
 
     def committed(self, rows: int, seconds: float) -> None:
         """A commit is durable."""
-        self._tell(lambda observer: observer.committed(rows, seconds))
+        _tell(partial(observer.committed, rows, seconds) for observer in self._observers)
 
     def commit_failed(self) -> None:
         """A commit failed."""
-        self._tell(lambda observer: observer.commit_failed())
+        _tell(observer.commit_failed for observer in self._observers)
 
-    def _tell(self, what: Callable[[Observer], None]) -> None:
-        for observer in self._observers:
-            try:
-                what(observer)
-            except Exception:  # noqa: PERF203 - one that fails must not silence the next
-                # The writer calls this between a commit and those who wait for it.
-                log.exception("an observer failed")
+
+def _tell(tells: Iterable[Tell]) -> None:
+    for tell in tells:
+        try:
+            tell()
+        except Exception:  # noqa: PERF203 - one that fails must not silence the next
+            # The writer calls this between a commit and those who wait for it.
+            log.exception("an observer failed")
 
 
 UNOBSERVED = Observers()

@@ -6,10 +6,8 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
-from contextvars import copy_context
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import (
@@ -344,8 +342,7 @@ class Optimizer:
         return job, trial
 
     def _tell(self, tx: Transaction, event: Seen) -> None:
-        # The writer tells it; the observer shall know, all the same, which call it belongs to.
-        tx.once_durable(partial(copy_context().run, self._observer.happened, event))
+        tx.once_durable(self._observer.witness(event))
 
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason) -> Trial:
         return replace(trial, status=status, end_reason=reason, end_time=self._clock(), lease_expire_time=None)

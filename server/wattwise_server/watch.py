@@ -33,12 +33,6 @@ class WatchedCall:
         self._request = request
 
     @property
-    def request_id(self) -> str:
-        """What the client calls it; known once it has ended."""
-        call = current_call.get()
-        return call.request_id if call else ""
-
-    @property
     def subject(self) -> Subject:
         """The job and the trial that it was about; the answer knows them best."""
         call = current_call.get()

@@ -68,7 +68,8 @@ class BatchSizeOptimizer:
         report_timeout: float = 10.0,
     ) -> None:
         self._server = server
-        # Named and numbered once, so that asking again after an error is the same launch of the same job.
+        # Named and numbered once, so that asking again after an error is the same launch of the same job; all calls of
+        # a launch bear its number in the server's log.
         self._spec = job.named()
         self._is_named = job.job_id is not None
         self._request_id = str(uuid.uuid4())
@@ -222,7 +223,7 @@ class BatchSizeOptimizer:
         """Registers the job and has its next trial dispatched."""
         monitor = default_monitor() if self._monitor is None else self._monitor
         spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
-        with Client(self._server, timeout=self._timeout) as client:
+        with Client(self._server, timeout=self._timeout, request_id=self._request_id) as client:
             job = client.register_job(spec).job
             answer = client.get_next_batch_size(job.spec.job_id, request_id=self._request_id)
         trial = answer.trial.id
@@ -241,7 +242,13 @@ class BatchSizeOptimizer:
         """Keeps in touch with the server from now on and watches for the end of the process."""
         if self._ranks.rank == 0:
             lease = self.job.spec.trial_lease_seconds
-            self._session = Session(self._server, self.trial.id, lease_seconds=lease, timeout=self._report_timeout)
+            self._session = Session(
+                self._server,
+                self.trial.id,
+                lease_seconds=lease,
+                timeout=self._report_timeout,
+                request_id=self._request_id,
+            )
             self._session.start()
         self._guard = ExitGuard(self._end)
         self._guard.install()
@@ -284,7 +291,7 @@ class BatchSizeOptimizer:
     def _end_from_here(self, reason: v1.EndReason.ValueType) -> None:
         """Says from another rank what only it knows: rank 0 will be terminated for it and would blame preemption."""
         try:
-            with Client(self._server, timeout=_END_SECONDS) as client:
+            with Client(self._server, timeout=_END_SECONDS, request_id=self._request_id) as client:
                 client.end_trial(self.trial.id, reason)
         except WattwiseError as error:
             log.warning("rank %d could not say that the trial failed: %s", self._ranks.rank, error)

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.backoff import pauses, retrying
-from wattwise.connection import Connection, DecisionStream
+from wattwise.connection import REQUEST_ID, Connection, DecisionStream
 from wattwise.errors import from_rpc_error
 from wattwise.spec import JobSpec
 
@@ -38,12 +38,17 @@ class Client:
         address: host and port of the server, such as "localhost:50051".
         timeout: seconds that a call may take with all its retries, unless the call says otherwise.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
+        request_id: what every call of this client is named in the server's log and in errors: up to 100 printable ASCII
+            characters. None names each call by itself, its retries like the first attempt.
     """
 
-    def __init__(self, address: str, *, timeout: float = 30.0, retry: bool = True) -> None:
+    def __init__(
+        self, address: str, *, timeout: float = 30.0, retry: bool = True, request_id: str | None = None
+    ) -> None:
         self.address = address
         self._timeout = timeout
         self._retry = retry
+        self._request_id = request_id
         self._connection = Connection(address)
 
     def __enter__(self) -> Self:
@@ -111,7 +116,7 @@ class Client:
         Args:
             requests: what to send, asked for by a thread of gRPC's; its end ends the trainer's side of the stream.
         """
-        return DecisionStream(self._optimizer, requests, self.address)
+        return DecisionStream(self._optimizer, requests, self.address, self._name())
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and asks whether it may go on.
@@ -236,9 +241,9 @@ class Client:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
         patience = self._timeout if timeout is None else timeout
-        waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
+        waits, deadline, named = pauses(0.1, 3.0), time.monotonic() + patience, ((REQUEST_ID, self._name()),)
         while True:
-            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id))
+            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=named)
             try:
                 for response in call:
                     yield response.job
@@ -261,12 +266,17 @@ class Client:
     def _admin(self) -> v1.JobAdminStub:
         return self._connection.link().admin
 
+    def _name(self) -> str:
+        return self._request_id or uuid.uuid4().hex
+
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
     ) -> Response:
+        named = ((REQUEST_ID, self._name()),)
+
         def attempt(left: float) -> Response:
             try:
-                return method(request, timeout=left)
+                return method(request, timeout=left, metadata=named)
             except grpc.RpcError as error:
                 raise from_rpc_error(error, self.address) from error
 

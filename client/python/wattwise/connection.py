@@ -25,6 +25,10 @@ _OPTIONS = (
 )
 
 
+REQUEST_ID = "x-request-id"
+"""Metadata key of the name that a call has in the server's log and in its errors."""
+
+
 class Link(NamedTuple):
     """One process's channel and what is called through it."""
 
@@ -79,12 +83,17 @@ class DecisionStream:
         optimizer: whose call it is.
         requests: what to send; asked by a thread of gRPC's.
         address: where the server is, for messages.
+        request_id: what the call is named in the server's log.
     """
 
     def __init__(
-        self, optimizer: v1.BatchSizeOptimizerStub, requests: Iterator[v1.StreamResultsRequest], address: str
+        self,
+        optimizer: v1.BatchSizeOptimizerStub,
+        requests: Iterator[v1.StreamResultsRequest],
+        address: str,
+        request_id: str,
     ) -> None:
-        self._call = optimizer.StreamResults(requests)
+        self._call = optimizer.StreamResults(requests, metadata=((REQUEST_ID, request_id),))
         self._address = address
 
     def __iter__(self) -> Iterator[v1.Decision]:

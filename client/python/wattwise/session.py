@@ -39,16 +39,25 @@ class Session:
         trial: the trial.
         lease_seconds: the trial's lease; 0 never runs out.
         timeout: seconds that a report waits for its answer, and that a single call may take.
+        request_id: what the calls are named in the server's log and in errors; None names each by itself.
     """
 
-    def __init__(self, address: str, trial: v1.TrialId, *, lease_seconds: float, timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        trial: v1.TrialId,
+        *,
+        lease_seconds: float,
+        timeout: float = 10.0,
+        request_id: str | None = None,
+    ) -> None:
         self._trial = trial
         self._timeout = timeout
         self._beat_seconds = lease_seconds / BEATS_PER_LEASE if lease_seconds > 0 else math.inf
         self._pid = os.getpid()
         self._exchange = Exchange(address)
         # Of its own, so that the trainer's threads never hold a lock of this channel when a signal interrupts them.
-        self._client = Client(address, timeout=timeout, retry=False)
+        self._client = Client(address, timeout=timeout, retry=False, request_id=request_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
         self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
         self._stream_at = 0.0

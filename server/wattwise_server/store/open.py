@@ -82,8 +82,7 @@ def _owned(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StartError(f"cannot write beside {path}: {error.strerror}; may you write there?") from None
     try:
-        if not Path(lock.lock_file).exists():
-            raise StartError(f"another server that used {path} was just giving up: start again")
+        _check_kept(lock)
         yield
     except StartError:
         # Nothing is left of a start that failed but what was there before.
@@ -92,6 +91,12 @@ def _owned(path: Path) -> Iterator[None]:
         raise
     finally:
         lock.release()
+
+
+def _check_kept(lock: FileLock) -> None:
+    """Of two that take a lock while a third one removes its file, neither may think that it owns it."""
+    if not Path(lock.lock_file).exists():
+        raise StartError(f"another server removed {lock.lock_file} just now, giving up its own start: start again")
 
 
 def _prepare(path: Path) -> None:
