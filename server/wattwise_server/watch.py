@@ -11,6 +11,9 @@ import grpc
 from wattwise_server.call import Context, Subject, current_call, subject
 from wattwise_server.decoding import Handler
 
+_MOMENT_SECONDS = 0.2
+"""A client's deadline passes that much earlier for itself than for the server, which learns of it from the client."""
+
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -106,7 +109,7 @@ class WatchInterceptor(grpc.aio.ServerInterceptor):
             call.response = await work
         except asyncio.CancelledError:
             left = call.context.time_remaining()
-            call.code = "CANCELLED" if left is None or left > 0 else "DEADLINE_EXCEEDED"
+            call.code = "CANCELLED" if left is None or left > _MOMENT_SECONDS else "DEADLINE_EXCEEDED"
             raise
         except grpc.aio.AbortError:
             call.code = _name(call.context.code())
