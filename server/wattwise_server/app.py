@@ -63,7 +63,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     clock = steady_clock()
     # Ports first: a start that fails for a taken one has not touched the database.
     with watching(config) as watch:
-        async with _listening(config, watch) as listener, open_store(config.database, clock, watch.observer) as store:
+        listener = _listen(config, watch)
+        async with open_store(config.database, clock, watch.observer) as store:
             optimizer = Optimizer(store, clock, watch.observer)
             async with _serving(config, listener, optimizer), _sweeping(optimizer):
                 with watch.answering():
@@ -82,14 +83,10 @@ class _Listener(NamedTuple):
     address: str
 
 
-@contextlib.asynccontextmanager
-async def _listening(config: Config, watch: Watching) -> AsyncIterator[_Listener]:
+def _listen(config: Config, watch: Watching) -> _Listener:
     interceptor = ErrorInterceptor()
     server = grpc.aio.server(interceptors=[*watch.interceptors, interceptor], options=_OPTIONS)
-    try:
-        yield _Listener(server, interceptor, _bind(server, config.address))
-    finally:
-        await server.stop(None)
+    return _Listener(server, interceptor, _bind(server, config.address))
 
 
 @contextlib.asynccontextmanager

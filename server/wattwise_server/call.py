@@ -32,12 +32,10 @@ class Call:
         context: What gRPC knows of it; None once it is over, when gRPC has freed what lies behind it.
         request: The request; None of a stream of requests.
         named: What a stream of requests turned out to be about.
-        trace_id: Of the trace that it is part of, in hexadecimal; empty while nobody traces.
     """
 
     # Here and not in `__init__`: every call is made, few are ever looked at.
     named: Subject | None = None
-    trace_id = ""
     _peer = ""
     _request_id = ""
 
@@ -77,6 +75,8 @@ class Call:
 
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
+current_trace: ContextVar[str] = ContextVar("current_trace", default="")
+"""Id, in hexadecimal, of the trace that the call is part of; empty while nobody traces."""
 
 
 def metadata(context: Context, name: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from wattwise_server.call import current_call
+from wattwise_server.call import current_call, current_trace
 
 FORMATS = ("human", "json")
 
@@ -109,7 +109,7 @@ def _of_call() -> dict[str, object]:
         "method": call.method.rpartition("/")[2],
         "peer": call.peer,
         "request_id": call.request_id,
-        "trace_id": call.trace_id,
+        "trace_id": current_trace.get(),
     }
     return {key: value for key, value in known.items() if value}
 

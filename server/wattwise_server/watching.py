@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -62,6 +63,8 @@ def watching(config: Config) -> Iterator[Watching]:
             after.callback(server.server_close)
             observers.append(metrics)
             watchers.append(metrics)
+        if _traces_wanted():
+            watchers += _tracing(after)
         interceptors = (WatchInterceptor(watchers),) if watchers else ()
         yield Watching(Observers(observers), interceptors, server)
 
@@ -75,3 +78,22 @@ def _metrics(address: str) -> tuple[Metrics, MetricsServer]:
         raise StartError(missing) from None
     metrics = Metrics()
     return metrics, MetricsServer(address, metrics.registry)
+
+
+def _traces_wanted() -> bool:
+    given = os.environ.get
+    if given("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if exporter := given("OTEL_TRACES_EXPORTER"):
+        return exporter.strip() != "none"
+    return bool(given("OTEL_EXPORTER_OTLP_ENDPOINT") or given("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
+
+
+def _tracing(after: ExitStack) -> list[CallWatcher]:
+    try:
+        from wattwise_server.tracing import tracing  # noqa: PLC0415 - takes long, and few ask for traces
+    except ModuleNotFoundError as error:
+        # The variables are often set for a whole cluster: no reason to stand still.
+        log.warning("no traces are sent, %s is missing: pip install 'wattwise[otel]'", error.name)
+        return []
+    return [after.enter_context(tracing())]
