@@ -114,6 +114,11 @@ class BatchSizeOptimizer:
         return self._given("trial")[1].trial
 
     @property
+    def request_id(self) -> str:
+        """What the calls of this launch are named in the server's log, and in errors."""
+        return self._request_id
+
+    @property
     def reason(self) -> str:
         """The server's sentence on why it chose this batch size.
 
