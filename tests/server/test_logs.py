@@ -141,11 +141,13 @@ def test_failed_commit_is_told(watched: WatchedServer) -> None:
 def test_human_lines_quote_what_is_odd(server: LiveServer) -> None:
     """For people every event is one line too, and an id with spaces, quotes and signs stays within its quotes."""
     odd = 'test-a b" job=other\\'
-    server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=odd)))
+    for job_id in ("test-a=b", odd):
+        server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id)))
     with refused():
         server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id="test-\n2026 ERROR forged")))
     lines = server.log.read_text().splitlines()
     assert all(re.match(r"\d{4}-\d\d-\d\dT\S+Z (INFO|WARNING) ", line) for line in lines)
+    assert 'job="test-a=b" policy' in lines[-3]
     assert 'job="test-a b\\" job=other\\\\" policy=PRUNING_GTS' in lines[-2]
     assert 'job="test-\\n2026 ERROR forged"' in lines[-1]
 

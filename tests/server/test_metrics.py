@@ -151,13 +151,15 @@ def test_calls_that_clients_give_up_are_counted_as_such(watched: WatchedServer) 
         list(watched.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=0.3))
     wait_until(lambda: watched.figure("wattwise_calls_total", code="DEADLINE_EXCEEDED") == 1)
     request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
-    pending = [watched.trainer.GetNextBatchSize.future(request) for _ in range(60)]
+    pending = [watched.trainer.GetNextBatchSize.future(request) for _ in range(200)]
     for call in pending[::2]:
         call.cancel()
     for call in pending[1::2]:
         call.result()
     wait_until(lambda: watched.figure("wattwise_running_trials") == len(get_trials(watched, job)))
-    assert len(watched.events("trial dispatched")) == len(get_trials(watched, job))
+    told = watched.events("trial dispatched")
+    assert len(told) == len(get_trials(watched, job))
+    assert all(line["peer"] and line["request_id"] for line in told), "though some were committed after their calls"
 
 
 def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:
