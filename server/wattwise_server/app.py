@@ -23,6 +23,7 @@ from wattwise_server.logs import say
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
+from wattwise_server.watch import WatchInterceptor
 from wattwise_server.watching import Watching, watching
 
 log = logging.getLogger(__name__)
@@ -85,7 +86,8 @@ class _Listener(NamedTuple):
 
 def _listen(config: Config, watch: Watching) -> _Listener:
     interceptor = ErrorInterceptor()
-    server = grpc.aio.server(interceptors=[*watch.interceptors, interceptor], options=_OPTIONS)
+    watched = [WatchInterceptor(watch.calls)] if watch.calls else []
+    server = grpc.aio.server(interceptors=[*watched, interceptor], options=_OPTIONS)
     return _Listener(server, interceptor, _bind(server, config.address))
 
 

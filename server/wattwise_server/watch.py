@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 
@@ -56,32 +56,21 @@ class CallWatcher(Protocol):
         """What reads ("received") or writes ("sent") a stream's messages, with whatever the watcher does beside it."""
 
 
-class WatchInterceptor(grpc.aio.ServerInterceptor):
-    """Tells watchers of every call of this program's services; has to be the outermost interceptor."""
+class Watch:
+    """Tells watchers of every call of this program's services."""
 
-    def __init__(self, watchers: Iterable[CallWatcher]) -> None:
+    def __init__(self, watchers: Iterable[CallWatcher] = ()) -> None:
         self._watchers: Sequence[CallWatcher] = tuple(watchers)
-        self._wrapped: dict[str, Handler] = {}
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Wraps the method's handler."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None:
-            for watcher in self._watchers:
-                watcher.unknown()
-            return None
-        if not method.startswith("/wattwise."):
-            return handler
-        if method not in self._wrapped:
-            self._wrapped[method] = self._wrap(handler, method)
-        return self._wrapped[method]
+    def unknown(self) -> None:
+        """Tells that a call arrived for a method that there is not."""
+        for watcher in self._watchers:
+            watcher.unknown()
 
-    def _wrap(self, handler: Any, method: str) -> Handler:
+    def wrap(self, handler: Any, method: str) -> Handler:
+        """Watches a method's handler, from outside of all else; leaves alone what is not ours, or not watched."""
+        if not self._watchers or not method.startswith("/wattwise."):
+            return cast("Handler", handler)
         streams = handler.request_streaming or handler.response_streaming
         serve = handler.unary_unary or handler.unary_stream or handler.stream_stream
 
@@ -127,3 +116,26 @@ class WatchInterceptor(grpc.aio.ServerInterceptor):
 
 def _name(code: Any) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else _NAMES.get(code, "UNKNOWN")
+
+
+class WatchInterceptor(grpc.aio.ServerInterceptor):
+    """Watches all methods; has to be the outermost interceptor."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._wrapped: dict[str, Handler] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Wraps the method's handler."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None:
+            self._watch.unknown()
+            return None
+        if method not in self._wrapped:
+            self._wrapped[method] = self._watch.wrap(handler, method)
+        return self._wrapped[method]

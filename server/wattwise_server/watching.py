@@ -14,7 +14,7 @@ from wattwise_server.errors import StartError
 from wattwise_server.event_log import EventLog
 from wattwise_server.logs import say
 from wattwise_server.observe import Observer, Observers
-from wattwise_server.watch import CallWatcher, WatchInterceptor
+from wattwise_server.watch import CallWatcher, Watch
 
 if TYPE_CHECKING:
     from wattwise_server.metrics import Metrics
@@ -29,11 +29,11 @@ class Watching:
 
     Attributes:
         observer: Is told of what became durable.
-        interceptors: The outermost ones; none while nobody watches calls.
+        calls: What watches calls; None while nobody does.
     """
 
     observer: Observer = field(default_factory=Observers)
-    interceptors: tuple[WatchInterceptor, ...] = ()
+    calls: Watch | None = None
     _metrics: MetricsServer | None = None
 
     @contextmanager
@@ -65,8 +65,7 @@ def watching(config: Config) -> Iterator[Watching]:
             watchers.append(metrics)
         if _traces_wanted():
             watchers += _tracing(after)
-        interceptors = (WatchInterceptor(watchers),) if watchers else ()
-        yield Watching(Observers(observers), interceptors, server)
+        yield Watching(Observers(observers), Watch(watchers) if watchers else None, server)
 
 
 def _metrics(address: str) -> tuple[Metrics, MetricsServer]:
