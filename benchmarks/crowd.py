@@ -15,7 +15,6 @@ import grpc
 from wattwise import v1
 
 from benchmarks import jobs
-from benchmarks.echo import STREAM, UNARY
 
 CALLERS = 64
 
@@ -39,10 +38,10 @@ async def _measure(echo: str, server: str, rounds: int, seconds: float) -> dict[
         floor = await stack.enter_async_context(grpc.aio.insecure_channel(echo))
         real = await stack.enter_async_context(grpc.aio.insecure_channel(server))
         kinds = {
-            "echo": _echo_callers(floor, trials),
-            "report": _report_callers(real, trials[:CALLERS]),
-            "echo_stream": _stream_callers(_echo_stream(floor), _bytes_of(trials)),
-            "stream": _stream_callers(v1.BatchSizeOptimizerStub(real).StreamResults, _events_of(trials[CALLERS:])),
+            "echo": _unary_callers(floor, trials[:CALLERS]),
+            "report": _unary_callers(real, trials[:CALLERS]),
+            "echo_stream": _stream_callers(floor, trials[CALLERS:]),
+            "stream": _stream_callers(real, trials[CALLERS:]),
         }
         for callers in kinds.values():
             await _rate(callers, 0.5)
@@ -75,16 +74,7 @@ async def _rate(callers: list[Caller], seconds: float) -> float:
     return sum(counts) / (time.perf_counter() - begun)
 
 
-def _message(trial: v1.Trial) -> bytes:
-    return next(jobs.reports(trial)).SerializeToString()
-
-
-def _echo_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
-    unary, message = channel.unary_unary(UNARY), _message(trials[0])
-    return [lambda: unary(message)] * CALLERS
-
-
-def _report_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
+def _unary_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
     stub: Any = v1.BatchSizeOptimizerStub(channel)
 
     def caller(trial: v1.Trial) -> Caller:
@@ -94,32 +84,20 @@ def _report_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
     return [caller(trial) for trial in trials]
 
 
-def _echo_stream(channel: Any) -> Any:
-    return channel.stream_stream(STREAM)
+def _stream_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
+    """Callers that each send a measurement on a stream of their own and wait for the decision."""
+    stub: Any = v1.BatchSizeOptimizerStub(channel)
 
-
-def _stream_callers(open_stream: Any, sources: list[Any]) -> list[Caller]:
-    """Callers that each send a message on a stream of their own and wait for its answer."""
-
-    def caller(source: Any) -> Caller:
-        stream = open_stream()
+    def caller(trial: v1.Trial) -> Caller:
+        stream, epochs = stub.StreamResults(), jobs.reports(trial)
 
         async def exchange() -> None:
-            await stream.write(next(source))
+            await stream.write(v1.StreamResultsRequest(result=next(epochs).result))
             await stream.read()
 
         return exchange
 
-    return [caller(source) for source in sources]
-
-
-def _bytes_of(trials: list[v1.Trial]) -> list[Any]:
-    message = _message(trials[0])
-    return [iter(lambda: message, None) for _ in range(CALLERS)]
-
-
-def _events_of(trials: list[v1.Trial]) -> list[Any]:
-    return [(v1.StreamResultsRequest(result=each.result) for each in jobs.reports(trial)) for trial in trials]
+    return [caller(trial) for trial in trials]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The floor of a call: a `grpc.aio` server that answers at once, with as many bytes as the real one."""
+"""The floor of a call: a `grpc.aio` server of the same messages that answers at once and keeps nothing."""
 
 from __future__ import annotations
 
@@ -10,33 +10,30 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-UNARY = "/bench.Echo/Unary"
-STREAM = "/bench.Echo/Stream"
-
-ANSWER = v1.ReportResultResponse(
-    decision=v1.Decision(
-        message="go on: metric 0.1, target 0.9 in epoch 1234 of 2147483647; cost 1.53e+07 J, no cost bound yet",
-        cost=1.53e7,
-    )
-).SerializeToString()
+_DECISION = v1.Decision(
+    message="go on: metric 0.1, target 0.9 in epoch 1234 of 2147483647; cost 1.53e+07 J, no cost bound yet",
+    cost=1.53e7,
+)
 
 
-async def _unary(_: bytes, __: Any) -> bytes:
-    return ANSWER
+class EmptyService(v1.BatchSizeOptimizerServicer):
+    """Answers as long as the real one does, and does nothing."""
 
+    async def ReportResult(self, _: v1.ReportResultRequest, __: Any) -> v1.ReportResultResponse:
+        """One answer."""
+        return v1.ReportResultResponse(decision=_DECISION)
 
-async def _stream(requests: AsyncIterator[bytes], context: Any) -> None:
-    async for _ in requests:
-        await context.write(ANSWER)
+    async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+        self, requests: AsyncIterator[v1.StreamResultsRequest], context: Any
+    ) -> None:
+        """An answer to each message."""
+        async for _ in requests:
+            await context.write(v1.StreamResultsResponse(decision=_DECISION))
 
 
 async def _serve() -> None:
     server = grpc.aio.server()
-    handlers = {
-        "Unary": grpc.unary_unary_rpc_method_handler(_unary),
-        "Stream": grpc.stream_stream_rpc_method_handler(_stream),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
+    v1.add_BatchSizeOptimizerServicer_to_server(EmptyService(), server)  # type: ignore[abstract]  # the rest is not called
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     sys.stdout.write(f"echo listens on 127.0.0.1:{port}\n")

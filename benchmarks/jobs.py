@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 from wattwise import v1
 
+Reports = Iterator[v1.ReportResultRequest]
+
 _GPU = v1.GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Benchmark GPU")
 
 
@@ -39,7 +41,7 @@ def next_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> v1.Trial:
     return stub.GetNextBatchSize(request, timeout=60).trial
 
 
-def reports(trial: v1.Trial) -> Iterator[v1.ReportResultRequest]:
+def reports(trial: v1.Trial) -> Reports:
     """Epoch after epoch of a trial that never reaches its target."""
     for epoch in itertools.count(1):
         yield v1.ReportResultRequest(result=result(trial, epoch, 0.1))

@@ -7,23 +7,22 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from wattwise import v1
 
 from wattwise_server.addresses import host_and_port
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.interceptors import ErrorInterceptor
+from wattwise_server.interceptors import Calls, Registrar
 from wattwise_server.logs import say
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
-from wattwise_server.watch import WatchInterceptor
+from wattwise_server.unknown import UnknownMethods
 from wattwise_server.watching import Watching, watching
 
 log = logging.getLogger(__name__)
@@ -64,41 +63,31 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     clock = steady_clock()
     # Ports first: a start that fails for a taken one has not touched the database.
     with watching(config) as watch:
-        listener = _listen(config, watch)
+        server = grpc.aio.server(options=_OPTIONS)
+        address = _bind(server, config.address)
         async with open_store(config.database, clock, watch.observer) as store:
             optimizer = Optimizer(store, clock, watch.observer)
-            async with _serving(config, listener, optimizer), _sweeping(optimizer):
+            async with _serving(config, server, watch, optimizer), _sweeping(optimizer):
                 with watch.answering():
-                    say(log, logging.INFO, "serving", address=listener.address, database=config.database)
-                    announce(listener.address)
+                    say(log, logging.INFO, "serving", address=address, database=config.database)
+                    announce(address)
                     await stop.wait()
                     log.info("shutting down: finishing what is in flight")
     log.info("stopped")
 
 
-class _Listener(NamedTuple):
-    """A server that holds its port and answers nothing yet."""
-
-    server: grpc.aio.Server
-    interceptor: ErrorInterceptor
-    address: str
-
-
-def _listen(config: Config, watch: Watching) -> _Listener:
-    interceptor = ErrorInterceptor()
-    watched = [WatchInterceptor(watch.calls)] if watch.calls else []
-    server = grpc.aio.server(interceptors=[*watched, interceptor], options=_OPTIONS)
-    return _Listener(server, interceptor, _bind(server, config.address))
-
-
 @contextlib.asynccontextmanager
-async def _serving(config: Config, listener: _Listener, optimizer: Optimizer) -> AsyncIterator[None]:
-    server, interceptor, _ = listener
-    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), server)
-    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), server)
-    alive = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(alive, server)
-    reflection.enable_server_reflection((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+async def _serving(
+    config: Config, server: grpc.aio.Server, watch: Watching, optimizer: Optimizer
+) -> AsyncIterator[None]:
+    calls, alive = Calls(), health.aio.HealthServicer()
+    services = Registrar(server, calls.wrap, watch.calls.wrap).server
+    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), services)
+    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), services)
+    health_pb2_grpc.add_HealthServicer_to_server(alive, services)
+    shown = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
+    server.add_generic_rpc_handlers((UnknownMethods(watch.calls.unknown),))
     await server.start()
     try:
         for name in ("", *SERVICES):
@@ -106,12 +95,12 @@ async def _serving(config: Config, listener: _Listener, optimizer: Optimizer) ->
         yield
     finally:
         await alive.enter_graceful_shutdown()
-        interceptor.drain()
+        calls.drain()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(interceptor.finished(), config.grace_seconds)
+            await asyncio.wait_for(calls.finished(), config.grace_seconds)
         # What still runs now are calls beyond their grace, and others' streams, such as a watch of the health.
         await server.stop(_LAST_ANSWERS_SECONDS)
-        await interceptor.finished()
+        await calls.finished()
 
 
 def _bind(server: grpc.aio.Server, address: str) -> str:

@@ -30,7 +30,7 @@ class Call:
     Attributes:
         method: As on the wire, such as "/wattwise.v1.JobAdmin/GetJob".
         context: What gRPC knows of it; None once it is over, when gRPC has freed what lies behind it.
-        request: The request; None of a stream of requests.
+        request: The request; of a stream of requests nothing that says what it is about.
         named: What a stream of requests turned out to be about.
     """
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import uvloop
 
 from wattwise_server.app import run
 from wattwise_server.config import Config
@@ -44,7 +45,7 @@ class ServeCommand:
         )
         configure(config.log_level, config.log_format)
         try:
-            asyncio.run(run(config, _announce))
+            uvloop.run(run(config, _announce))
         except StartError as error:
             if config.log_format == "json":
                 say(log, logging.ERROR, "cannot start", message=str(error))

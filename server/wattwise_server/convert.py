@@ -65,22 +65,22 @@ def _policy(policy: v1.Policy.ValueType) -> PolicyName | None:
     return PolicyName(v1.Policy.Name(policy).removeprefix("POLICY_"))
 
 
-def trial_key(
-    message: v1.ReportResultRequest | v1.HeartbeatRequest | v1.EndTrialRequest | v1.GetTrialRequest,
-) -> TrialKey:
-    """The trial that a request speaks of; a batch size of 0 is refused but in GetTrial, where it stays unchecked.
+def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest) -> TrialKey:
+    """The trial that a trainer speaks of.
 
     Raises:
         InvalidRequestError: the request names none.
     """
-    holder = message.result if isinstance(message, v1.ReportResultRequest) else message
-    where = "result.trial" if isinstance(message, v1.ReportResultRequest) else "trial"
-    if not holder.HasField("trial"):
-        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial from GetNextBatchSize"))
-    trial = holder.trial
-    if not trial.batch_size and not isinstance(message, v1.GetTrialRequest):
-        raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; give the batch size of the trial"))
-    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number)
+    return _trainers_trial(request, "trial")
+
+
+def shown_trial_key(request: v1.GetTrialRequest) -> TrialKey:
+    """The trial that somebody asks to see; its batch size need not be known and is 0 then.
+
+    Raises:
+        InvalidRequestError: the request names none.
+    """
+    return _named_trial(request, "trial")
 
 
 def report(request: v1.ReportResultRequest) -> Report:
@@ -92,8 +92,33 @@ def report(request: v1.ReportResultRequest) -> Report:
     """
     if not request.HasField("result"):
         raise InvalidResultError(Violation("result", "is not set; give what was measured up to the end of the epoch"))
-    result, key = request.result, trial_key(request)
-    return Report(key, result.current_epoch, result.time_seconds, result.energy_joules, result.metric)
+    return result(request.result)
+
+
+def result(measured: v1.TrainingResult) -> Report:
+    """One epoch's measurement.
+
+    Raises:
+        InvalidRequestError: it names no trial.
+    """
+    key = _trainers_trial(measured, "result.trial")
+    return Report(key, measured.current_epoch, measured.time_seconds, measured.energy_joules, measured.metric)
+
+
+def _trainers_trial(holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest, where: str) -> TrialKey:
+    key = _named_trial(holder, where)
+    if not key.batch_size:
+        raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; give the batch size of the trial"))
+    return key
+
+
+def _named_trial(
+    holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest | v1.GetTrialRequest, where: str
+) -> TrialKey:
+    if not holder.HasField("trial"):
+        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial from GetNextBatchSize"))
+    trial = holder.trial
+    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number)
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:

@@ -25,7 +25,7 @@ def reader(handler: Handler) -> Read | None:
 
     Returns:
         Where a stream asks for each message, one that raises InvalidRequestError within the handler. Where there is one
-        message, one that returns the InvalidRequestError in its place: `refused` then raises it.
+        message, one that returns the InvalidRequestError in its place: `the handler's wrapper then raises it.
     """
     parse = handler.request_deserializer
     if parse is None:
@@ -43,15 +43,6 @@ def reader(handler: Handler) -> Read | None:
             return refusal
 
     return read
-
-
-async def refused(error: InvalidRequestError) -> NoReturn:
-    """In place of a handler whose request could not be read.
-
-    Raises:
-        InvalidRequestError: always.
-    """
-    raise error
 
 
 def guarded(handler: Handler, refuse: Refuse) -> Handler:

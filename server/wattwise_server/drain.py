@@ -43,20 +43,19 @@ class UntilDrained(Generic[T]):
     """The items of a stream; waiting for the next one raises ShuttingDownError once the server drains.
 
     A task is cancelled only while it waits here. A write that is cancelled would leave gRPC with half an operation, and
-    no status could be sent after it.
+    no status could be sent after it. One task iterates, from beginning to end.
     """
 
     def __init__(self, items: AsyncIterator[T], drain: Drain) -> None:
         self._items = items
         self._drain = drain
+        self._task: asyncio.Task[Any] | None = None
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
 
     async def __anext__(self) -> T:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("gRPC runs every handler in a task")
+        task = self._task = self._task or _this_task()
         self._drain.enter(task)
         try:
             return await self._items.__anext__()
@@ -66,3 +65,10 @@ class UntilDrained(Generic[T]):
             raise
         finally:
             self._drain.leave(task)
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("gRPC runs every handler in a task")
+    return task

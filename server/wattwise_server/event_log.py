@@ -71,7 +71,7 @@ def _say(event: Event) -> None:
 def _say_report(trial: Trial) -> None:
     if trial.last is not None:
         measured = {"metric": trial.last.metric, "seconds": trial.last.time_seconds, "joules": trial.last.energy_joules}
-        _say_of(trial, "epoch reported", logging.DEBUG, cost_joules=trial.cost, **measured)
+        _say_of(trial, "epoch reported", logging.DEBUG, **measured)
 
 
 def _say_end(trial: Trial) -> None:

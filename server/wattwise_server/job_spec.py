@@ -80,7 +80,8 @@ def identifier_fault(value: str) -> str | None:
     """What is wrong with an id that a client made up, if anything."""
     if len(value) > MAX_ID_LENGTH:
         return f"has {len(value)} characters; use at most {MAX_ID_LENGTH}"
-    if any(unicodedata.category(char) == "Cc" for char in value):
+    # What is printable has no control characters, and is soon seen to be.
+    if not value.isprintable() and any(unicodedata.category(char) == "Cc" for char in value):
         return "has control characters; remove them"
     return None
 

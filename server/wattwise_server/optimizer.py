@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import (
@@ -43,7 +43,7 @@ from wattwise_server.observe import (
 from wattwise_server.observe import Event as Seen
 from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.stopping import decision, judge, priced
+from wattwise_server.policy.stopping import Verdict, answer, decision, judge, priced
 from wattwise_server.policy.thompson import generator
 from wattwise_server.report import Report, checked
 from wattwise_server.store.base import Store, Transaction
@@ -90,22 +90,23 @@ class Optimizer:
         async with self._open(job_id) as tx:
             job = _job(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
-                return known, f"this request was given trial {known.number} before"
-            job = self._free_slot(tx, job)
+                return _priced(job, known), f"this request was given trial {known.number} before"
+            job = await self._free_slot(tx, job)
             number = job.num_trials + 1
             choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
             if isinstance(choice, Exhausted):
                 raise NoBatchSizeConvergedError(job_id, job.search.pruning_round)
+            now = self._clock()
             trial = Trial(
                 job_id,
                 number,
                 choice.batch_size,
                 choice.type,
                 job.search.pruning_round,
-                self._clock(),
+                now,
                 request_id or None,
+                lease_expire_time=_lease(job, now),
             )
-            trial = self._leased(job, trial)
             tx.save_job(replace(job, num_trials=number, search=_observe(job, Dispatched(trial))))
             tx.save_trial(trial)
             self._tell(tx, TrialDispatched(trial, choice.reason))
@@ -124,7 +125,7 @@ class Optimizer:
                 return found
             job, trial = found
             if not trial.running and not trial.lost:
-                return decision(job.spec, trial)
+                return _decision(job, trial)
             measured = checked(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._revive(tx, job, trial)
@@ -145,11 +146,10 @@ class Optimizer:
                 job, _ = self._revive(tx, job, trial)
                 # The bound may have fallen below its cost while nobody knew that it runs.
                 self._stop_dearer(tx, job)
-                trial = await _trial(tx, key)
+                job, trial = await _trial(tx, key)
             if trial.running:
-                trial = self._leased(job, trial)
-                tx.renew_lease(trial)
-            return decision(job.spec, trial)
+                tx.renew_lease(trial.renewed(trial.last, _lease(job, self._clock())))
+            return _decision(job, trial)
 
     async def end_trial(self, key: TrialKey, reason: EndReason | None) -> Trial:
         """Notes that a trainer is gone; a trial that has been decided, or ended before, is left as it is.
@@ -162,7 +162,7 @@ class Optimizer:
             fault = "is not a trainer's to give; use END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
             raise InvalidRequestError(Violation("reason", fault))
         async with self._open(key.job_id) as tx:
-            job, trial = _job(tx, key.job_id), await _trial(tx, key)
+            job, trial = await _trial(tx, key)
             if trial.lost:
                 job, trial = self._revive(tx, job, trial)
             return self._fail(tx, job, trial, reason)[1] if trial.running else trial
@@ -204,10 +204,8 @@ class Optimizer:
             JobNotFoundError: there is no such job.
         """
         job = await self.job(job_id)
-        return [
-            priced(job.spec, job.search.min_cost, trial)
-            for trial in await self._store.trials(job_id, status, batch_size, after, limit)
-        ]
+        found = await self._store.trials(job_id, status, batch_size, after, limit)
+        return [_priced(job, trial) for trial in found]
 
     async def trial(self, key: TrialKey) -> tuple[Trial, Sequence[Measurement]]:
         """A trial with its measurements.
@@ -216,7 +214,7 @@ class Optimizer:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
         async with self._open(key.job_id) as tx:
-            trial = await _trial(tx, key)
+            trial = _priced(*await _trial(tx, key))
         return trial, await self._store.measurements(key.job_id, key.trial_number)
 
     async def delete_job(self, job_id: str) -> tuple[Job, Sequence[Trial]]:
@@ -254,7 +252,7 @@ class Optimizer:
                     return found
                 job, trial = found
                 if not trial.running and not trial.lost:
-                    return decision(job.spec, trial)
+                    return _decision(job, trial)
                 await changes.wait()
 
     def _open(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
@@ -266,7 +264,7 @@ class Optimizer:
     async def _find(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:
         """A trial with its job, or the stop that a trainer of a deleted job is told."""
         try:
-            return _job(tx, key.job_id), await _trial(tx, key)
+            return await _trial(tx, key)
         except (JobNotFoundError, TrialNotFoundError):
             if not await self._store.was_running_when_deleted(key):
                 raise
@@ -276,15 +274,7 @@ class Optimizer:
         verdict = judge(job.spec, job.search.min_cost, measured)
         before = trial.last
         repeated = before is not None and before.repeats(measured)
-        trial = replace(
-            trial,
-            last=measured,
-            cost=verdict.cost,
-            cost_bound=verdict.bound,
-            converged=verdict.converged,
-            target_reached=verdict.target_reached,
-        )
-        trial = self._leased(job, trial)
+        trial = trial.renewed(measured, _lease(job, measured.report_time))
         if repeated:
             tx.renew_lease(trial)
         else:
@@ -292,9 +282,8 @@ class Optimizer:
             if self._observer.wants_reports:
                 self._tell(tx, EpochReported(job, trial, before))
         if verdict.end_reason is not None:
-            job, trial = self._succeed(tx, job, trial, verdict.end_reason)
-            self._stop_dearer(tx, job)
-        return decision(job.spec, trial)
+            self._stop_dearer(tx, self._succeed(tx, job, trial, verdict))
+        return answer(job.spec, measured, verdict)
 
     def _stop_dearer(self, tx: Transaction, job: Job) -> None:
         """Decides every running trial whose newest cost exceeds the bound, which may just have fallen."""
@@ -303,32 +292,32 @@ class Optimizer:
                 continue
             verdict = judge(job.spec, job.search.min_cost, trial.last)
             if verdict.end_reason is EndReason.COST_BOUND:
-                dear = replace(trial, cost=verdict.cost, cost_bound=verdict.bound, converged=False)
-                job, _ = self._succeed(tx, job, dear, EndReason.COST_BOUND)
+                job = self._succeed(tx, job, trial, verdict)
 
-    def _succeed(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
+    def _succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
         place = job.num_observations + 1
-        trial = self._ended(trial, TrialStatus.SUCCEEDED, reason)
-        trial = replace(trial, observation=place)
-        return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))
+        trial = replace(
+            self._ended(trial, TrialStatus.SUCCEEDED, verdict.end_reason),
+            cost=verdict.cost,
+            cost_bound=verdict.bound,
+            converged=verdict.converged,
+            target_reached=verdict.target_reached,
+            observation=place,
+        )
+        return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))[0]
 
     def _fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
-        trial = self._ended(trial, TrialStatus.FAILED, reason)
+        trial = self._ended(_priced(job, trial), TrialStatus.FAILED, reason)
         return self._save(tx, job, trial, Failed(trial))
 
     def _revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
         search = _observe(job, Revived(trial))
         explored = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
         back = replace(
-            trial,
+            trial.renewed(trial.last, _lease(job, self._clock())),
             type=TrialType.CONCURRENT if explored else trial.type,
-            status=TrialStatus.DISPATCHED,
-            end_reason=None,
-            end_time=None,
-            cost=None,
-            cost_bound=None,
         )
-        job, back = replace(job, search=search), self._leased(job, back)
+        job = replace(job, search=search)
         tx.save_job(job)
         tx.save_trial(back)
         self._tell(tx, TrialRevived(back))
@@ -344,23 +333,31 @@ class Optimizer:
     def _tell(self, tx: Transaction, event: Seen) -> None:
         tx.once_durable(self._observer.witness(event))
 
-    def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason) -> Trial:
+    def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
         return replace(trial, status=status, end_reason=reason, end_time=self._clock(), lease_expire_time=None)
 
-    def _free_slot(self, tx: Transaction, job: Job) -> Job:
+    async def _free_slot(self, tx: Transaction, job: Job) -> Job:
         """Gives the exploration slot up at once if its trial's lease has run out."""
-        for trial in tx.running():
-            if trial.number == job.search.exploring and self._has_lapsed(trial):
-                return self._fail(tx, job, trial, EndReason.LOST)[0]
+        holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
+        if holder is not None and self._has_lapsed(holder):
+            return self._fail(tx, job, holder, EndReason.LOST)[0]
         return job
 
     def _has_lapsed(self, trial: Trial) -> bool:
         return trial.running and trial.lease_expire_time is not None and trial.lease_expire_time <= self._clock()
 
-    def _leased(self, job: Job, trial: Trial) -> Trial:
-        seconds = job.spec.trial_lease_seconds
-        expires = self._clock() + timedelta(seconds=seconds) if seconds else None
-        return replace(trial, lease_expire_time=expires)
+
+def _lease(job: Job, now: datetime) -> datetime | None:
+    seconds = job.spec.trial_lease_seconds
+    return now + timedelta(seconds=seconds) if seconds else None
+
+
+def _priced(job: Job, trial: Trial) -> Trial:
+    return priced(job.spec, job.search.min_cost, trial)
+
+
+def _decision(job: Job, trial: Trial) -> Decision:
+    return decision(job.spec, job.search.min_cost, trial)
 
 
 def _observe(job: Job, event: Event) -> Search:
@@ -373,7 +370,7 @@ def _job(tx: Transaction, job_id: str) -> Job:
     return tx.job
 
 
-async def _trial(tx: Transaction, key: TrialKey) -> Trial:
+async def _trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     job = _job(tx, key.job_id)
     trial = await tx.trial(key.trial_number)
     if trial is None:
@@ -381,5 +378,5 @@ async def _trial(tx: Transaction, key: TrialKey) -> Trial:
     elif key.batch_size not in (0, trial.batch_size):
         why = f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
     else:
-        return priced(job.spec, job.search.min_cost, trial)
+        return job, trial
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from wattwise_server.domain import JobSpec, Measurement, TrialKey
 from wattwise_server.errors import InvalidResultError, Violation
@@ -14,8 +14,7 @@ LARGEST_COST = 1e100
 """In joules: far above anything, and low enough for its square and its multiples to be numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """One epoch's sums as a trainer sent them: seconds and joules since the trial's start."""
 
     trial: TrialKey
@@ -31,38 +30,39 @@ def checked(report: Report, spec: JobSpec, last: Measurement | None, now: dateti
     Raises:
         InvalidResultError: with one violation per fault.
     """
-    faults = [*_number_faults(spec, report), *_order_faults(last, report)]
+    measured = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
+    faults = [*_number_faults(spec, measured), *_order_faults(last, measured)]
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
-    return Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
+    return measured
 
 
-def _number_faults(spec: JobSpec, report: Report) -> list[tuple[str, str]]:
+def _number_faults(spec: JobSpec, measured: Measurement) -> list[tuple[str, str]]:
     faults = []
     for name in ("time_seconds", "energy_joules"):
-        value = getattr(report, name)
+        value = getattr(measured, name)
         if not math.isfinite(value) or value < 0:
             faults.append((name, f"is {value}; report the finite sum since the trial's first epoch, 0 or more"))
-    if math.isinf(report.metric):
-        faults.append(("metric", f"is {report.metric}; report NaN for a metric that has diverged"))
-    if report.epoch < 1:
-        faults.append(("current_epoch", f"is {report.epoch}; count epochs from 1"))
-    if not faults and cost(spec, report.energy_joules, report.time_seconds) > LARGEST_COST:
+    if math.isinf(measured.metric):
+        faults.append(("metric", f"is {measured.metric}; report NaN for a metric that has diverged"))
+    if measured.epoch < 1:
+        faults.append(("current_epoch", f"is {measured.epoch}; count epochs from 1"))
+    if not faults and cost(spec, measured.energy_joules, measured.time_seconds) > LARGEST_COST:
         faults.append(("energy_joules", f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"))
     return faults
 
 
-def _order_faults(last: Measurement | None, report: Report) -> list[tuple[str, str]]:
+def _order_faults(last: Measurement | None, measured: Measurement) -> list[tuple[str, str]]:
     if last is None:
         return []
-    as_sent = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, last.report_time)
-    if report.epoch == last.epoch and not last.repeats(as_sent):
-        return [("current_epoch", f"{report.epoch} was reported before with other numbers; report every epoch once")]
+    epoch = measured.epoch
+    if epoch == last.epoch and not last.repeats(measured):
+        return [("current_epoch", f"{epoch} was reported before with other numbers; report every epoch once")]
     faults = []
-    if report.epoch < last.epoch:
-        faults.append(("current_epoch", f"{report.epoch} comes after {last.epoch}; epochs never go back"))
+    if epoch < last.epoch:
+        faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs never go back"))
     for name in ("time_seconds", "energy_joules"):
-        value, before = getattr(report, name), getattr(last, name)
+        value, before = getattr(measured, name), getattr(last, name)
         if value < before:
             faults.append((name, f"{value} is less than the {before} of epoch {last.epoch}; report the sum so far"))
     return faults

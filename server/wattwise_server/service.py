@@ -88,7 +88,7 @@ class JobAdminService(v1.JobAdminServicer):
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """One trial with its measurements."""
-        trial, measured = await self._optimizer.trial(convert.trial_key(request))
+        trial, measured = await self._optimizer.trial(convert.shown_trial_key(request))
         return v1.GetTrialResponse(trial=convert.trial(trial), measurements=map(convert.measurement, measured))
 
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:

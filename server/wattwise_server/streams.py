@@ -48,11 +48,11 @@ class TrialStream:
     async def _take(self, request: v1.StreamResultsRequest) -> None:
         match request.WhichOneof("event"):
             case "result":
-                report = convert.report(v1.ReportResultRequest(result=request.result))
+                report = convert.result(request.result)
                 self._follow(report.trial)
-                decision = await self._optimizer.report(report)
+                # The answer to the result that ends the trial is its stop: it is not pushed as well.
                 async with self._writing:
-                    await self._write(decision)
+                    await self._write(await self._optimizer.report(report))
             case "heartbeat":
                 key = convert.trial_key(request.heartbeat)
                 self._follow(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, cast
 
 import grpc
@@ -116,26 +116,3 @@ class Watch:
 
 def _name(code: Any) -> str:
     return code.name if isinstance(code, grpc.StatusCode) else _NAMES.get(code, "UNKNOWN")
-
-
-class WatchInterceptor(grpc.aio.ServerInterceptor):
-    """Watches all methods; has to be the outermost interceptor."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._wrapped: dict[str, Handler] = {}
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Wraps the method's handler."""
-        handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if handler is None:
-            self._watch.unknown()
-            return None
-        if method not in self._wrapped:
-            self._wrapped[method] = self._watch.wrap(handler, method)
-        return self._wrapped[method]

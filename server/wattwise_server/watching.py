@@ -29,11 +29,11 @@ class Watching:
 
     Attributes:
         observer: Is told of what became durable.
-        calls: What watches calls; None while nobody does.
+        calls: What watches calls.
     """
 
     observer: Observer = field(default_factory=Observers)
-    calls: Watch | None = None
+    calls: Watch = field(default_factory=Watch)
     _metrics: MetricsServer | None = None
 
     @contextmanager
@@ -65,7 +65,7 @@ def watching(config: Config) -> Iterator[Watching]:
             watchers.append(metrics)
         if _traces_wanted():
             watchers += _tracing(after)
-        yield Watching(Observers(observers), Watch(watchers) if watchers else None, server)
+        yield Watching(Observers(observers), Watch(watchers), server)
 
 
 def _metrics(address: str) -> tuple[Metrics, MetricsServer]:

@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,6 +107,19 @@ def test_refused_stream_is_told_with_its_trial(watched: WatchedServer) -> None:
     (line,) = watched.events("call refused")
     assert (line["method"], line["job"], line["trial"]) == ("StreamResults", "nobody", 3)
     assert line["request_id"] == "nightly-7"
+
+
+def test_method_that_there_is_not_is_told(watched: WatchedServer) -> None:
+    """Calls of unknown methods are refused as gRPC does, and told like any refusal, whatever their names hold."""
+    for name in ("Guess", 'Guess " job=x'):
+        for kind in (watched.channel.unary_unary, watched.channel.unary_stream):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(kind(f"/wattwise.v1.JobAdmin/{name}")(b"anything", metadata=(("x-request-id", "guess 1"),)))
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    lines = watched.events("call refused")
+    assert [line["method"] for line in lines] == ["Guess"] * 2 + ['Guess " job=x'] * 2
+    assert {line["request_id"] for line in lines} == {"guess 1"}
+    assert {line["code"] for line in lines} == {"UNIMPLEMENTED"}
 
 
 def test_bug_is_told_whole_under_its_incident(watched: WatchedServer) -> None:

@@ -181,7 +181,7 @@ def test_strangers_make_no_series(watched: WatchedServer) -> None:
     text = watched.scrape()
     assert not re.search("First|Second|test-", text)
     labels = {label for family in text_string_to_metric_families(text) for s in family.samples for label in s.labels}
-    assert labels == {"method", "code", "stage", "reason", "le", "version", "grpc", "python"}
+    assert labels == {"method", "code", "direction", "stage", "reason", "le", "version", "grpc", "python"}
 
 
 def test_restarted_server_knows_what_there_is(watched: WatchedServer) -> None:

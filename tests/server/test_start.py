@@ -140,7 +140,7 @@ def test_nothing_is_loaded_that_nobody_asked_for(tmp_path: Path, variables: dict
     code = (
         "import sys\nfrom wattwise_server.config import Config\nfrom wattwise_server.watching import watching\n"
         "import wattwise_server.app\n"
-        "with watching(Config()) as watch: print(watch.calls)\n"
+        "with watching(Config()) as watch: print(watch.calls.wrap(None, '/wattwise.v1.JobAdmin/GetJob'))\n"
         "print({'opentelemetry', 'prometheus_client'} & set(sys.modules))"
     )
     assert python(code, tmp_path, **variables).stdout == "None\nset()\n"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
 from wattwise_server.policy.cost import cost, cost_bound
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A measurement judged. `end_reason` is None when training goes on."""
 
     cost: float
@@ -40,47 +40,51 @@ def judge(spec: JobSpec, min_cost: float | None, measured: Measurement) -> Verdi
 
 def priced(spec: JobSpec, min_cost: float | None, trial: Trial) -> Trial:
     """A running trial with the cost of its newest measurement and today's bound; an ended one as it ended."""
-    if trial.status is not TrialStatus.DISPATCHED:
+    if not trial.running:
         return trial
-    trial = replace(trial, cost_bound=cost_bound(spec, min_cost))
     if trial.last is None:
-        return trial
+        return replace(trial, cost_bound=cost_bound(spec, min_cost))
     verdict = judge(spec, min_cost, trial.last)
-    return replace(trial, cost=verdict.cost, target_reached=verdict.target_reached)
+    return replace(trial, cost=verdict.cost, cost_bound=verdict.bound, target_reached=verdict.target_reached)
 
 
-def decision(spec: JobSpec, trial: Trial) -> Decision:
+def decision(spec: JobSpec, min_cost: float | None, trial: Trial) -> Decision:
     """What the trainer of this trial is to be told now; the same again and again once the trial has ended."""
-    return Decision(
-        stop_train=trial.status is not TrialStatus.DISPATCHED,
-        converged=trial.converged,
-        target_reached=trial.target_reached,
-        message=_message(spec, trial),
-        cost=trial.cost or 0.0,
-        cost_bound=trial.cost_bound,
-    )
-
-
-def _message(spec: JobSpec, trial: Trial) -> str:
+    trial = priced(spec, min_cost, trial)
     if trial.status is TrialStatus.FAILED:
-        return _given_up(trial)
-    if trial.last is None or trial.cost is None:
-        return "go on: nothing has been reported yet"
-    metric, target = f"metric {trial.last.metric:.6g}", f"target {spec.target_metric:.6g}"
-    price = f"cost {trial.cost:.6g} J"
-    bound = "no cost bound yet" if trial.cost_bound is None else f"bound {trial.cost_bound:.6g} J"
+        message = _given_up(trial)
+    elif trial.last is None or trial.cost is None:
+        message = "go on: nothing has been reported yet"
+    else:
+        verdict = Verdict(trial.cost, trial.cost_bound, trial.converged, trial.target_reached, trial.end_reason)
+        return answer(spec, trial.last, verdict)
+    ended = not trial.running
+    return Decision(ended, trial.converged, trial.target_reached, message, trial.cost or 0.0, trial.cost_bound)
+
+
+def answer(spec: JobSpec, measured: Measurement, verdict: Verdict) -> Decision:
+    """What the trainer of a judged measurement is to be told."""
+    ended = verdict.end_reason is not None
+    message = _message(spec, measured, verdict)
+    return Decision(ended, verdict.converged, verdict.target_reached, message, verdict.cost, verdict.bound)
+
+
+def _message(spec: JobSpec, measured: Measurement, verdict: Verdict) -> str:
+    metric, target = f"metric {measured.metric:.6g}", f"target {spec.target_metric:.6g}"
+    price = f"cost {verdict.cost:.6g} J"
+    bound = "no cost bound yet" if verdict.bound is None else f"bound {verdict.bound:.6g} J"
     if spec.beta_knob is None:
         bound = "early stopping off"
-    epoch = f"epoch {trial.last.epoch} of {spec.max_epochs}"
-    match trial.end_reason:
+    epoch = f"epoch {measured.epoch} of {spec.max_epochs}"
+    match verdict.end_reason:
+        case None:
+            return f"go on: {metric}, {target} in {epoch}; {price}, {bound}"
         case EndReason.TARGET_REACHED:
             return f"target reached: {metric}, {target} in {epoch}; {price}, {bound}"
         case EndReason.COST_BOUND:
             return f"cost bound exceeded: {price}, {bound} in {epoch}; {metric}, {target}"
-        case EndReason.MAX_EPOCHS:
-            return f"max epochs reached: {epoch}; {metric}, {target}; {price}, {bound}"
         case _:
-            return f"go on: {metric}, {target} in {epoch}; {price}, {bound}"
+            return f"max epochs reached: {epoch}; {metric}, {target}; {price}, {bound}"
 
 
 def _given_up(trial: Trial) -> str:

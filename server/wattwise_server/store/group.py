@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import aiosqlite
 
 _LARGEST_INSERT = 64
+"""Rows; fewer than the statements that a connection keeps prepared, as there is one for each number of rows."""
+
+
+_Alike = tuple[str, str, list[tuple[object, ...]]]
+"""SQL, the text of a row of it, and the parameters of each of the statements."""
 
 
 class Statement(NamedTuple):
@@ -59,25 +65,35 @@ class GroupConnection(sqlite3.Connection):
 
 
 def _steps(group: Sequence[Statement]) -> Iterator[tuple[str, Sequence[Any]]]:
-    if all(statement.rank is not None for statement in group):
-        group = sorted(group, key=lambda statement: statement.rank or 0)
-    for (sql, row), same in groupby(group, key=lambda statement: (statement.sql, statement.row)):
-        parameters = [statement.parameters for statement in same]
+    for sql, row, parameters in _in_order(group) if any(each.rank is None for each in group) else _by_rank(group):
         if row:
             yield from _inserts(sql, row, parameters)
         else:
             yield from ((sql, each) for each in parameters)
 
 
+def _by_rank(group: Sequence[Statement]) -> Iterator[_Alike]:
+    kinds: dict[tuple[int | None, str, str], list[tuple[object, ...]]] = {}
+    for rank, sql, parameters, row in group:
+        kinds.setdefault((rank, sql, row), []).append(parameters)
+    for kind in sorted(kinds) if len(kinds) > 1 else kinds:
+        yield kind[1], kind[2], kinds[kind]
+
+
+def _in_order(group: Sequence[Statement]) -> Iterator[_Alike]:
+    for (sql, row), alike in groupby(group, key=lambda statement: (statement.sql, statement.row)):
+        yield sql, row, [statement.parameters for statement in alike]
+
+
 def _inserts(sql: str, row: str, parameters: list[tuple[object, ...]]) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Rows by powers of two, so that few texts are prepared and all of them stay prepared."""
-    begin, size = 0, _LARGEST_INSERT
-    while begin < len(parameters):
-        while size > len(parameters) - begin:
-            size //= 2
-        rows = parameters[begin : begin + size]
-        yield sql + f", {row}" * (size - 1), [value for each in rows for value in each]
-        begin += size
+    for begin in range(0, len(parameters), _LARGEST_INSERT):
+        rows = parameters[begin : begin + _LARGEST_INSERT]
+        yield _insert(sql, row, len(rows)), [value for each in rows for value in each]
+
+
+@cache
+def _insert(sql: str, row: str, count: int) -> str:
+    return sql + f", {row}" * (count - 1)
 
 
 class Group:

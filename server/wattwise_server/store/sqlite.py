@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -30,6 +30,9 @@ from wattwise_server.store.writer import Submission, Writer
 REMEMBERED_JOBS = 4096
 """Jobs kept in memory beyond those with running trials."""
 
+_REMEMBERED_ENDS = 4
+"""Trials of a job kept in memory once they have ended: their trainers are about to say that they are gone."""
+
 _RETRY = timedelta(seconds=1)
 _DELETE_JOB = "DELETE FROM jobs WHERE job_key = ?"
 _REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_trials VALUES (?, ?, ?, ?)"
@@ -44,6 +47,8 @@ class _Entry:
     key: int = 0
     job: Job | None = None
     running: dict[int, Trial] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    ended: dict[int, Trial] = field(default_factory=dict)
     submitted: Submission | None = None
     users: int = 0
     lost: bool = False
@@ -54,6 +59,21 @@ class _Entry:
         durable = self.submitted is None or self.submitted.done
         return not self.users and not self.running and durable
 
+    def see(self, trial: Trial) -> None:
+        """Takes a trial as it is now."""
+        if trial.running:
+            self.running[trial.number] = trial
+            self.ended.pop(trial.number, None)
+            if trial.request_id:
+                self.requests[trial.request_id] = trial.number
+            return
+        self.running.pop(trial.number, None)
+        if trial.request_id:
+            self.requests.pop(trial.request_id, None)
+        self.ended[trial.number] = trial
+        if len(self.ended) > _REMEMBERED_ENDS:
+            del self.ended[next(iter(self.ended))]
+
     async def durable(self) -> None:
         """Returns once all that was submitted for the job is durable."""
         if self.submitted is not None:
@@ -63,25 +83,34 @@ class _Entry:
 class SqliteTransaction:
     """A job's memory with the changes of one block, not yet part of it."""
 
-    def __init__(self, job_id: str, entry: _Entry, queries: Queries, clock: Clock, keys: Iterator[int]) -> None:
+    __slots__ = ("_changed", "_entry", "_store", "deleted", "followers", "job", "job_id", "key", "statements", "topics")
+    _entry: _Entry
+
+    def __init__(self, store: SqliteStore, job_id: str) -> None:
+        self._store = store
         self.job_id = job_id
-        self.entry = entry
-        self._queries = queries
-        self._clock = clock
-        self._keys = keys
-        self.key = entry.key
-        self._changed: dict[int, Trial] = {}
-        self.job = entry.job
+        self.job: Job | None = None
+        self.key = 0
         self.deleted = False
-        self.leased: dict[int, Trial] = {}
+        self._changed: dict[int, Trial] = {}
         self.statements: list[Statement] = []
         self.topics: set[Topic] = set()
         self.followers: list[Callable[[], None]] = []
 
+    async def __aenter__(self) -> SqliteTransaction:
+        self._entry = entry = await self._store.enter(self.job_id)
+        self.job, self.key = entry.job, entry.key
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._store.leave(self._entry, self, error)
+
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
         if self.job is None:
-            self.key = next(self._keys)
+            self.key = self._store.new_key()
             self.statements += rows.insert_job(self.key, job)
         else:
             before = self.job.search.arms
@@ -92,7 +121,7 @@ class SqliteTransaction:
 
     def delete_job(self) -> Sequence[Trial]:
         """Deletes the job; returns and remembers the trials that were running."""
-        now, running = rows.to_micros(self._clock()), self.running()
+        now, running = rows.to_micros(self._store.clock()), self.running()
         for trial in running:
             values = (trial.job_id, trial.number, trial.batch_size, now)
             self.statements.append(Statement(None, _REMEMBER_DELETED, values))
@@ -104,34 +133,33 @@ class SqliteTransaction:
 
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
-        latest = self.entry.running | self._changed | self.leased
+        latest = self._entry.running | self._changed
         return [trial for _, trial in sorted(latest.items()) if trial.running]
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
-        for known in (self.leased, self._changed, self.entry.running):
-            if number in known:
-                return known[number]
+        entry = self._entry
+        known = self._changed.get(number) or entry.running.get(number) or entry.ended.get(number)
+        if known is not None:
+            return known
         if self.job is None or not 0 < number <= self.job.num_trials:
             return None
-        await self.entry.durable()
-        return await self._queries.trial(self.job_id, self.key, number)
+        await self._entry.durable()
+        return await self._store.queries.trial(self.job_id, self.key, number)
 
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
-        for trial in self.entry.running.values():
-            if trial.request_id == request_id:
-                return trial
+        if known := self._entry.requests.get(request_id):
+            return self._entry.running[known]
         if self.job is None or not self.job.num_trials:
             return None
-        await self.entry.durable()
-        return await self._queries.trial_of_request(self.job_id, self.key, request_id)
+        await self._entry.durable()
+        return await self._store.queries.trial_of_request(self.job_id, self.key, request_id)
 
     def save_trial(self, trial: Trial) -> None:
         """Creates the trial, or saves what changed."""
         self.statements.append(rows.save_trial(self.key, trial))
         self._changed[trial.number] = trial
-        self.leased.pop(trial.number, None)
         self.topics.add((self.job_id, trial.number))
 
     def add_measurement(self, trial: Trial) -> None:
@@ -142,7 +170,7 @@ class SqliteTransaction:
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease, in memory alone."""
-        self.leased[trial.number] = trial
+        self._changed[trial.number] = trial
 
     def once_durable(self, tell: Callable[[], None]) -> None:
         """Calls something once the changes are durable."""
@@ -150,38 +178,16 @@ class SqliteTransaction:
 
     def apply(self) -> Sequence[Trial]:
         """Makes the changes part of the memory; returns the trials that started to run."""
-        entry = self.entry
+        entry = self._entry
         if self.deleted:
-            entry.job, entry.key, entry.running = None, 0, {}
+            entry.job, entry.key, entry.running, entry.requests, entry.ended = None, 0, {}, {}, {}
             return ()
         if self.job is not None:
             entry.job, entry.key = self.job, self.key
-        started = [t for n, t in self._changed.items() if t.running and n not in entry.running]
-        for number, trial in (self._changed | self.leased).items():
-            if trial.running:
-                entry.running[number] = trial
-            else:
-                entry.running.pop(number, None)
+        started = [trial for trial in self._changed.values() if trial.running and trial.number not in entry.running]
+        for trial in self._changed.values():
+            entry.see(trial)
         return started
-
-
-class _Block(AbstractAsyncContextManager["SqliteTransaction"]):
-    """One `async with store.transaction(job_id)`."""
-
-    __slots__ = ("_job_id", "_store", "_tx")
-
-    def __init__(self, store: SqliteStore, job_id: str) -> None:
-        self._store = store
-        self._job_id = job_id
-
-    async def __aenter__(self) -> SqliteTransaction:
-        self._tx = await self._store.enter(self._job_id)
-        return self._tx
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._store.exit(self._tx, error)
 
 
 class SqliteStore:
@@ -189,18 +195,18 @@ class SqliteStore:
 
     def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int) -> None:
         self._writer = writer
-        self._queries = queries
-        self._clock = clock
+        self.queries = queries
+        self.clock = clock
         self._keys = count(next_key)
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._leases: list[tuple[datetime, str, int]] = []
         self._hub = Hub()
 
-    def transaction(self, job_id: str) -> _Block:
+    def transaction(self, job_id: str) -> SqliteTransaction:
         """The one way to read and change a job."""
-        return _Block(self, job_id)
+        return SqliteTransaction(self, job_id)
 
-    async def enter(self, job_id: str) -> SqliteTransaction:
+    async def enter(self, job_id: str) -> _Entry:
         """Locks and loads a job."""
         entry = self._entry(job_id)
         entry.users += 1
@@ -213,13 +219,12 @@ class SqliteStore:
                 entry.lock.release()
                 raise
         except BaseException:
-            self._leave(job_id, entry)
+            self._let_go(job_id, entry)
             raise
-        return SqliteTransaction(job_id, entry, self._queries, self._clock, self._keys)
+        return entry
 
-    async def exit(self, tx: SqliteTransaction, error: BaseException | None) -> None:
+    async def leave(self, entry: _Entry, tx: SqliteTransaction, error: BaseException | None) -> None:
         """Submits what a block has saved unless an error ended it, unlocks the job and waits until all is durable."""
-        entry = tx.entry
         try:
             try:
                 if error is None:
@@ -230,9 +235,13 @@ class SqliteStore:
             if error is None or isinstance(error, ServiceError):
                 await entry.durable()
         finally:
-            self._leave(tx.job_id, entry)
+            self._let_go(tx.job_id, entry)
 
-    def _leave(self, job_id: str, entry: _Entry) -> None:
+    def new_key(self) -> int:
+        """A key for a job that is created."""
+        return next(self._keys)
+
+    def _let_go(self, job_id: str, entry: _Entry) -> None:
         entry.users -= 1
         if entry.job is None and entry.idle and self._entries.get(job_id) is entry:
             del self._entries[job_id]
@@ -273,12 +282,13 @@ class SqliteStore:
                 self._entries.move_to_end(job_id)
 
     async def _load(self, job_id: str, entry: _Entry) -> None:
-        found = await self._queries.job(job_id)
+        found = await self.queries.job(job_id)
         if found is not None:
             entry.key, entry.job = found
-            lease = _lease(self._clock(), entry.job)
-            running = await self._queries.running(job_id, entry.key)
-            entry.running = {trial.number: replace(trial, lease_expire_time=lease) for trial in running}
+            lease = _lease(self.clock(), entry.job)
+            running = await self.queries.running(job_id, entry.key)
+            for trial in running:
+                entry.see(replace(trial, lease_expire_time=lease))
             for trial in entry.running.values():
                 self._watch_lease(trial)
         entry.loaded = True
@@ -306,7 +316,7 @@ class SqliteStore:
 
     async def load_running(self) -> None:
         """Gives every running trial in the file a whole lease; called once, at the start."""
-        for job_id in await self._queries.jobs_with_running_trials():
+        for job_id in await self.queries.jobs_with_running_trials():
             async with self.transaction(job_id):
                 pass
 
@@ -314,17 +324,17 @@ class SqliteStore:
         """Whether this trial was running when its job was deleted."""
         if entry := self._entries.get(key.job_id):
             await entry.durable()
-        return await self._queries.was_running_when_deleted(key)
+        return await self.queries.was_running_when_deleted(key)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
         """Jobs by place."""
-        return await self._queries.jobs(prefix, after, limit)
+        return await self.queries.jobs(prefix, after, limit)
 
     async def trials(
         self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
     ) -> Sequence[Trial]:
         """Trials by number."""
-        found = await self._queries.trials(job_id, status, batch_size, after, limit)
+        found = await self.queries.trials(job_id, status, batch_size, after, limit)
         entry = self._entries.get(job_id)
         leased = entry.running if entry else {}
         return [self._with_lease(trial, leased.get(trial.number)) for trial in found]
@@ -335,7 +345,7 @@ class SqliteStore:
 
     async def measurements(self, job_id: str, trial_number: int) -> Sequence[Measurement]:
         """Measurements by epoch."""
-        return await self._queries.measurements(job_id, trial_number)
+        return await self.queries.measurements(job_id, trial_number)
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
         """Tells of changes."""

@@ -106,8 +106,16 @@ class Writer:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
+                await self._gather()
                 group, self._waiting = self._waiting, []
                 await self._commit(group)
+
+    async def _gather(self) -> None:
+        """Lets those who are about to submit do so, while there are any; a lone submission waits for nobody."""
+        before = 1
+        while len(self._waiting) > before:
+            before = len(self._waiting)
+            await asyncio.sleep(0)
 
     async def _commit(self, group: list[Submission]) -> None:
         sound = [submission for submission in group if not submission.owner.lost]
