@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise_server.logs import HumanFormatter, JsonFormatter
@@ -169,6 +169,7 @@ def test_human_lines_quote_what_is_odd(server: LiveServer) -> None:
     assert 'job="test-\\n2026 ERROR forged"' in lines[-1]
 
 
+@settings(deadline=None)
 @given(event=st.text(), value=st.text() | st.floats() | st.integers())
 def test_one_event_is_one_line(event: str, value: float | str) -> None:
     """Whatever is in an event, it is one line: printable for people, an object that holds it all as JSON."""
