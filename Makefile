@@ -9,7 +9,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-torch check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test test-torch check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ test: $(VENV)/.test ## the test suite
 
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 	$(BIN)/python -m pytest -m torch
+
+bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 check: lint types imports protos-check wheel-check ## everything that is not a test: lint, types, import rules, stub drift, wheel
 

@@ -23,7 +23,6 @@ from benchmarks import jobs
 
 _CALLS = 50
 _TRIALS = 8
-_REPORTS = 5
 
 Seconds = dict[str, list[float]]
 """What calls of each kind took."""
@@ -75,9 +74,8 @@ async def _floors(floor: v1.BatchSizeOptimizerStub, connection: aiosqlite.Connec
 
 def _whole_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> None:
     trial = jobs.next_trial(stub, job_id)
-    for epoch in range(1, _REPORTS + 1):
-        metric = 0.95 if epoch == _REPORTS else 0.1
-        stub.ReportResult(v1.ReportResultRequest(result=jobs.result(trial, epoch, metric)), timeout=60)
+    for request in jobs.whole_trial(trial):
+        stub.ReportResult(request, timeout=60)
     stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=v1.END_REASON_COMPLETED), timeout=60)
 
 

@@ -51,6 +51,10 @@ class LiveServer:
         self.process.send_signal(signal.SIGTERM)
         return self._reap()
 
+    def hang_up(self) -> None:
+        """Asks it to read its certificates and tokens again."""
+        self.process.send_signal(signal.SIGHUP)
+
     def kill(self) -> int:
         """Ends it as a power cut would; returns its exit status."""
         os.kill(self.process.pid, signal.SIGKILL)

@@ -16,4 +16,6 @@ def host_and_port(address: str) -> tuple[str, int]:
         raise StartError(
             f"{address!r} is no address: write host:port, such as 127.0.0.1:50051, the port from 0 to 65535"
         )
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise StartError(f"{address!r} is no address: write an IPv6 host in brackets, such as [::1]:50051")
     return host, int(port)

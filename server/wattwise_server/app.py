@@ -13,13 +13,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from wattwise import v1
 
-from wattwise_server.addresses import host_and_port
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
-from wattwise_server.errors import ServiceError, StartError
+from wattwise_server.errors import ServiceError
 from wattwise_server.interceptors import Calls, Registrar
 from wattwise_server.logs import say
 from wattwise_server.optimizer import Optimizer
+from wattwise_server.security import Security
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
 from wattwise_server.unknown import UnknownMethods
@@ -61,13 +61,14 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     """
     stop = _stop_signal()
     clock = steady_clock()
+    security = Security(config)
     # Ports first: a start that fails for a taken one has not touched the database.
     with watching(config) as watch:
         server = grpc.aio.server(options=_OPTIONS)
-        address = _bind(server, config.address)
-        async with open_store(config.database, clock, watch.observer) as store:
+        address = security.bind(server, config.address)
+        async with open_store(config.database, clock, watch.observer) as store, security.rereading():
             optimizer = Optimizer(store, clock, watch.observer)
-            async with _serving(config, server, watch, optimizer), _sweeping(optimizer):
+            async with _serving(config, server, security, watch, optimizer), _sweeping(optimizer):
                 with watch.answering():
                     say(log, logging.INFO, "serving", address=address, database=config.database)
                     announce(address)
@@ -78,10 +79,10 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _serving(
-    config: Config, server: grpc.aio.Server, watch: Watching, optimizer: Optimizer
+    config: Config, server: grpc.aio.Server, security: Security, watch: Watching, optimizer: Optimizer
 ) -> AsyncIterator[None]:
     calls, alive = Calls(), health.aio.HealthServicer()
-    services = Registrar(server, calls.wrap, watch.calls.wrap).server
+    services = Registrar(server, *security.wraps, calls.wrap, watch.calls.wrap).server
     v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer), services)
     v1.add_JobAdminServicer_to_server(JobAdminService(optimizer), services)
     health_pb2_grpc.add_HealthServicer_to_server(alive, services)
@@ -101,17 +102,6 @@ async def _serving(
         # What still runs now are calls beyond their grace, and others' streams, such as a watch of the health.
         await server.stop(_LAST_ANSWERS_SECONDS)
         await calls.finished()
-
-
-def _bind(server: grpc.aio.Server, address: str) -> str:
-    host, _ = host_and_port(address)
-    try:
-        bound = server.add_insecure_port(address)
-    except RuntimeError:
-        bound = 0
-    if not bound:
-        raise StartError(f"cannot listen on {address}: is the port taken, or the host not this machine's?")
-    return f"{host}:{bound}"
 
 
 @contextlib.asynccontextmanager

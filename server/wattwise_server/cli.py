@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -37,11 +38,26 @@ class ServeCommand:
         _option(
             parser, "metrics_address", str, defaults.metrics_address, "host:port that answers Prometheus; empty: none"
         )
+        _option(parser, "tls_cert", _file, None, "PEM file of the server's certificate, which turns TLS on")
+        _option(parser, "tls_key", _file, None, "PEM file of its private key")
+        _option(parser, "tls_client_ca", _file, None, "PEM file of authorities whose certificates clients must have")
+        _option(parser, "tokens", _file, None, "token file: only callers with a token of it are answered")
+        _flag(parser, "insecure", "listen beyond loopback although TLS or tokens are missing")
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
         config = Config(
-            args.address, args.database, args.grace_seconds, args.log_level, args.log_format, args.metrics_address
+            args.address,
+            args.database,
+            args.grace_seconds,
+            args.log_level,
+            args.log_format,
+            args.metrics_address,
+            tls_cert=args.tls_cert,
+            tls_key=args.tls_key,
+            tls_client_ca=args.tls_client_ca,
+            tokens=args.tokens,
+            insecure=args.insecure,
         )
         configure(config.log_level, config.log_format)
         try:
@@ -73,8 +89,24 @@ def _option(parser: argparse.ArgumentParser, name: str, kind: Callable[[str], An
     variable = f"WATTWISE_{name.upper()}"
     flag = f"--{name.replace('_', '-')}"
     # A string default goes through `kind` like an argument, so that a bad variable is refused like a bad option.
-    given = os.environ.get(variable, str(default))
-    parser.add_argument(flag, type=kind, default=given, help=f"{text} (${variable}; default: {default})")
+    given = os.environ.get(variable, "" if default is None else str(default))
+    shown = "none" if default is None else default
+    parser.add_argument(flag, type=kind, default=given, help=f"{text} (${variable}; default: {shown})")
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    """An option that is given or not; its variable is 1 or 0."""
+    variable = f"WATTWISE_{name.upper()}"
+    flag = f"--{name.replace('_', '-')}"
+    given = os.environ.get(variable, "0")
+    parser.add_argument(flag, action=_Given, nargs=0, type=_yes, default=given, help=f"{text} (${variable}=1)")
+
+
+class _Given(argparse.Action):
+    """`store_true`, but for a default that goes through `type` as those of options do."""
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, _values: object, _option: object = None) -> None:
+        setattr(namespace, self.dest, True)
 
 
 def _seconds(text: str) -> float:
@@ -88,6 +120,16 @@ def _format(text: str) -> str:
     if text not in FORMATS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a log format; use {', '.join(FORMATS)}")
     return text
+
+
+def _file(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+def _yes(text: str) -> bool:
+    if text.lower() not in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no; give 1 or 0")
+    return text.lower() in ("1", "true", "yes", "on")
 
 
 def _level(text: str) -> str:

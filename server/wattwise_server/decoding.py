@@ -13,11 +13,11 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from wattwise_server.call import Context
-from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Read: TypeAlias = Callable[[bytes], Any]
-Refuse: TypeAlias = Callable[[InvalidRequestError, Context], Awaitable[NoReturn]]
+Refuse: TypeAlias = Callable[[ServiceError, Context], Awaitable[NoReturn]]
 
 
 def reader(handler: Handler) -> Read | None:
@@ -66,7 +66,7 @@ def guarded(handler: Handler, refuse: Refuse) -> Handler:
         try:
             async for response in both(requests, context):
                 yield response
-        except InvalidRequestError as error:
+        except ServiceError as error:
             await refuse(error, context)
 
     codec = {"request_deserializer": reader(handler), "response_serializer": handler.response_serializer}

@@ -132,5 +132,17 @@ class ShuttingDownError(ServiceError):
         super().__init__("the server is shutting down; retry, the next one takes over")
 
 
+class UnauthenticatedError(ServiceError):
+    """The call brought no token that is known here."""
+
+    reason = "ERROR_REASON_UNAUTHENTICATED"
+
+
+class PermissionDeniedError(ServiceError):
+    """The call's token may not do this, or not to this job."""
+
+    reason = "ERROR_REASON_PERMISSION_DENIED"
+
+
 class StartError(Exception):
     """The server cannot start; the message says what to do."""

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wattwise.callback import BatchSizeOptimizer
     from wattwise.client import Client
+    from wattwise.credentials import Credentials
     from wattwise.errors import (
+        CredentialsError,
         DeadlineError,
         InvalidJobSpecError,
         InvalidRequestError,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
         TrialNotFoundError,
         UnauthenticatedError,
         UnsupportedCallError,
+        UntrustedServerError,
         Violation,
         WattwiseError,
     )
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchSizeOptimizer",
     "Client",
+    "Credentials",
+    "CredentialsError",
     "DeadlineError",
     "EstimateMonitor",
     "GpuConfig",
@@ -74,6 +79,7 @@ __all__ = [
     "TrialNotFoundError",
     "UnauthenticatedError",
     "UnsupportedCallError",
+    "UntrustedServerError",
     "Violation",
     "WattwiseError",
     "__version__",
@@ -82,6 +88,7 @@ __all__ = [
 _OUTSIDE_ERRORS = {
     "BatchSizeOptimizer": "wattwise.callback",
     "Client": "wattwise.client",
+    "Credentials": "wattwise.credentials",
     "EstimateMonitor": "wattwise.monitor",
     "GpuConfig": "wattwise.spec",
     "JobSpec": "wattwise.spec",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.client import Client
+from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
 from wattwise.errors import OperationOrderError, TrainFailError, WattwiseError
 from wattwise.exchange import log
@@ -56,6 +57,7 @@ class BatchSizeOptimizer:
         monitor: the energy meter of rank 0; None measures all GPUs that are visible to the process.
         timeout: seconds for which `get_batch_size` looks for the server.
         report_timeout: seconds that `on_evaluate` waits for an answer before the server counts as away.
+        credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class BatchSizeOptimizer:
         monitor: Monitor | None = None,
         timeout: float = 60.0,
         report_timeout: float = 10.0,
+        credentials: Credentials | None = None,
     ) -> None:
         self._server = server
         # Named and numbered once, so that asking again after an error is the same launch of the same job; all calls of
@@ -76,6 +79,7 @@ class BatchSizeOptimizer:
         self._monitor = monitor
         self._timeout = timeout
         self._report_timeout = report_timeout
+        self._credentials = Credentials.from_env() if credentials is None else credentials
         self._pid = os.getpid()
         self._ranks = Ranks()
         self._answer: tuple[v1.Job, v1.GetNextBatchSizeResponse] | None = None
@@ -151,6 +155,8 @@ class BatchSizeOptimizer:
 
         Raises:
             ServerUnavailableError: if the server cannot be reached in time; names its address and the cause.
+            UnauthenticatedError, PermissionDeniedError: if the server wants a token, or another one.
+            CredentialsError: if the token or the certificates cannot be used.
             InvalidJobSpecError: if the job's configuration has faults.
             JobDiffersError: if the job is registered with another configuration.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
@@ -228,7 +234,9 @@ class BatchSizeOptimizer:
         """Registers the job and has its next trial dispatched."""
         monitor = default_monitor() if self._monitor is None else self._monitor
         spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
-        with Client(self._server, timeout=self._timeout, request_id=self._request_id) as client:
+        with Client(
+            self._server, timeout=self._timeout, credentials=self._credentials, request_id=self._request_id
+        ) as client:
             job = client.register_job(spec).job
             answer = client.get_next_batch_size(job.spec.job_id, request_id=self._request_id)
         trial = answer.trial.id
@@ -252,6 +260,7 @@ class BatchSizeOptimizer:
                 self.trial.id,
                 lease_seconds=lease,
                 timeout=self._report_timeout,
+                credentials=self._credentials,
                 request_id=self._request_id,
             )
             self._session.start()
@@ -296,7 +305,9 @@ class BatchSizeOptimizer:
     def _end_from_here(self, reason: v1.EndReason.ValueType) -> None:
         """Says from another rank what only it knows: rank 0 will be terminated for it and would blame preemption."""
         try:
-            with Client(self._server, timeout=_END_SECONDS, request_id=self._request_id) as client:
+            with Client(
+                self._server, timeout=_END_SECONDS, credentials=self._credentials, request_id=self._request_id
+            ) as client:
                 client.end_trial(self.trial.id, reason)
         except WattwiseError as error:
             log.warning("rank %d could not say that the trial failed: %s", self._ranks.rank, error)

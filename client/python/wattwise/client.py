@@ -13,7 +13,8 @@ from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.backoff import pauses, retrying
-from wattwise.connection import REQUEST_ID, Connection, DecisionStream
+from wattwise.connection import Connection, DecisionStream
+from wattwise.credentials import Credentials
 from wattwise.errors import from_rpc_error
 from wattwise.spec import JobSpec
 
@@ -38,18 +39,25 @@ class Client:
         address: host and port of the server, such as "localhost:50051".
         timeout: seconds that a call may take with all its retries, unless the call says otherwise.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
+        credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
         request_id: what every call of this client is named in the server's log and in errors: up to 100 printable ASCII
             characters. None names each call by itself, its retries like the first attempt.
     """
 
     def __init__(
-        self, address: str, *, timeout: float = 30.0, retry: bool = True, request_id: str | None = None
+        self,
+        address: str,
+        *,
+        timeout: float = 30.0,
+        retry: bool = True,
+        credentials: Credentials | None = None,
+        request_id: str | None = None,
     ) -> None:
         self.address = address
         self._timeout = timeout
         self._retry = retry
         self._request_id = request_id
-        self._connection = Connection(address)
+        self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +124,7 @@ class Client:
         Args:
             requests: what to send, asked for by a thread of gRPC's; its end ends the trainer's side of the stream.
         """
-        return DecisionStream(self._optimizer, requests, self.address, self._name())
+        return DecisionStream(self._connection.link(), requests, self.address, self._name())
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and asks whether it may go on.
@@ -241,9 +249,10 @@ class Client:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
         patience = self._timeout if timeout is None else timeout
-        waits, deadline, named = pauses(0.1, 3.0), time.monotonic() + patience, ((REQUEST_ID, self._name()),)
+        waits, deadline, name = pauses(0.1, 3.0), time.monotonic() + patience, self._name()
         while True:
-            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=named)
+            link = self._connection.link()
+            call = link.admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(name))
             try:
                 for response in call:
                     yield response.job
@@ -272,11 +281,11 @@ class Client:
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
     ) -> Response:
-        named = ((REQUEST_ID, self._name()),)
+        name = self._name()
 
         def attempt(left: float) -> Response:
             try:
-                return method(request, timeout=left, metadata=named)
+                return method(request, timeout=left, metadata=self._connection.link().metadata(name))
             except grpc.RpcError as error:
                 raise from_rpc_error(error, self.address) from error
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import grpc
 
 from wattwise import v1
+from wattwise.credentials import Authorization, Credentials, Metadata, is_loopback
 from wattwise.errors import OperationOrderError, from_rpc_error
 
 _OPTIONS = (
@@ -35,6 +36,12 @@ class Link(NamedTuple):
     channel: grpc.Channel
     optimizer: v1.BatchSizeOptimizerStub
     admin: v1.JobAdminStub
+    authorization: Authorization | None
+
+    def metadata(self, request_id: str) -> Metadata:
+        """What a call of this name carries."""
+        token = () if self.authorization is None else self.authorization.metadata()
+        return (*token, (REQUEST_ID, request_id))
 
 
 class Connection:
@@ -42,10 +49,12 @@ class Connection:
 
     Args:
         address: host and port of the server.
+        credentials: the token and the certificates.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, credentials: Credentials) -> None:
         self._address = address
+        self._credentials = credentials
         self._closed = False
         # By process id. A forked child keeps its parent's and never touches it: to destroy it would cut off the parent.
         self._links: dict[int, Link] = {}
@@ -55,18 +64,28 @@ class Connection:
 
         Raises:
             OperationOrderError: if it was closed.
+            CredentialsError: if the token or the certificates cannot be used.
         """
         link = self._links.get(os.getpid())
         if link is None:
             if self._closed:
                 raise OperationOrderError(f"the client of {self._address} is closed; make another")
-            channel = grpc.insecure_channel(self._address, options=_OPTIONS)
-            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel))
+            authorization = self._credentials.authorization(self._address)
+            channel = self._channel()
+            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel), authorization)
             # Atomic, and without a lock that a fork could leave taken: of two threads that come first, one wins.
             link = self._links.setdefault(os.getpid(), mine)
             if link is not mine:
                 mine.channel.close()
         return link
+
+    def _channel(self) -> grpc.Channel:
+        secure = self._credentials.channel_credentials()
+        if secure is not None:
+            return grpc.secure_channel(self._address, secure, options=_OPTIONS)
+        # A proxy that the environment names cannot reach this machine's loopback, and must not see a token for it.
+        options = (*_OPTIONS, ("grpc.enable_http_proxy", 0)) if is_loopback(self._address) else _OPTIONS
+        return grpc.insecure_channel(self._address, options=options)
 
     def close(self) -> None:
         """Closes this process's channel for good; running calls fail."""
@@ -80,20 +99,14 @@ class DecisionStream:
     """An open StreamResults call.
 
     Args:
-        optimizer: whose call it is.
+        link: whose call it is.
         requests: what to send; asked by a thread of gRPC's.
         address: where the server is, for messages.
         request_id: what the call is named in the server's log.
     """
 
-    def __init__(
-        self,
-        optimizer: v1.BatchSizeOptimizerStub,
-        requests: Iterator[v1.StreamResultsRequest],
-        address: str,
-        request_id: str,
-    ) -> None:
-        self._call = optimizer.StreamResults(requests, metadata=((REQUEST_ID, request_id),))
+    def __init__(self, link: Link, requests: Iterator[v1.StreamResultsRequest], address: str, request_id: str) -> None:
+        self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
         self._address = address
 
     def __iter__(self) -> Iterator[v1.Decision]:

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from wattwise import v1
+from wattwise.handshake import certificate_fault, hint
 
 DOMAIN = "wattwise.v1"
 
@@ -104,6 +105,19 @@ class DeadlineError(ServerUnavailableError):
         return False
 
 
+class UntrustedServerError(ServerUnavailableError):
+    """What answers at the server's address cannot show that it is the server; the message says why, as far as known."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same call may succeed later; not before somebody has put certificates right."""
+        return False
+
+
+class CredentialsError(WattwiseError):
+    """A token or a certificate of the client's cannot be used; the message says which and what to do."""
+
+
 class UnauthenticatedError(WattwiseError):
     """The server does not know who is calling."""
 
@@ -155,6 +169,8 @@ _BY_REASON: dict[str, type[WattwiseError]] = {
     "ERROR_REASON_STORAGE_UNAVAILABLE": ServerUnavailableError,
     "ERROR_REASON_SHUTTING_DOWN": ServerUnavailableError,
     "ERROR_REASON_INTERNAL": ServerError,
+    "ERROR_REASON_UNAUTHENTICATED": UnauthenticatedError,
+    "ERROR_REASON_PERMISSION_DENIED": PermissionDeniedError,
 }
 
 # What gRPC, a proxy or another server says without one of our reasons, and how a user would put it.
@@ -180,11 +196,15 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     info, violations = _details(error)
     message = error.details() or error.code().name
     known = _BY_REASON.get(info.reason) if info.domain == DOMAIN else None
+    if known is None and error.code() is grpc.StatusCode.UNAVAILABLE and (fault := certificate_fault(message)):
+        return UntrustedServerError(f"the server at {address} cannot be trusted: {fault} ({message})")
     if known is None:
         kind, words = _BY_STATUS.get(error.code(), (ServerError, "the call failed at"))
-        return kind(f"{words} {address}: {message}")
+        return kind(f"{words} {address}: {message}{hint(message)}")
     if issubclass(known, ServerUnavailableError):
         message = f"the server at {address} cannot answer now: {message}"
+    if known is UnauthenticatedError:
+        message = f"refused by the server at {address}: {message}"
     if request_id := info.metadata.get("request_id"):
         message = f"{message} (request {request_id})"
     return known(message, reason=info.reason, violations=violations, metadata=info.metadata)

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.cli import MISUSED
 from wattwise.client import Client
+from wattwise.credential_options import add_credential_options, credentials_of
 from wattwise.jobs_tables import print_job, print_jobs, print_trials
 
 _STATUSES = {
@@ -61,7 +62,7 @@ class JobsCommand:
             WattwiseError: The server refused or is away.
         """
         # Somebody is waiting: rather than retry in silence, say at once that the server is away.
-        with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False) as client:
+        with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials_of(args)) as client:
             handler: Callable[[Client, argparse.Namespace], int] = args.handler
             return handler(client, args)
 
@@ -123,6 +124,7 @@ def _common_options() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="the server's host:port ($WATTWISE_SERVER; default: localhost:50051)",
     )
+    add_credential_options(common)
     common.add_argument("--json", action="store_true", help="print one JSON document with the fields of the API")
     return common
 

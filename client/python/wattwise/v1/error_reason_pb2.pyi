@@ -69,6 +69,16 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
 
         {"incident_id": "3f0c9a71"}
     """
+    ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 11
+    """UNAUTHENTICATED: the server has a token file, and the call brought no token ("authorization: Bearer TOKEN" in its
+    metadata), or none that the file knows, or one that has expired. A new token helps, a retry does not.
+    """
+    ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 12
+    """PERMISSION_DENIED: the token may not do this, or not to this job; it is said alike whether the job exists or not.
+    metadata tells what the token may do.
+
+        {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
@@ -121,5 +131,15 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 10
 """INTERNAL: a bug of the server, logged whole under the id.
 
     {"incident_id": "3f0c9a71"}
+"""
+ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 11
+"""UNAUTHENTICATED: the server has a token file, and the call brought no token ("authorization: Bearer TOKEN" in its
+metadata), or none that the file knows, or one that has expired. A new token helps, a retry does not.
+"""
+ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 12
+"""PERMISSION_DENIED: the token may not do this, or not to this job; it is said alike whether the job exists or not.
+metadata tells what the token may do.
+
+    {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
 """
 Global___ErrorReason: typing_extensions.TypeAlias = ErrorReason

@@ -1,0 +1,114 @@
+"""`make bench`: every figure with what it is measured against, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import grpc
+from wattwise import v1
+
+from benchmarks.figures import Figure, Measured, floors, ratio
+from benchmarks.filling import fill, job_id
+from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
+
+_SECTIONS = ("calls", "size", "import")
+
+
+def main() -> None:
+    """Measures, prints and writes."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures the server against its floors.")
+    parser.add_argument("--only", choices=_SECTIONS, nargs="+", default=_SECTIONS, help="what to measure")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of each comparison")
+    parser.add_argument("--jobs", type=int, default=100_000, help="jobs in the large file, each of ten trials")
+    parser.add_argument("--calls", type=int, default=1_000_000, help="calls before memory is read")
+    parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where the figures are written")
+    args = parser.parse_args()
+    measured: dict[str, Measured] = {}
+    figures: list[Figure] = []
+    # In the folder that a database would lie in: /tmp may be memory, which commits for nothing.
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as name:
+        for section in args.only:
+            for figure in _MEASURES[section](args, Path(name), measured):
+                print(figure.line(), flush=True)
+                figures.append(figure)
+    print("\nMedians, and the floors among them:")
+    for found in measured.values():
+        print("\n".join(floors(found)))
+    args.json.write_text(json.dumps(_document(figures, measured), indent=2) + "\n")
+    print(f"\nAll of it is in {args.json}.")
+
+
+def _calls(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:
+    with echo_server() as (echo, _), wattwise_server(folder / "fresh.db") as (server, _):
+        one = measured["one_caller"] = client("one_caller", echo=echo, server=server, folder=folder, rounds=args.rounds)
+        report = ratio(one, "report", lambda floor: floor["echo"] + floor["commit"])
+        yield Figure("ReportResult, one caller ÷ (echo + commit)", report, 1.2)
+        trial = ratio(one, "trial", lambda floor: 7 * (floor["echo"] + floor["commit"]))
+        yield Figure("whole trial (7 calls), one caller ÷ 7 (echo + commit)", trial, 1.25)
+        crowd = measured["crowd"] = client("crowd", echo=echo, server=server, rounds=args.rounds)
+        calls = ratio(crowd, "report", lambda floor: floor["echo"])
+        yield Figure("ReportResult, 64 callers, calls a second ÷ echo's", calls, 0.75, at_least=True)
+        messages = ratio(crowd, "stream", lambda floor: floor["echo_stream"])
+        yield Figure("StreamResults, 64 streams, messages a second ÷ echo's", messages, 0.6, at_least=True)
+
+
+def _size(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:
+    few, many = folder / "few.db", folder / "many.db"
+    fill(few, 10, deep=100_000)
+    fill(many, args.jobs)
+    starts = [_start(many) for _ in range(3)]
+    yield Figure(
+        f"start with {args.jobs} jobs and {10 * args.jobs} trials, until the first answer", median(starts), 2, unit="s"
+    )
+    with wattwise_server(few) as (one, _), wattwise_server(many) as (other, process):
+        found = measured["next"] = client("next_caller", few=one, many=other, rounds=args.rounds)
+        deep = ratio(found, "next_deep", lambda floor: floor["next"])
+        yield Figure("GetNextBatchSize, a job of 100,000 trials ÷ one of 10", deep, 1.2)
+        wide = ratio(found, "next_wide", lambda floor: floor["next"])
+        yield Figure(f"GetNextBatchSize, a file of {args.jobs} jobs ÷ one of 10", wide, 1.2)
+        client("many_calls", server=other, jobs=args.jobs, calls=args.calls)
+        memory = resident_megabytes(process)
+        yield Figure(f"memory with that file after {args.calls} calls", memory, 250, unit="MB")
+
+
+def _start(database: Path) -> float:
+    begun = time.perf_counter()
+    with wattwise_server(database) as (address, _), grpc.insecure_channel(address) as channel:
+        v1.JobAdminStub(channel).GetJob(v1.GetJobRequest(job_id=job_id(0)), timeout=60)
+        return time.perf_counter() - begun
+
+
+def _import(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:
+    with wattwise_server(folder / "import.db") as (server, _):
+        found = measured["first_call"] = client("first_call", server=server, rounds=args.rounds)
+    yield Figure(
+        "import and first calls ÷ a bare grpcio client's", ratio(found, "client", lambda floor: floor["bare"]), 1.15
+    )
+
+
+def _document(figures: list[Figure], measured: dict[str, Measured]) -> dict[str, Any]:
+    versions = {"python": platform.python_version(), "grpcio": grpc.__version__, "sqlite": sqlite3.sqlite_version}
+    machine = {"system": platform.platform(), "processors": Path("/proc/cpuinfo").read_text().count("processor\t")}
+    return {
+        "figures": [asdict(figure) | {"met": figure.met} for figure in figures],
+        "measured": measured,
+        "versions": versions,
+        "machine": machine,
+    }
+
+
+_MEASURES = {"calls": _calls, "size": _size, "import": _import}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Large databases in seconds: the real server's own rows, copied by SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from wattwise import v1
+from wattwise_server import convert
+from wattwise_server.clock import steady_clock
+from wattwise_server.optimizer import Optimizer
+from wattwise_server.store.open import open_store
+
+from benchmarks import jobs
+
+TRIALS = 10
+"""Of every job, each of five epochs and converged."""
+
+DEEP = "bench-deep"
+"""The job with many trials."""
+
+_TABLES = ("jobs", "arms", "trials", "measurements")
+_COUNTS = ("num_succeeded", "reached_count", "counted_count")
+_UP_TO = "WITH RECURSIVE copies(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM copies WHERE i < {})"
+
+
+def job_id(place: int) -> str:
+    """The id of the job at a place, from 0."""
+    return f"bench-{place}"
+
+
+def fill(path: Path, count: int, deep: int = 0) -> None:
+    """Makes a file of `count` jobs, and of one with `deep` trials if any are asked for."""
+    asyncio.run(_seed(path, [job_id(0), DEEP] if deep else [job_id(0)]))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        with connection:
+            _copy_jobs(connection, count - 1)
+            if deep:
+                _deepen(connection, deep // TRIALS)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+async def _seed(path: Path, ids: list[str]) -> None:
+    clock = steady_clock()
+    async with open_store(f"sqlite:///{path}", clock) as store:
+        optimizer = Optimizer(store, clock)
+        for each in ids:
+            spec = jobs.job_spec(job_id=each, batch_sizes=[32, 64], num_pruning_rounds=1)
+            await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
+            for _ in range(TRIALS):
+                trial, _why = await optimizer.next_trial(each, "")
+                for request in jobs.whole_trial(convert.trial(trial)):
+                    await optimizer.report(convert.report(request))
+
+
+def _copy_jobs(connection: sqlite3.Connection, copies: int) -> None:
+    """The first job again and again, with all that it has."""
+    if not copies:
+        return
+    (last,) = connection.execute("SELECT max(job_key) FROM jobs").fetchone()
+    changed = {"job_key": f"{last} + i", "job_id": "'bench-' || i"}
+    for table in _TABLES:
+        _copy(connection, table, copies, changed, f"job_key = (SELECT job_key FROM jobs WHERE job_id = '{job_id(0)}')")
+
+
+def _deepen(connection: sqlite3.Connection, times: int) -> None:
+    """The deep job's trials again and again, as if they had all been its own."""
+    (key,) = connection.execute("SELECT job_key FROM jobs WHERE job_id = ?", (DEEP,)).fetchone()
+    changed = {name: f"{name} + {TRIALS} * i" for name in ("trial_number", "observation")}
+    for table in ("trials", "measurements"):
+        _copy(connection, table, times - 1, changed, f"job_key = {key} AND trial_number <= {TRIALS}")
+    grown = ", ".join(f"{name} = {name} * {times}" for name in _COUNTS)
+    connection.execute(f"UPDATE arms SET {grown} WHERE job_key = {key}")
+    grown = ", ".join(f"{name} = {name} * {times}" for name in ("num_trials", "num_observations"))
+    connection.execute(f"UPDATE jobs SET {grown} WHERE job_key = {key}")
+
+
+def _copy(connection: sqlite3.Connection, table: str, copies: int, changed: dict[str, str], rows: str) -> None:
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    values = ", ".join(changed.get(column, column) for column in columns)
+    connection.execute(
+        f"INSERT INTO {table} ({', '.join(columns)}) {_UP_TO.format(copies)} "
+        f"SELECT {values} FROM copies JOIN {table} ON {rows} ORDER BY i"
+    )

@@ -1,0 +1,76 @@
+"""Whole processes that import a client and ask for a batch size: Wattwise's, and bare grpcio with the same stubs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import wattwise.v1
+
+# Each registers a job, asks once and ends its trial.
+_CLIENTS = {
+    "client": """
+import sys
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
+spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64)
+BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(100.0)).get_batch_size()
+""",
+    "bare": """
+import os, sys
+import grpc
+from wattwise.v1 import batch_size_optimizer_pb2 as pb, batch_size_optimizer_pb2_grpc as rpc, job_pb2, trial_pb2
+gpu = job_pb2.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="CPU")
+job = job_pb2.JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64, gpu=gpu)
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    stub = rpc.BatchSizeOptimizerStub(channel)
+    stub.RegisterJob(pb.RegisterJobRequest(job=job), timeout=60)
+    asked = pb.GetNextBatchSizeRequest(job_id=sys.argv[2], request_id=os.urandom(16).hex())
+    answer = stub.GetNextBatchSize(asked, timeout=60)
+    stub.EndTrial(pb.EndTrialRequest(trial=answer.trial.id, reason=trial_pb2.END_REASON_COMPLETED), timeout=60)
+""",
+}
+
+
+def main() -> None:
+    """Prints the seconds of each client's processes, one after the other in turn."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        stubs = Path(name)
+        _copy_stubs(stubs / "wattwise" / "v1")
+        found: dict[str, list[float]] = {client: [] for client in _CLIENTS}
+        for counts in range(-1, args.rounds):
+            for client, code in _CLIENTS.items():
+                seconds = _run(code, args.server, stubs if client == "bare" else None)
+                if counts >= 0:
+                    found[client].append(seconds)
+    json.dump(found, sys.stdout)
+
+
+def _copy_stubs(folder: Path) -> None:
+    """The generated files alone: within the package they would bring its own modules along."""
+    folder.mkdir(parents=True)
+    for file in Path(wattwise.v1.__path__[0]).glob("*_pb2*.py"):
+        shutil.copy(file, folder)
+
+
+def _run(code: str, server: str, path: Path | None) -> float:
+    environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
+    command = [sys.executable, "-c", code, server, f"first-{uuid.uuid4().hex}"]
+    begun = time.perf_counter()
+    subprocess.run(command, env=environment, check=True)
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()

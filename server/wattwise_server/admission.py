@@ -1,0 +1,153 @@
+"""Lets calls in that bring a token which may make them. Without a token file it is not there at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from inspect import isasyncgenfunction
+from typing import Any
+
+import grpc
+
+from wattwise_server.access import ACCESS, check_reach, check_role, subject
+from wattwise_server.call import Call, Context
+from wattwise_server.decoding import Handler
+from wattwise_server.errors import PermissionDeniedError, ServiceError
+from wattwise_server.token_book import TokenBook
+from wattwise_server.tokens import Token, claimed_id
+
+log = logging.getLogger(__name__)
+
+_KEY = "authorization"
+
+
+class Admission:
+    """Stands behind what turns errors into statuses: what it refuses, it raises.
+
+    Args:
+        tokens: Who is known.
+    """
+
+    def __init__(self, tokens: TokenBook) -> None:
+        self._tokens = tokens
+
+    def wrap(self, handler: Handler, method: str) -> Handler:
+        """Holds every call of a method against its caller's token, unless everybody may call it."""
+        access = ACCESS.get(method)
+        if access is not None and access.role is None:
+            return handler
+        # Typed as of the synchronous gRPC.
+        theirs: Any = handler
+        unary, each, both = theirs.unary_unary, theirs.unary_stream, theirs.stream_stream
+        codec = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+
+        async def answer(request: Any, context: Context) -> Any:
+            visitor = self._admitted(method, context, request)
+            visitor.check(request)
+            return await unary(request, context)
+
+        async def write(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+            visitor = self._admitted(method, context, request)
+            visitor.check(request)
+            async with aclosing(each(request, context)) as responses:
+                async for response in responses:
+                    visitor.check_still()
+                    yield response
+
+        async def converse(requests: Any, context: Context) -> None:
+            await both(_Checked(requests, self._admitted(method, context)), context)
+
+        async def exchange(requests: Any, context: Context) -> AsyncGenerator[Any, None]:
+            async with aclosing(both(_Checked(requests, self._admitted(method, context)), context)) as responses:
+                async for response in responses:
+                    yield response
+
+        if unary:
+            return grpc.unary_unary_rpc_method_handler(answer, **codec)
+        if each:
+            return grpc.unary_stream_rpc_method_handler(write, **codec)
+        return grpc.stream_stream_rpc_method_handler(exchange if isasyncgenfunction(both) else converse, **codec)
+
+    def _admitted(self, method: str, context: Context, request: Any = None) -> _Visitor:
+        """Whoever calls, if the call may be made at all; of a stream's request nothing is known yet.
+
+        Raises:
+            UnauthenticatedError: there is no token with the call that is known and good.
+            PermissionDeniedError: its role may not call the method.
+        """
+        call = Call(method, context)
+        given = call.metadata(_KEY)
+        try:
+            token = self._tokens.recognise(given)
+        except ServiceError as error:
+            _tell(call, request, claimed_id(given), error)
+            raise
+        try:
+            check_role(token, method)
+        except PermissionDeniedError as error:
+            _tell(call, request, token.id, error)
+            raise
+        return _Visitor(call, token, self._tokens)
+
+
+class _Visitor:
+    """A token in a call."""
+
+    __slots__ = ("_call", "_token", "_tokens")
+
+    def __init__(self, call: Call, token: Token, tokens: TokenBook) -> None:
+        self._call = call
+        self._token = token
+        self._tokens = tokens
+
+    def check(self, message: Any) -> None:
+        """Lets a message pass.
+
+        Raises:
+            PermissionDeniedError: it is about a job that the token does not reach.
+        """
+        try:
+            check_reach(self._token, self._call.method, message)
+        except PermissionDeniedError as error:
+            _tell(self._call, message, self._token.id, error)
+            raise
+
+    def check_still(self) -> None:
+        """Lets a long call go on.
+
+        Raises:
+            UnauthenticatedError: the token has expired or was revoked since it began.
+        """
+        try:
+            self._tokens.check(self._token)
+        except ServiceError as error:
+            _tell(self._call, None, self._token.id, error)
+            raise
+
+
+class _Checked:
+    """The messages of a stream, each of which its token must reach."""
+
+    def __init__(self, messages: AsyncIterator[Any], visitor: _Visitor) -> None:
+        self._messages = messages
+        self._visitor = visitor
+
+    def __aiter__(self) -> _Checked:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await self._messages.__anext__()
+        self._visitor.check_still()
+        self._visitor.check(message)
+        return message
+
+
+def _tell(call: Call, message: Any, token_id: str, error: ServiceError) -> None:
+    """Who was refused what, and why; never the token itself, which may be a good one."""
+    about = "" if message is None else subject(call.method, message)
+    what = f"{call.method} of {about}" if about else call.method
+    log.warning("refused %s to token %s from %s: %s", what, token_id or "(none)", call.peer, error)

@@ -1,0 +1,76 @@
+"""Where the server listens, and what has to be said before strangers can reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+
+import grpc
+
+from wattwise_server.addresses import host_and_port
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+from wattwise_server.tls import Certificates
+
+log = logging.getLogger(__name__)
+
+
+def check_exposure(config: Config, certificates: Certificates | None) -> None:
+    """Refuses to be reached from other machines in a way that lets strangers in, unless the operator spelled it out.
+
+    Raises:
+        StartError: it would be; says what to add. Or the address is none.
+    """
+    host, _ = host_and_port(config.address)
+    dangers = _dangers(config, certificates)
+    if not dangers or _is_loopback(host, config.address):
+        return
+    what = " and ".join(dangers)
+    if not config.insecure:
+        raise StartError(
+            f"{config.address} can be reached from other machines, {what}: give --tls-cert, --tls-key and --tokens, "
+            "or listen on 127.0.0.1, or spell --insecure out"
+        )
+    log.warning("INSECURE: %s can be reached from other machines, %s", config.address, what)
+
+
+def bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> str:
+    """Takes the port.
+
+    Returns:
+        The address, with the port that was taken in place of 0.
+
+    Raises:
+        StartError: the address is none, or cannot be had.
+    """
+    host, _ = host_and_port(address)
+    try:
+        if certificates is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, certificates.credentials())
+    except RuntimeError:
+        bound = 0
+    if not bound:
+        raise StartError(f"cannot listen on {address}: is the port taken, or the host not this machine's?")
+    return f"{host}:{bound}"
+
+
+def _dangers(config: Config, certificates: Certificates | None) -> list[str]:
+    dangers = []
+    if certificates is None:
+        dangers.append("where all that is sent to it, tokens too, can be read on the way")
+    # Whoever has a certificate of the operator's own authority is no stranger.
+    if config.tokens is None and not (certificates and certificates.asks_clients):
+        dangers.append("where whoever reaches it may delete every job")
+    return dangers
+
+
+def _is_loopback(host: str, address: str) -> bool:
+    """Whether a host, by whatever name, is this machine alone."""
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+    except OSError:
+        raise StartError(f"cannot listen on {address}: {host} is no name of this machine") from None
+    return all(ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)

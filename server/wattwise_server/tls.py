@@ -1,0 +1,158 @@
+"""The server's certificates: read, checked before they are used, and read again while it runs."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+log = logging.getLogger(__name__)
+
+Pair: TypeAlias = tuple[bytes, bytes]
+
+_WARNED_AHEAD = timedelta(days=14)
+
+
+class Certificates:
+    """What the server shows its clients and, with `tls_client_ca`, whose certificates it asks them for.
+
+    Args:
+        cert: The certificate, with those between it and its authority behind it, in PEM.
+        key: Its private key, without a passphrase, in PEM.
+        client_ca: The authorities of the clients' certificates, in PEM; None asks clients for none.
+
+    Raises:
+        StartError: a file cannot be read or is not what it should be; says what to do.
+    """
+
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
+        self._cert = cert
+        self._key = key
+        self._client_ca = client_ca
+        self._pair, self._authorities = self._read()
+        self._fresh: grpc.ServerCertificateConfiguration | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> Certificates | None:
+        """Those that the settings name; None if they name none.
+
+        Raises:
+            StartError: one is named without the other, or cannot be used.
+        """
+        cert, key, client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
+        if cert and key:
+            return cls(cert, key, client_ca)
+        if cert or key:
+            given, missing = ("--tls-cert", "--tls-key") if cert else ("--tls-key", "--tls-cert")
+            raise StartError(f"{given} is given without {missing}: a certificate and its key go together; give both")
+        if client_ca:
+            raise StartError(
+                "--tls-client-ca is given without --tls-cert and --tls-key: clients show certificates to "
+                "servers that have one; give these two as well"
+            )
+        return None
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether nobody gets in without a certificate."""
+        return self._client_ca is not None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """What gRPC listens with; a connection that is made after `reread` gets what that read."""
+        # Its stub does not know that None is no change.
+        fetch: Any = self._fetch
+        return grpc.dynamic_ssl_server_credentials(self._configuration(), fetch, self.asks_clients)
+
+    def reread(self) -> None:
+        """Reads the files again; if they cannot be used, those in use stay, and the log says why."""
+        try:
+            self._pair, self._authorities = self._read()
+        except StartError as error:
+            log.error("the certificates stay as they were: %s; then send SIGHUP again", error)  # noqa: TRY400 - no bug
+        else:
+            self._fresh = self._configuration()
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """Is asked by gRPC, one thread at a time, before every handshake; None is no change."""
+        fresh, self._fresh = self._fresh, None
+        return fresh
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([self._pair], self._authorities)
+
+    def _read(self) -> tuple[Pair, bytes | None]:
+        cert, key = _bytes(self._cert, "--tls-cert"), _bytes(self._key, "--tls-key")
+        chain = _certificates(cert, self._cert, "--tls-cert")
+        _check_key(chain[0], key, self._cert, self._key)
+        authorities = None
+        if self._client_ca is not None:
+            authorities = _bytes(self._client_ca, "--tls-client-ca")
+            for authority in _certificates(authorities, self._client_ca, "--tls-client-ca"):
+                _tell_time(authority, self._client_ca)
+        _tell_time(chain[0], self._cert)
+        return (key, cert), authorities
+
+
+def _bytes(path: Path, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StartError(
+            f"cannot read {path} ({option}): {error.strerror}; name a file that the server can read"
+        ) from None
+
+
+def _certificates(pem: bytes, path: Path, option: str) -> list[x509.Certificate]:
+    from cryptography import x509  # noqa: PLC0415 - slow to import, and most servers on loopback need none of it
+
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise StartError(
+            f"{path} ({option}) holds no certificate in PEM: it should begin with -----BEGIN CERTIFICATE-----"
+        ) from None
+
+
+def _check_key(certificate: x509.Certificate, pem: bytes, cert: Path, key: Path) -> None:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415 - as above
+
+    try:
+        private = load_pem_private_key(pem, None)
+        matches = private.public_key() == certificate.public_key()
+    except TypeError:
+        raise StartError(
+            f"{key} (--tls-key) has a passphrase, which nobody is there to type; write it without"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise StartError(
+            f"{key} (--tls-key) holds no private key in PEM: it should begin with -----BEGIN PRIVATE KEY-----"
+        ) from None
+    if not matches:
+        raise StartError(
+            f"{key} is not the key of the first certificate in {cert}: give the two that were made together, "
+            "the server's own certificate ahead of its authorities'"
+        )
+
+
+def _tell_time(certificate: x509.Certificate, path: Path) -> None:
+    """Warns of a certificate that clients refuse, or will soon. It is used all the same: a clock may be wrong."""
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now = datetime.now(timezone.utc)
+    if ends <= now:
+        log.error("the certificate in %s expired at %s: clients refuse it; renew it", path, ends)
+    elif begins > now:
+        log.error("the certificate in %s is not valid before %s: clients refuse it until then", path, begins)
+    elif ends - now < _WARNED_AHEAD:
+        log.warning("the certificate in %s expires at %s: renew it", path, ends)
+    else:
+        log.info("the certificate in %s is valid until %s", path, ends)

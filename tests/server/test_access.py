@@ -1,0 +1,313 @@
+"""Who may call what, of the real server with a token file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+import pytest
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+from wattwise import v1
+from wattwise_server.access import ACCESS, check_role
+from wattwise_server.errors import PermissionDeniedError
+from wattwise_server.tokens import Role, new_token
+
+from tests.credentials import bearing, issue
+from tests.jobs import job_spec
+from tests.live_server import LiveServer
+from tests.refusals import refused
+
+Request: TypeAlias = Callable[[str], Message]
+
+FILES = (
+    v1.RegisterJobRequest.DESCRIPTOR.file,
+    v1.GetJobRequest.DESCRIPTOR.file,
+    health_pb2.DESCRIPTOR,
+    reflection_pb2.DESCRIPTOR,
+)
+METHODS = {
+    f"/{service.full_name}/{method.name}": method
+    for file in FILES
+    for service in file.services_by_name.values()
+    for method in service.methods
+}
+TRAINERS, PEOPLES = "/wattwise.v1.BatchSizeOptimizer/", "/wattwise.v1.JobAdmin/"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+MINE, OTHERS = "team-a-nightly", "team-b-nightly"
+
+
+def trial(job_id: str) -> v1.TrialId:
+    """The first trial of a job."""
+    return v1.TrialId(job_id=job_id, batch_size=16, trial_number=1)
+
+
+def result(job_id: str) -> v1.TrainingResult:
+    """A measurement of it."""
+    return v1.TrainingResult(trial=trial(job_id), time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+
+
+def registration(job_id: str) -> v1.RegisterJobRequest:
+    """Asks for a job."""
+    return v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:6]))
+
+
+OF_TRAINERS: dict[str, Request] = {
+    "RegisterJob": registration,
+    "GetNextBatchSize": lambda job_id: v1.GetNextBatchSizeRequest(job_id=job_id),
+    "ReportResult": lambda job_id: v1.ReportResultRequest(result=result(job_id)),
+    "StreamResults": lambda job_id: v1.StreamResultsRequest(result=result(job_id)),
+    "Heartbeat": lambda job_id: v1.HeartbeatRequest(trial=trial(job_id)),
+    "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), reason=v1.END_REASON_COMPLETED),
+}
+OF_PEOPLE: dict[str, Request] = {
+    "GetJob": lambda job_id: v1.GetJobRequest(job_id=job_id),
+    "ListJobs": lambda job_id: v1.ListJobsRequest(job_id_prefix=job_id),
+    "ListTrials": lambda job_id: v1.ListTrialsRequest(job_id=job_id),
+    "GetTrial": lambda job_id: v1.GetTrialRequest(trial=trial(job_id)),
+    "WatchJob": lambda job_id: v1.WatchJobRequest(job_id=job_id),
+    "DeleteJob": lambda job_id: v1.DeleteJobRequest(job_id=job_id),
+}
+REQUESTS = {TRAINERS + name: make for name, make in OF_TRAINERS.items()} | {
+    PEOPLES + name: make for name, make in OF_PEOPLE.items()
+}
+
+
+@dataclass
+class Guarded:
+    """A server with a token file, and a token of each kind."""
+
+    live: LiveServer
+    file: Path
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def call(self, method: str, request: Message, token: str | None = None) -> list[Any]:
+        """Makes one call of whatever kind with a token; returns the first answer, if there is one."""
+        kind: Any = METHODS[method]
+        metadata = None if token is None else bearing(self.tokens.get(token, token))
+        codec = {
+            "request_serializer": type(request).SerializeToString,
+            "response_deserializer": lambda data: data,
+        }
+        channel = self.live.channel
+        if kind.client_streaming:
+            return list(channel.stream_stream(method, **codec)(iter([request]), metadata=metadata, timeout=20))
+        if kind.server_streaming:
+            answers = channel.unary_stream(method, **codec)(request, metadata=metadata, timeout=20)
+            first = [next(answers)]
+            answers.cancel()
+            return first
+        return [channel.unary_unary(method, **codec)(request, metadata=metadata, timeout=20)]
+
+    def jobs(self, token: str, prefix: str = "") -> list[str]:
+        """The ids that a token is shown."""
+        request = v1.ListJobsRequest(job_id_prefix=prefix)
+        answer = self.live.admin.ListJobs(request, metadata=bearing(self.tokens[token]))
+        return [job.spec.job_id for job in answer.jobs]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Two teams on one server, each with a job that has a trial."""
+    folder = tmp_path_factory.mktemp("guarded")
+    server = Guarded(LiveServer(folder), folder / "server.tokens")
+    for name, role, prefix in (
+        ("trainer", Role.TRAINER, "team-a-"),
+        ("operator", Role.OPERATOR, "team-a-"),
+        ("other operator", Role.OPERATOR, "team-b-"),
+        ("admin", Role.ADMIN, ""),
+        ("team admin", Role.ADMIN, "team-a-"),
+    ):
+        server.tokens[name] = issue(server.file, role, prefix)
+    server.tokens["expired"] = issue(server.file, Role.ADMIN, "", timedelta(seconds=-1))
+    try:
+        server.live.start("--tokens", str(server.file), "--log-level", "debug")
+        for job_id in (MINE, OTHERS):
+            server.call(f"{TRAINERS}RegisterJob", registration(job_id), "admin")
+            server.call(f"{TRAINERS}GetNextBatchSize", v1.GetNextBatchSizeRequest(job_id=job_id), "admin")
+        yield server
+    finally:
+        server.live.close()
+
+
+def said(guarded: Guarded) -> str:
+    """The log so far."""
+    return guarded.live.log.read_text()
+
+
+def test_every_method_has_its_entry() -> None:
+    """The table of access has an entry for each method that the server answers, and for no other."""
+    assert set(ACCESS) == set(METHODS)
+
+
+def test_method_without_an_entry_is_nobodys() -> None:
+    """Were one forgotten, not even an admin could call it."""
+    _, admin = new_token(Role.ADMIN, "", None)
+    with pytest.raises(PermissionDeniedError, match="has no entry"):
+        check_role(admin, f"{PEOPLES}DeleteEverything")
+
+
+def test_requests_of_these_tests_are_complete() -> None:
+    """A new method of ours is tried here too."""
+    assert set(REQUESTS) == {method for method in METHODS if method.startswith("/wattwise.")}
+
+
+@pytest.mark.parametrize("method", [*REQUESTS, REFLECTION])
+def test_nobody_gets_in_without_a_token(guarded: Guarded, method: str) -> None:
+    """No token, a wrong one, one of another scheme and an expired one are refused by every method that is not open."""
+    good = guarded.tokens["admin"]
+    wrong = good[:-1] + ("0" if good[-1] != "0" else "1")
+    request = REQUESTS[method](MINE) if method in REQUESTS else reflection_pb2.ServerReflectionRequest(list_services="")
+    for token, told in ((None, "without a token"), (wrong, "not known"), ("expired", "expired at")):
+        with refused() as refusal:
+            guarded.call(method, request, token)
+        assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAUTHENTICATED, "ERROR_REASON_UNAUTHENTICATED")
+        assert told in refusal.message
+        assert refusal.metadata["retryable"] == "false"
+
+
+def test_another_scheme_is_no_token(guarded: Guarded) -> None:
+    """A good token under another scheme than Bearer, or under none, is refused."""
+    for value in (guarded.tokens["admin"], f"Basic {guarded.tokens['admin']}", "Bearer", "Bearer "):
+        with refused() as refusal:
+            guarded.live.admin.ListJobs(v1.ListJobsRequest(), metadata=(("authorization", value),))
+        assert refusal.code is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_health_is_open(guarded: Guarded) -> None:
+    """Probes need no token."""
+    health: Any = health_pb2_grpc.HealthStub(guarded.live.channel)
+    assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_reflection_takes_any_token(guarded: Guarded) -> None:
+    """Whoever has a token may ask what the server answers."""
+    assert guarded.call(REFLECTION, reflection_pb2.ServerReflectionRequest(list_services=""), "trainer")
+
+
+@pytest.mark.parametrize("name", OF_PEOPLE)
+def test_trainer_may_not_call_job_admin(guarded: Guarded, name: str) -> None:
+    """A trainer's token gets no further than the trainers' service, be it its own team's job; nothing is deleted."""
+    with refused() as refusal:
+        guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "trainer")
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ERROR_REASON_PERMISSION_DENIED")
+    assert "takes the role operator" in refusal.message
+    assert refusal.metadata["role"] == "trainer"
+    assert refusal.metadata["job_id_prefix"] == "team-a-"
+    assert MINE in guarded.jobs("admin")
+
+
+@pytest.mark.parametrize("method", REQUESTS)
+def test_other_teams_jobs_are_out_of_reach(guarded: Guarded, method: str) -> None:
+    """No method reaches a job beyond the prefix, and the refusal is the same whether there is such a job or not."""
+    messages = []
+    for job_id in (OTHERS, "team-b-nowhere"):
+        with refused() as refusal:
+            guarded.call(method, REQUESTS[method](job_id), "operator")
+        assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+        messages.append(refusal.message.replace(job_id, "…"))
+    assert messages[0] == messages[1]
+    assert "does not reach" in messages[0]
+    assert OTHERS in guarded.jobs("admin")
+
+
+def test_own_jobs_are_within_reach(guarded: Guarded) -> None:
+    """A trainer drives its own team's job from registration to end, and an operator looks at it and deletes it."""
+    for name, request in OF_TRAINERS.items():
+        assert guarded.call(TRAINERS + name, request(MINE), "trainer"), name
+    for job_id, token in (("team-a-1", "operator"), ("team-a-2", "team admin"), ("team-b-1", "admin")):
+        guarded.call(f"{TRAINERS}RegisterJob", registration(job_id), token)
+        guarded.call(f"{TRAINERS}GetNextBatchSize", v1.GetNextBatchSizeRequest(job_id=job_id), token)
+        for name, request in OF_PEOPLE.items():
+            assert guarded.call(PEOPLES + name, request(job_id), token), name
+
+
+def test_admin_with_a_prefix_stays_within_it(guarded: Guarded) -> None:
+    """Being an admin alone opens no other team's jobs."""
+    with refused() as refusal:
+        guarded.call(f"{PEOPLES}DeleteJob", v1.DeleteJobRequest(job_id=OTHERS), "team admin")
+    assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_lists_show_what_the_token_reaches(guarded: Guarded) -> None:
+    """A list is narrowed to the token's prefix; to ask for another team's is refused."""
+    assert (
+        guarded.jobs("operator") == guarded.jobs("operator", "team-") == guarded.jobs("operator", "team-a-n") == [MINE]
+    )
+    assert guarded.jobs("other operator") == [OTHERS]
+    assert guarded.jobs("admin") == [MINE, OTHERS]
+    for prefix in ("team-b-", "team-b", "x", "Team-a-"):
+        with refused() as refusal:
+            guarded.jobs("operator", prefix)
+        assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(
+    ("given", "reached"),
+    [
+        ({"job_id": "team-a-x", "job_id_prefix": "team-a"}, True),
+        ({"job_id": None, "job_id_prefix": "team-a"}, True),
+        ({"job_id": None, "job_id_prefix": "team-a-nlp"}, True),
+        ({"job_id": None, "job_id_prefix": "team"}, False),
+        ({"job_id": None, "job_id_prefix": "team-ab"}, False),
+        ({"job_id": "team-a-x", "job_id_prefix": "team"}, False),
+        ({"job_id": "team-ab", "job_id_prefix": "team-a"}, False),
+        ({"job_id": "", "job_id_prefix": "team-a"}, False),
+        ({"job_id": None, "job_id_prefix": ""}, False),
+    ],
+)
+def test_ids_that_the_server_makes_are_within_reach(
+    guarded: Guarded, given: dict[str, str | None], reached: bool
+) -> None:
+    """A registration is let in if every id that it names, or that can be made of its prefix, is the token's."""
+    request = v1.RegisterJobRequest(job=job_spec(**given))
+    if reached:
+        answer = v1.RegisterJobResponse.FromString(guarded.call(f"{TRAINERS}RegisterJob", request, "trainer")[0])
+        assert answer.job.spec.job_id.startswith("team-a-")
+        guarded.call(f"{PEOPLES}DeleteJob", v1.DeleteJobRequest(job_id=answer.job.spec.job_id), "operator")
+        return
+    with refused() as refusal:
+        guarded.call(f"{TRAINERS}RegisterJob", request, "trainer")
+    assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_every_message_of_a_stream_is_checked(guarded: Guarded) -> None:
+    """A stream that began with the own job is refused at the first message about another team's."""
+    metadata = bearing(guarded.tokens["trainer"])
+    beat = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial(OTHERS)))
+    mine = v1.StreamResultsRequest(result=result(MINE))
+    with refused() as refusal:
+        list(guarded.live.trainer.StreamResults(iter([mine, beat]), metadata=metadata))
+    assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+    assert OTHERS in refusal.message
+
+
+def test_refusals_are_logged_with_who_and_what(guarded: Guarded) -> None:
+    """The log names the token's id, the peer, the method and the job, and no line of it holds a token."""
+    ids = {name: token.split("_")[1] for name, token in guarded.tokens.items()}
+    before = len(said(guarded))
+    with refused():
+        guarded.call(f"{PEOPLES}DeleteJob", v1.DeleteJobRequest(job_id=OTHERS), "operator")
+    with refused():
+        guarded.call(f"{PEOPLES}GetJob", v1.GetJobRequest(job_id=MINE), guarded.tokens["admin"][:-4] + "beef")
+    with refused():
+        guarded.call(f"{PEOPLES}GetJob", v1.GetJobRequest(job_id=MINE), "ww_a_slip_of_the_keyboard")
+    lines = [line for line in said(guarded)[before:].splitlines() if "refused" in line]
+    assert len(lines) == 3
+    for line, words in zip(
+        lines,
+        (
+            (ids["operator"], "JobAdmin/DeleteJob", OTHERS, "127.0.0.1"),
+            (ids["admin"], "JobAdmin/GetJob", MINE, "not known", "127.0.0.1"),
+            ("(none)", "JobAdmin/GetJob", MINE, "not known", "127.0.0.1"),
+        ),
+        strict=True,
+    ):
+        assert all(word in line for word in words), line
+    secrets = [token.split("_")[2] for token in guarded.tokens.values()]
+    assert not any(secret[:60] in said(guarded) for secret in (*secrets, "slip_of_the_keyboard"))

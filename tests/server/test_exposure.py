@@ -1,0 +1,104 @@
+"""Where the server listens, and what it asks for before strangers can reach it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+from wattwise_server.listening import check_exposure
+
+from tests.credentials import Authority
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.server.test_serve import refuse
+
+CLEAR, OPEN = "can be read on the way", "may delete every job"
+
+
+def started(folder: Path, *arguments: str) -> str:
+    """Starts a server; returns its log. The address of a later option takes the place of the usual one."""
+    live = LiveServer(folder)
+    try:
+        live.start(*arguments)
+        return live.log.read_text()
+    finally:
+        live.close()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> list[str]:
+    """What turns TLS on."""
+    pair = Authority(tmp_path).issue("server")
+    return ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> list[str]:
+    """What turns tokens on."""
+    (tmp_path / "server.tokens").touch()
+    return ["--tokens", str(tmp_path / "server.tokens")]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]"])
+def test_loopback_needs_nothing(host: str) -> None:
+    """Whatever the name, what stays on this machine needs neither TLS nor tokens."""
+    check_exposure(Config(address=f"{host}:0"), None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "192.0.2.1"])  # noqa: S104 - it is refused
+def test_elsewhere_is_refused(host: str) -> None:
+    """Any other host is refused, and told why and what to do."""
+    with pytest.raises(StartError) as caught:
+        check_exposure(Config(address=f"{host}:50051"), None)
+    for words in (CLEAR, OPEN, "--tls-cert", "--tokens", "127.0.0.1", "--insecure"):
+        assert words in str(caught.value)
+
+
+def test_tls_alone_and_tokens_alone_are_refused(tmp_path: Path, tls: list[str], tokens: list[str]) -> None:
+    """Beyond loopback each of the two without the other is refused, for what it lacks."""
+    everywhere = ("--address", "0.0.0.0:0")
+    said = refuse(*everywhere, *tls, folder=tmp_path)
+    assert OPEN in said
+    assert CLEAR not in said
+    said = refuse(*everywhere, *tokens, folder=tmp_path)
+    assert CLEAR in said
+    assert OPEN not in said
+
+
+def test_tls_with_tokens_or_client_certificates_is_enough(tmp_path: Path, tls: list[str], tokens: list[str]) -> None:
+    """Beyond loopback TLS with either of the two starts, and nothing is called insecure."""
+    everywhere = ("--address", "0.0.0.0:0")
+    for more in (tokens, ["--tls-client-ca", str(tmp_path / "ca.pem")]):
+        assert "INSECURE" not in started(tmp_path, *everywhere, *tls, *more)
+
+
+def test_insecure_is_spelled_out_and_logged(tmp_path: Path) -> None:
+    """--insecure listens elsewhere, and the log says so and what it means; on loopback it says nothing."""
+    log = started(tmp_path, "--address", "0.0.0.0:0", "--insecure")
+    (line,) = [line for line in log.splitlines() if "INSECURE" in line]
+    assert "WARNING" in line
+    assert CLEAR in line
+    assert OPEN in line
+    (tmp_path / "server.log").unlink()
+    assert "INSECURE" not in started(tmp_path, "--insecure")
+    assert "neither yes nor no" in refuse(folder=tmp_path, WATTWISE_INSECURE="perhaps")
+    assert OPEN in refuse("--address", "0.0.0.0:0", folder=tmp_path, WATTWISE_INSECURE="0")
+
+
+def test_insecure_can_be_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WATTWISE_INSECURE=1 is --insecure."""
+    monkeypatch.setenv("WATTWISE_INSECURE", "1")
+    assert "INSECURE" in started(tmp_path, "--address", "0.0.0.0:0")
+
+
+def test_without_tokens_nobody_is_asked_for_one(server: LiveServer) -> None:
+    """On loopback without a token file every caller may do everything, as ever."""
+    assert Trainer(server.trainer).next().id.trial_number == 1
+
+
+@pytest.mark.parametrize(("address", "told"), [("::1:50051", "in brackets"), ("no.such.host.invalid:1", "no name of")])
+def test_bad_host_is_refused(tmp_path: Path, address: str, told: str) -> None:
+    """A host that cannot be one says what would be right."""
+    assert told in refuse("--address", address, folder=tmp_path)

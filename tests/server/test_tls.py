@@ -1,0 +1,213 @@
+"""TLS of the real server, with real certificates."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from wattwise import Client, ServerUnavailableError, UntrustedServerError
+from wattwise.credentials import Credentials
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+from wattwise_server.tls import Certificates
+
+from tests.credentials import DAY, Authority, Pair
+from tests.live_server import LiveServer
+from tests.server.test_serve import refuse
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    """Whom the clients believe."""
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def pair(authority: Authority) -> Pair:
+    """The server's certificate."""
+    return authority.issue("server")
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[LiveServer]:
+    """A server that is not started yet."""
+    server = LiveServer(tmp_path)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def options(pair: Pair, client_ca: Path | None = None) -> list[str]:
+    """What turns TLS on."""
+    given = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
+    return [*given, "--tls-client-ca", str(client_ca)] if client_ca else given
+
+
+def fault(**given: Path) -> str:
+    """What is said of settings that cannot be used."""
+    with pytest.raises(StartError) as caught:
+        Certificates.of(Config(**given))  # type: ignore[arg-type]  # none of the other settings is given
+    return str(caught.value)
+
+
+def gets_in(address: str, credentials: Credentials) -> bool:
+    """Whether a new connection of a client is served."""
+    with Client(address, timeout=5, retry=False, credentials=credentials) as client:
+        try:
+            return not list(client.list_jobs())
+        except ServerUnavailableError:
+            return False
+
+
+def serial(address: str) -> str:
+    """What a server shows to a new connection."""
+    host, _, port = address.rpartition(":")
+    return ssl.get_server_certificate((host, int(port)))
+
+
+def test_only_tls_is_spoken(live: LiveServer, authority: Authority, pair: Pair) -> None:
+    """A client that believes the server's authority is served; one in clear, or that believes another, is not."""
+    live.start(*options(pair))
+    assert gets_in(live.address, authority.believing())
+    assert not gets_in(live.address, Credentials())
+    assert not gets_in(live.address, Authority(live.database.parent, "other").believing())
+
+
+def test_mutual_tls_asks_for_a_certificate(live: LiveServer, authority: Authority, pair: Pair) -> None:
+    """With --tls-client-ca a client gets in with a certificate of that authority, and with no other or none."""
+    clients = Authority(live.database.parent, "clients")
+    live.start(*options(pair, clients.file))
+    assert gets_in(live.address, authority.believing(clients.issue("trainer", "trainer")))
+    assert not gets_in(live.address, authority.believing())
+    assert not gets_in(live.address, authority.believing(authority.issue("stranger", "trainer")))
+    past = clients.issue("past", "trainer", valid=(-9 * DAY, -DAY))
+    assert not gets_in(live.address, authority.believing(past))
+
+
+def test_sighup_brings_new_certificates(live: LiveServer, authority: Authority, pair: Pair) -> None:
+    """After SIGHUP new connections are shown the new certificate, and the clients' authority is the new one."""
+    folder = live.database.parent
+    old, new = Authority(folder, "clients"), Authority(folder, "next")
+    early, late = old.issue("early", "trainer"), new.issue("late", "trainer")
+    live.start(*options(pair, old.file))
+    shown = serial(live.address)
+    with Client(live.address, credentials=authority.believing(early)) as staying:
+        assert list(staying.list_jobs()) == []
+        authority.issue("server")
+        old.file.write_bytes(new.file.read_bytes())
+        assert gets_in(live.address, authority.believing(early))
+        live.hang_up()
+        wait_until(lambda: serial(live.address) != shown)
+        assert gets_in(live.address, authority.believing(late))
+        assert not gets_in(live.address, authority.believing(early))
+        assert list(staying.list_jobs()) == []
+    assert live.stop() == 0
+
+
+def test_bad_new_files_leave_the_old_ones(live: LiveServer, authority: Authority, pair: Pair) -> None:
+    """A key that is not the certificate's is told in the log with what to do, and everybody gets in as before."""
+    live.start(*options(pair))
+    shown = serial(live.address)
+    pair.key.write_bytes(authority.issue("another").key.read_bytes())
+    live.hang_up()
+    wait_until(lambda: "the certificates stay as they were" in live.log.read_text())
+    assert "give the two that were made together" in live.log.read_text()
+    assert "send SIGHUP again" in live.log.read_text()
+    assert serial(live.address) == shown
+    assert gets_in(live.address, authority.believing())
+    authority.issue("server")
+    live.hang_up()
+    wait_until(lambda: serial(live.address) != shown)
+
+
+def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> None:
+    """The server says which file is at fault and ends; options and variables are the same to it."""
+    pair.key.write_text("rubbish")
+    assert f"wattwise serve: {pair.key} (--tls-key) holds no" in refuse(*options(pair), folder=tmp_path)
+    said = refuse(folder=tmp_path, WATTWISE_TLS_CERT=str(pair.cert))
+    assert "--tls-cert is given without --tls-key" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda pair: pair.cert.unlink(), "cannot read {cert} (--tls-cert): No such file"),
+        (lambda pair: pair.key.unlink(), "cannot read {key} (--tls-key): No such file"),
+        (lambda pair: pair.cert.write_text("rubbish"), "{cert} (--tls-cert) holds no certificate in PEM"),
+        (lambda pair: pair.key.write_text("rubbish"), "{key} (--tls-key) holds no private key in PEM"),
+        (lambda pair: pair.key.write_bytes(pair.cert.read_bytes()), "{key} (--tls-key) holds no private key in PEM"),
+    ],
+)
+def test_bad_file_is_named(pair: Pair, change: Callable[[Pair], object], told: str) -> None:
+    """A certificate or a key that cannot be used is told with its name, its option and what is wrong."""
+    change(pair)
+    assert told.format(cert=pair.cert, key=pair.key) in fault(tls_cert=pair.cert, tls_key=pair.key)
+
+
+def test_key_of_another_certificate_is_refused(authority: Authority, pair: Pair) -> None:
+    """Certificate and key have to be of one pair."""
+    other = authority.issue("another")
+    assert "is not the key of the first certificate" in fault(tls_cert=pair.cert, tls_key=other.key)
+
+
+def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
+    """Nobody is there to type it."""
+    locked = tmp_path / "locked.key"
+    key = load_pem_private_key(pair.key.read_bytes(), None)
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    assert "has a passphrase" in fault(tls_cert=pair.cert, tls_key=locked)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("tls_cert", "--tls-cert is given without --tls-key"),
+        ("tls_key", "--tls-key is given without --tls-cert"),
+        ("tls_client_ca", "--tls-client-ca is given without --tls-cert and --tls-key"),
+    ],
+)
+def test_half_of_it_is_refused(given: str, told: str) -> None:
+    """One option that needs another says so."""
+    assert told in fault(**{given: Path("x.pem")})
+
+
+def test_bad_authority_of_clients_is_refused(tmp_path: Path, pair: Pair) -> None:
+    """A file of authorities without any would let nobody in."""
+    (tmp_path / "none.pem").write_text("")
+    said = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / "none.pem")
+    assert "(--tls-client-ca) holds no certificate in PEM" in said
+
+
+@pytest.mark.parametrize(
+    ("valid", "told"),
+    [
+        ((-9 * DAY, -DAY), "expired at"),
+        ((DAY, 9 * DAY), "is not valid before"),
+        ((-DAY, 9 * DAY), "expires at"),
+    ],
+)
+def test_validity_is_told_in_the_log(
+    authority: Authority, caplog: pytest.LogCaptureFixture, valid: tuple[timedelta, timedelta], told: str
+) -> None:
+    """A certificate that clients refuse, or will within two weeks, is told in the log, and used all the same."""
+    pair = authority.issue("server", valid=valid)
+    assert Certificates(pair.cert, pair.key, None).credentials()
+    assert told in caplog.text
+
+
+def test_certificate_for_another_host_is_not_trusted(live: LiveServer, authority: Authority) -> None:
+    """The client compares the host name."""
+    live.start(*options(authority.issue("server", "elsewhere.example")))
+    with Client(live.address, credentials=authority.believing()) as client, pytest.raises(UntrustedServerError):
+        list(client.list_jobs())

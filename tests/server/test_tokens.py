@@ -1,0 +1,332 @@
+"""`wattwise token`, the file that it keeps, and the running server that follows it."""
+
+from __future__ import annotations
+
+import json
+import queue
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc
+import pytest
+from wattwise import v1
+from wattwise.cli import main
+from wattwise_server.errors import StartError
+from wattwise_server.token_file import add_token, read_tokens
+from wattwise_server.tokens import Role, new_token, recognised
+
+from tests.credentials import bearing, issue
+from tests.jobs import job_spec, result
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.test_serve import refuse
+from tests.waiting import wait_until
+
+Type: TypeAlias = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where the tokens go."""
+    return tmp_path / "server.tokens"
+
+
+@pytest.fixture
+def token(file: Path, capsys: pytest.CaptureFixture[str]) -> Type:
+    """Types `wattwise token`; returns its exit status, what it prints and what it says."""
+
+    def typed(action: str, *words: str) -> tuple[int, str, str]:
+        status = main(["token", action, "--tokens", str(file), *words])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return typed
+
+
+@pytest.fixture
+def guarded(file: Path, tmp_path: Path) -> Iterator[LiveServer]:
+    """A server that knows an admin."""
+    live = LiveServer(tmp_path)
+    issue(file, Role.ADMIN, "")
+    try:
+        live.start("--tokens", str(file))
+        yield live
+    finally:
+        live.close()
+
+
+def gets_in(server: LiveServer, token: str) -> bool:
+    """Whether a token is known to a server."""
+    try:
+        server.admin.ListJobs(v1.ListJobsRequest(), metadata=bearing(token))
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            return False
+        raise
+    return True
+
+
+def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None:
+    """Create prints the token alone, and neither the file nor the list has it; its owner alone may read the file."""
+    status, text, told = token("create", "--prefix", "team-a-", "--role", "trainer")
+    text = text.removesuffix("\n")
+    assert status == 0
+    assert text.split("_")[2] not in told + file.read_text() + token("list")[1]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    found = recognised(read_tokens(file), text)
+    assert found is not None
+    assert (found.role, found.prefix) == (Role.TRAINER, "team-a-")
+    assert recognised(read_tokens(file), text[:-1]) is None
+
+
+def test_list_shows_and_revoke_removes(token: Type, file: Path) -> None:
+    """Every token has a line with its id, role and prefix; a revoked one is gone, and the others stay."""
+    for words in (
+        ("trainer", "--prefix", "team-a-"),
+        ("operator", "--prefix", "team-b-", "--expires", "30"),
+        ("admin",),
+    ):
+        token("create", "--role", *words)
+    ids = list(read_tokens(file))
+    head, *lines = token("list")[1].splitlines()
+    assert head.split() == ["id", "role", "created", "expires", "prefix"]
+    assert [line.split()[:2] for line in lines] == [[ids[0], "trainer"], [ids[1], "operator"], [ids[2], "admin"]]
+    assert all(line.endswith(end) for line, end in zip(lines, ("team-a-", "team-b-", "(every job)"), strict=True))
+    assert ["never" in line for line in lines] == [True, False, True]
+    assert token("revoke", ids[1])[0] == 0
+    assert list(read_tokens(file)) == [ids[0], ids[2]]
+    status, _, told = token("revoke", ids[1])
+    assert (status, ids[1] in told) == (1, True)
+
+
+def test_mode_and_comments_survive_a_change(token: Type, file: Path) -> None:
+    """A file that a group may read stays so, and what a person wrote into it stays too."""
+    token("create", "--role", "admin")
+    file.chmod(0o640)
+    file.write_text("# the cluster's admins\n" + file.read_text())
+    token("create", "--role", "admin")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert file.read_text().startswith("# the cluster's admins\n")
+    assert len(read_tokens(file)) == 2
+
+
+@pytest.mark.parametrize("role", ["trainer", "operator"])
+def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str) -> None:
+    """A trainer or an operator of every job is refused, and no file is made."""
+    status, printed, told = token("create", "--role", role)
+    assert (status, printed) == (1, "")
+    assert "--prefix is empty" in told
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "1.5", "soon", "99999"])
+def test_bad_lifetime_is_refused(token: Type, file: Path, days: str) -> None:
+    """A lifetime that is no number of days says what would be."""
+    with pytest.raises(SystemExit):
+        token("create", "--role", "admin", "--expires", days)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(("prefix", "told"), [("a\n", "control characters"), ("a" * 201, "at most 200")])
+def test_prefix_that_no_job_can_have_is_refused(token: Type, file: Path, prefix: str, told: str) -> None:
+    """A prefix has to be one that a job's id can start with."""
+    status, printed, said = token("create", "--role", "trainer", "--prefix", prefix)
+    assert (status, printed) == (1, "")
+    assert told in said
+    assert not file.exists()
+
+
+def test_file_that_cannot_be_written_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Without its folder, or in place of one, there is no token, and none is printed."""
+    for path, told in ((tmp_path / "no/such/tokens", "there is no folder"), (tmp_path, "cannot read the token file")):
+        assert main(["token", "create", "--role", "admin", "--tokens", str(path)]) == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert told in printed.err
+    assert not (tmp_path / "no").exists()
+
+
+def test_file_is_followed_through_a_link(token: Type, file: Path, tmp_path: Path) -> None:
+    """A change through a link changes the file behind it, and the link stays one."""
+    real = tmp_path / "real.tokens"
+    real.touch(mode=0o600)
+    file.symlink_to(real)
+    token("create", "--role", "admin")
+    assert file.is_symlink()
+    assert len(read_tokens(real)) == 1
+
+
+def test_changes_at_once_lose_none(file: Path) -> None:
+    """Tokens that several processes create at the same time are all in the file."""
+    command = [sys.executable, "-c", "import sys; from wattwise.cli import main; sys.exit(main())"]
+    command += ["token", "create", "--role", "admin", "--tokens", str(file)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]
+    texts = [process.communicate(timeout=60)[0].strip() for process in started]
+    tokens = read_tokens(file)
+    assert len(tokens) == 5
+    assert all(recognised(tokens, text) for text in texts)
+
+
+def _line(**changes: object) -> str:
+    _, made = new_token(Role.TRAINER, "team-a-", None)
+    values = {
+        "version": 1,
+        "id": made.id,
+        "role": "trainer",
+        "prefix": "team-a-",
+        "sha256": made.sha256,
+        "created": "2026-01-31T12:00:00Z",
+        "expires": None,
+    }
+    return json.dumps(values | changes)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("rubbish", "line 2 is no JSON object"),
+        ("[]", "line 2 is no JSON object"),
+        (_line(version=2), "is of version 2"),
+        (_line(more=1), "has other keys than"),
+        (_line(role="king"), "has a role that is none of trainer, operator, admin"),
+        (_line(id="XYZ"), '"id" that is not 12 hexadecimal digits'),
+        (_line(sha256="abc"), '"sha256" that is not 64 hexadecimal digits'),
+        (_line(prefix=7), '"prefix" that is not a string'),
+        (_line(prefix=""), "only an admin may"),
+        (_line(created="yesterday"), '"created" that is no time'),
+        (_line(expires=3), '"expires" that is no time'),
+    ],
+)
+def test_spoilt_line_is_named(file: Path, line: str, told: str) -> None:
+    """A line that is no token is refused with its number, by whoever reads or changes the file, which stays."""
+    file.write_text(f"{_line()}\n{line}\n")
+    before = file.read_bytes()
+    with pytest.raises(StartError, match="line 2"):
+        add_token(file, new_token(Role.ADMIN, "", None)[1])
+    assert file.read_bytes() == before
+    with pytest.raises(StartError) as caught:
+        read_tokens(file)
+    assert told in str(caught.value)
+
+
+def test_server_refuses_to_start_on_a_spoilt_file(file: Path, tmp_path: Path) -> None:
+    """Rather than to let nobody in, or everybody."""
+    file.write_text("rubbish\n")
+    said = refuse("--address", "127.0.0.1:0", "--tokens", str(file), folder=tmp_path)
+    assert f"wattwise serve: {file}, line 1 is no JSON object" in said
+
+
+def test_file_that_cannot_be_read_is_told(file: Path, tmp_path: Path) -> None:
+    """A file that is missing, no text, or a folder says what to do."""
+    with pytest.raises(StartError, match="make one with wattwise token create"):
+        read_tokens(file)
+    with pytest.raises(StartError, match="cannot read the token file"):
+        read_tokens(tmp_path)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(StartError, match="not UTF-8"):
+        read_tokens(file)
+
+
+def test_duplicate_id_is_refused(file: Path) -> None:
+    """Two lines of one id are a mistake of somebody's."""
+    line = _line()
+    file.write_text(f"{line}\n{line}\n")
+    with pytest.raises(StartError, match="line 2 has the id"):
+        read_tokens(file)
+
+
+def test_running_server_follows_the_file(guarded: LiveServer, file: Path) -> None:
+    """A token that is created gets in, and one that is revoked is refused, without anybody telling the server."""
+    text, made = new_token(Role.OPERATOR, "team-a-", None)
+    assert not gets_in(guarded, text)
+    add_token(file, made)
+    wait_until(lambda: gets_in(guarded, text))
+    assert main(["token", "revoke", "--tokens", str(file), made.id]) == 0
+    wait_until(lambda: not gets_in(guarded, text))
+
+
+def test_revoked_token_is_told_nothing_more(guarded: LiveServer, file: Path) -> None:
+    """An open watch ends with its token before it tells of the next change, and an open stream at its next message."""
+    admin = issue(file, Role.ADMIN, "")
+    leaving, made = new_token(Role.OPERATOR, "team-a-", None)
+    add_token(file, made)
+    wait_until(lambda: gets_in(guarded, leaving) and gets_in(guarded, admin))
+    job = v1.RegisterJobRequest(job=job_spec(job_id="team-a-1", job_id_prefix="team-a"))
+    guarded.trainer.RegisterJob(job, metadata=bearing(admin))
+    ask = v1.GetNextBatchSizeRequest(job_id="team-a-1")
+    trial = guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin)).trial
+    messages: queue.SimpleQueue[v1.StreamResultsRequest] = queue.SimpleQueue()
+    stream = guarded.trainer.StreamResults(iter(messages.get, None), metadata=bearing(leaving))
+    messages.put(v1.StreamResultsRequest(result=result(trial, 1.0, metric=0.1)))
+    assert not next(stream).decision.stop_train
+    states = guarded.admin.WatchJob(v1.WatchJobRequest(job_id="team-a-1"), metadata=bearing(leaving))
+    assert next(states).job.num_trials == 1
+    main(["token", "revoke", "--tokens", str(file), made.id])
+    wait_until(lambda: not gets_in(guarded, leaving))
+    guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin))
+    messages.put(v1.StreamResultsRequest(result=result(trial, 2.0, metric=0.1, epoch=2)))
+    for answers in (states, stream):
+        with refused() as refusal:
+            next(answers)
+        assert refusal.code is grpc.StatusCode.UNAUTHENTICATED
+        assert "has been revoked" in refusal.message
+    messages.put(v1.StreamResultsRequest())
+
+
+def test_spoilt_file_leaves_the_tokens_as_they_were(guarded: LiveServer, file: Path) -> None:
+    """A file that is spoilt or gone meanwhile is told in the log; whoever got in still does, until it is mended."""
+    admin = issue(file, Role.ADMIN, "")
+    wait_until(lambda: gets_in(guarded, admin))
+    good = file.read_text()
+    file.write_text("rubbish\n")
+    wait_until(lambda: "the tokens stay as they were" in guarded.log.read_text())
+    assert "line 1 is no JSON object" in guarded.log.read_text()
+    assert gets_in(guarded, admin)
+    file.unlink()
+    wait_until(lambda: "there is no token file" in guarded.log.read_text())
+    assert gets_in(guarded, admin)
+    file.write_text("\n".join(line for line in good.splitlines() if admin.split("_")[1] not in line))
+    wait_until(lambda: not gets_in(guarded, admin))
+
+
+def test_stream_ends_with_the_server(guarded: LiveServer, file: Path) -> None:
+    """A stream that brought a token ends between two messages when the server does, as any other."""
+    admin = issue(file, Role.ADMIN, "")
+    wait_until(lambda: gets_in(guarded, admin))
+    guarded.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id="test-end")), metadata=bearing(admin))
+    ask = v1.GetNextBatchSizeRequest(job_id="test-end")
+    trial = guarded.trainer.GetNextBatchSize(ask, metadata=bearing(admin)).trial
+    messages: queue.SimpleQueue[v1.StreamResultsRequest] = queue.SimpleQueue()
+    stream = guarded.trainer.StreamResults(iter(messages.get, None), metadata=bearing(admin))
+    messages.put(v1.StreamResultsRequest(result=result(trial, 1.0, metric=0.1)))
+    next(stream)
+    assert guarded.stop() == 0
+    with refused() as refusal:
+        next(stream)
+    assert refusal.reason == "ERROR_REASON_SHUTTING_DOWN"
+    messages.put(v1.StreamResultsRequest())
+
+
+def test_sighup_reads_the_tokens_again(guarded: LiveServer, file: Path) -> None:
+    """SIGHUP reads the file even if it looks the same, and the server goes on."""
+    read = f"tokens read from {file}: 1"
+    assert guarded.log.read_text().count(read) == 1
+    guarded.hang_up()
+    wait_until(lambda: guarded.log.read_text().count(read) == 2)
+    assert guarded.stop() == 0
+
+
+def test_file_that_others_may_write_is_warned_of(file: Path, tmp_path: Path) -> None:
+    """Whoever may write the file could let himself in."""
+    issue(file, Role.ADMIN, "")
+    file.chmod(0o622)
+    live = LiveServer(tmp_path)
+    try:
+        live.start("--tokens", str(file))
+        assert "chmod 600" in live.log.read_text()
+    finally:
+        live.close()
