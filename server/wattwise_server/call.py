@@ -32,10 +32,12 @@ class Call:
         context: What gRPC knows of it; None once it is over, when gRPC has freed what lies behind it.
         request: The request; of a stream of requests nothing that says what it is about.
         named: What a stream of requests turned out to be about.
+        token_id: Of the token that was refused, or "(none)"; empty for others.
     """
 
     # Here and not in `__init__`: every call is made, few are ever looked at.
     named: Subject | None = None
+    token_id = ""
     _peer = ""
     _request_id = ""
 

@@ -107,6 +107,7 @@ def _of_call() -> dict[str, object]:
         "trial": named.trial_number,
         "batch_size": named.batch_size,
         "method": call.method.rpartition("/")[2],
+        "token": call.token_id,
         "peer": call.peer,
         "request_id": call.request_id,
         "trace_id": current_trace.get(),
