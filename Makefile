@@ -9,7 +9,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test test-torch check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test soak test-torch check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state i
 
 test: $(VENV)/.test ## the test suite
 	$(BIN)/python -m pytest
+
+soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams without number, fuzzing (SOAK=short: a few)
+	$(BIN)/python -m pytest -m soak -s
 
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 	$(BIN)/python -m pytest -m torch
@@ -76,6 +79,11 @@ $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/b
 
 $(VENV)/.torch: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	@touch $@
+
+$(VENV)/.soak: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3' \
+	  || echo "atheris cannot be installed here: the fuzz test that it guides is skipped"
 	@touch $@
 
 $(PROTOS_VENV)/.done: pyproject.toml | $(VENV)/bin/python

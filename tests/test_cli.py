@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from importlib import metadata
 from typing import Any
 
@@ -101,6 +102,22 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     listed = capsys.readouterr().out
     assert row(listed, "serve") == ["serve", "run the server"]
     assert row(listed, "jobs") == ["jobs", "look at the server's jobs, or delete one"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "`wattwise COMMAND --help` says more"),
+        (("jobs",), "wattwise jobs trials mnist-nightly --status dispatched"),
+        (("jobs", "show"), "the job, as `wattwise jobs list` names it"),
+        (("jobs", "list"), "$WATTWISE_SERVER; default: localhost:50051"),
+    ],
+)
+def test_help_says_how_to_go_on(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str) -> None:
+    """Every level of --help explains its arguments."""
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert told in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_command(refused: Ask) -> None:
@@ -203,15 +220,52 @@ def test_names_are_text(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A trial's line tells how it ended and what it took; one without a report has no numbers."""
+    """A trial's line tells how it ended and what it took; one that runs has a lease, and no numbers before a report."""
     trainer = Trainer(stub)
     trial = trainer.next()
     trainer.report(trial, 5_000, metric=0.95, epoch=3, time=725)
     trainer.next()
     shown = ask("jobs", "trials", trainer.job_id)
-    ended = ["1", "16", "exploration", "succeeded", "target reached", "3", "0.95", "12 min 05 s", "5.00 kJ", "5.00 kJ"]
-    assert row(shown, "1")[:-1] == ended
-    assert row(shown, "2")[:-1] == ["2", "8", "exploration", "dispatched"]
+    assert row(shown, "1")[:-1] == [
+        *("1", "16", "exploration", "succeeded", "target reached", "reached"),
+        *("3", "0.95", "12 min 05 s", "5.00 kJ", "5.00 kJ"),
+    ]
+    running = row(shown, "2")
+    assert running[:4] == ["2", "8", "exploration", "dispatched"]
+    # When it was dispatched, and when its lease runs out.
+    began, ends = (datetime.strptime(cell, "%Y-%m-%d %H:%M:%S UTC") for cell in running[4:])  # noqa: DTZ007 - both are
+    assert timedelta(seconds=299) <= ends - began <= timedelta(seconds=301)
+
+
+def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A trial has reached its target, or too dearly, or missed it, or not yet; of a crashed one nothing is said."""
+    trainer = Trainer(stub, trial_lease_seconds=0, higher_is_better_metric=False, target_metric=0.5)
+    trainer.report(trainer.next(), 10, metric=0.4)
+    trainer.report(trainer.next(), 100, metric=0.4)
+    trainer.report(trainer.next(), 10, metric=0.6, epoch=10)
+    crashed = trainer.next()
+    trainer.report(crashed, 5, metric=0.6)
+    trainer.end(crashed, v1.END_REASON_ERROR)
+    trainer.report(trainer.next(), 5, metric=0.6)
+    shown = ask("jobs", "trials", trainer.job_id)
+    assert [row(shown, str(number))[4:6] for number in (1, 2, 3)] == [
+        ["target reached", "reached"],
+        ["cost bound", "reached, too dear"],
+        ["max epochs", "missed"],
+    ]
+    assert row(shown, "4")[3:6] == ["failed", "error", "1"]
+    assert row(shown, "5")[3:5] == ["dispatched", "not yet"]
+    assert row(shown, "5")[-1] == "never"
+
+
+def test_stuck_job(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A job of which nothing converged says that it is stuck and what to change."""
+    trainer = Trainer(stub, batch_sizes=[16])
+    trainer.run(10, converges=False)
+    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck in round 1 of 2", "none"]
+    advice = row(ask("jobs", "show", trainer.job_id), "advice")[1]
+    assert "under a new job_id" in advice
+    assert "target_metric within reach" in advice
 
 
 def test_trials_by_status_and_batch_size(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -116,7 +116,7 @@ def _named_trial(
     holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest | v1.GetTrialRequest, where: str
 ) -> TrialKey:
     if not holder.HasField("trial"):
-        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial from GetNextBatchSize"))
+        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial as it was dispatched"))
     trial = holder.trial
     return TrialKey(trial.job_id, trial.batch_size, trial.trial_number)
 

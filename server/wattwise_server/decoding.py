@@ -57,7 +57,11 @@ def guarded(handler: Handler, refuse: Refuse) -> Handler:
     unary, each, both = theirs.unary_unary, theirs.unary_stream, theirs.stream_stream
 
     async def answer(request: Any, context: Context) -> Any:
-        return await (refuse(request, context) if _unreadable(request) else unary(request, context))
+        try:
+            return await (refuse(request, context) if _unreadable(request) else unary(request, context))
+        except NotImplementedError:
+            # Of the health service not everything is there, which is no news for the log.
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server does not have this method")
 
     async def write(request: Any, context: Context) -> None:
         await (refuse(request, context) if _unreadable(request) else each(request, context))

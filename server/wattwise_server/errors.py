@@ -85,7 +85,7 @@ class JobNotFoundError(ServiceError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
-            f"there is no job {job_id!r}; call RegisterJob first, or look its id up with ListJobs",
+            f"there is no job {job_id!r}; register it first, or look its id up with `wattwise jobs list`",
             metadata={"job_id": job_id},
         )
 
@@ -97,7 +97,7 @@ class TrialNotFoundError(ServiceError):
 
     def __init__(self, job_id: str, trial_number: int, batch_size: int, why: str) -> None:
         super().__init__(
-            f"{why}; pass the id of the trial as GetNextBatchSize returned it",
+            f"{why}; pass the id of the trial as it was dispatched",
             metadata={"job_id": job_id, "trial_number": str(trial_number), "batch_size": str(batch_size)},
         )
 

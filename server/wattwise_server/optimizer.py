@@ -268,7 +268,10 @@ class Optimizer:
         except (JobNotFoundError, TrialNotFoundError):
             if not await self._store.was_running_when_deleted(key):
                 raise
-        return Decision(True, False, False, f"stop: job {key.job_id!r} was deleted")
+        said = (
+            f"stop: job {key.job_id!r} was deleted; if that was meant, launch it no more: it would be registered anew"
+        )
+        return Decision(True, False, False, said)
 
     def _take(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
         verdict = judge(job.spec, job.search.min_cost, measured)

@@ -7,7 +7,11 @@ import math
 import signal
 import sys
 import uuid
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 from wattwise import (
     BatchSizeOptimizer,
@@ -15,6 +19,7 @@ from wattwise import (
     InvalidJobSpecError,
     InvalidResultError,
     JobDiffersError,
+    MetricTypeError,
     MonitorError,
     OperationOrderError,
     ServerUnavailableError,
@@ -119,6 +124,46 @@ def test_infinite_metric_has_not_converged(grpc_addr: str) -> None:
     assert [math.isnan(m.metric) for m in found.measurements] == [True] * 3
 
 
+def test_nan_metric_is_warned_of_once(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A diverged training is told so once, and goes on."""
+    with begun(grpc_addr) as bso:
+        for metric in (0.1, math.nan, math.inf, math.nan):
+            bso.on_evaluate(metric)
+        assert not bso.training_finished
+    (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "the metric of epoch 2 is nan" in said
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        (None, "None"),
+        ("0.9", "'0.9'"),
+        ([0.9], "something of type list"),
+        (1j, "something of type complex"),
+        (np.ones(2), "something of type ndarray"),
+    ],
+)
+def test_metric_that_is_no_number(grpc_addr: str, metric: Any, named: str) -> None:
+    """What is no number raises a TypeError that says what to pass, with nothing chained to it, and is no epoch."""
+    with begun(grpc_addr, max_epochs=2) as bso:
+        with pytest.raises(MetricTypeError, match=f"got {named} as metric: pass one number") as caught:
+            bso.on_evaluate(metric)
+        assert isinstance(caught.value, TypeError)
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__
+        bso.on_evaluate(0.1)
+        assert not bso.training_finished
+
+
+@pytest.mark.parametrize("metric", [1, True, Fraction(19, 20), Decimal("0.95"), np.float32(0.95), np.array([0.95])[0]])
+def test_numbers_of_all_kinds(grpc_addr: str, metric: Any) -> None:
+    """Whatever is a number is a metric."""
+    bso = begun(grpc_addr)
+    bso.on_evaluate(metric)
+    assert bso.target_reached
+
+
 def test_refused_result_raises(grpc_addr: str) -> None:
     """A measurement that makes no sense raises with the server's words, and the next one is taken as usual."""
     meter = Meter()
@@ -147,7 +192,7 @@ def test_deleted_job_stops_the_training_in_mid_epoch(grpc_addr: str) -> None:
     with Client(grpc_addr) as client:
         client.delete_job(bso.trial.id.job_id)
     wait_until(lambda: bso.training_finished)
-    with pytest.raises(TrainFailError, match="deleted"):
+    with pytest.raises(TrainFailError, match="was deleted; if that was meant, launch it no more"):
         bso.on_evaluate(0.2)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 import wattwise
 from wattwise import Client, JobNotFoundError, ServerError, TrainFailError, Violation, WattwiseError, v1
 from wattwise.errors import _BY_REASON
+
+from tests.client.training import job_spec
 
 
 def _all_errors() -> list[type[WattwiseError]]:
@@ -44,6 +47,39 @@ def test_refusal_carries_what_the_server_said(grpc_addr: str) -> None:
     assert caught.value.reason == "ERROR_REASON_JOB_NOT_FOUND"
     assert caught.value.metadata["job_id"] == "test-nobody"
     assert not caught.value.retryable
+
+
+def _said(call: Callable[[], object]) -> str:
+    with pytest.raises(WattwiseError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_messages_speak_of_what_a_user_can_do(grpc_addr: str) -> None:
+    """No message names a call of the wire contract: in Python and on the command line it is called otherwise."""
+    files = (v1.RegisterJobRequest.DESCRIPTOR.file, v1.GetJobRequest.DESCRIPTOR.file)
+    calls = [method.name for file in files for service in file.services_by_name.values() for method in service.methods]
+    with Client(grpc_addr) as client:
+        job_id = client.register_job(job_spec(batch_sizes=[16], max_epochs=1)).job.spec.job_id
+        trial = client.get_next_batch_size(job_id).trial.id
+        client.end_trial(trial, v1.END_REASON_PREEMPTED)
+        messages = [client.heartbeat(trial).message]
+        trial = client.get_next_batch_size(job_id).trial.id
+        messages.append(client.report_result(v1.TrainingResult(trial=trial, metric=0, current_epoch=1)).message)
+        stranger = v1.TrialId(job_id=job_id, batch_size=8, trial_number=7)
+        messages += [
+            _said(lambda: client.get_job("test-nobody")),
+            _said(lambda: client.get_next_batch_size("test-nobody")),
+            _said(lambda: client.get_next_batch_size(job_id)),
+            _said(lambda: client.heartbeat(stranger)),
+            _said(lambda: client.heartbeat(v1.TrialId())),
+            _said(lambda: client.report_result(v1.TrainingResult())),
+            _said(lambda: client.end_trial(stranger, v1.END_REASON_UNSPECIFIED)),
+            _said(lambda: next(client.list_jobs(page_size=-1))),
+            _said(lambda: client.register_job(job_spec(job_id=job_id))),
+        ]
+    assert "GetNextBatchSize" in calls
+    assert not [message for message in messages if not message or any(call in message for call in calls)]
 
 
 def test_bug_of_the_server_is_no_outage() -> None:

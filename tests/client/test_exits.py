@@ -9,11 +9,11 @@ import subprocess
 import time
 
 import pytest
-from wattwise import v1
+from wattwise import Client, v1
 from wattwise.exits import end_reason
 
 from tests.client.conftest import Start
-from tests.client.training import ended, said, tell, the_trial
+from tests.client.training import ended, epochs, said, tell, the_trial
 from tests.live_server import LiveServer
 
 
@@ -111,6 +111,35 @@ def test_child_that_crashes_does_not_end_the_trial(server: LiveServer, start: St
     said(process)
     assert said(process) == "1"
     _goes_on(server, process, complaints=".*Traceback.*a bug in the training\n")
+
+
+@pytest.mark.parametrize("support", [None, "0", "1"])
+def test_one_fork_whatever_grpc_does_about_it(
+    server: LiveServer, start: Start, monkeypatch: pytest.MonkeyPatch, support: str | None
+) -> None:
+    """A worker can be forked while the stream is open, with gRPC's support for forks as it is, off or on."""
+    if support is None:
+        monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+    else:
+        monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", support)
+    process = start("forked-exit")
+    said(process)
+    assert said(process) == "0"
+    _goes_on(server, process)
+
+
+@pytest.mark.parametrize("support", [None, "0"])
+def test_many_forks(server: LiveServer, start: Start, monkeypatch: pytest.MonkeyPatch, support: str | None) -> None:
+    """Eighty workers that are forked while the stream carries reports all end well, and no report is lost."""
+    if support is None:
+        monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+    else:
+        monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", support)
+    process = start("forks-often")
+    assert [said(process) for _ in range(20)] == ["[0, 0, 0, 0]"] * 20
+    assert ended(process) == (0, "")
+    with Client(server.address) as client:
+        assert epochs(client, the_trial(server)) == list(range(1, 22))
 
 
 class OutOfMemoryError(RuntimeError):

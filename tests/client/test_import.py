@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import wattwise
+from wattwise import v1
 
 
 def _loaded(statement: str) -> set[str]:
@@ -31,6 +32,20 @@ def test_trainer_needs_no_server_and_no_torch() -> None:
     """A trainer loads neither the server's packages nor NVML nor PyTorch before it needs them."""
     loaded = _loaded("from wattwise import BatchSizeOptimizer, JobSpec, Client")
     assert not {"wattwise_server", "pynvml", "torch", "numpy"} & loaded
+
+
+def test_trainer_waits_for_nothing_that_it_never_uses() -> None:
+    """A client is imported without what only people call, and without what only a refused call needs."""
+    loaded = _loaded("from wattwise import Client, GpuConfig, JobSpec; Client('localhost:1').close()")
+    assert not {"wattwise.v1.job_admin_pb2", "google.rpc.error_details_pb2", "wattwise.callback"} & loaded
+
+
+def test_stubs_exist() -> None:
+    """Every name that the stubs' package announces can be had, and no other."""
+    assert set(v1.__all__) <= set(dir(v1))
+    assert all(getattr(v1, name) is not None for name in v1.__all__)
+    with pytest.raises(AttributeError, match="JobAdminStab"):
+        _ = v1.JobAdminStab  # type: ignore[attr-defined]  # misspelt on purpose
 
 
 def test_public_names_exist() -> None:

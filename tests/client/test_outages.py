@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -68,16 +69,64 @@ def test_hung_server_is_waited_for_once(server: LiveServer, caplog: pytest.LogCa
 
 def test_decision_that_comes_late_ends_the_training(server: LiveServer) -> None:
     """A measurement that was kept during an outage may be the last one: training is finished once it is answered."""
-    bso = begun(server.address)
+    begun(server.address, job_id="test-late").on_evaluate(0.95)
+    bso = begun(server.address, job_id="test-late")
     server.kill()
-    bso.on_evaluate(0.95)
+    for _ in range(3):
+        bso.on_evaluate(0.1)
     assert not bso.training_finished
     server.start()
     wait_until(lambda: bso.training_finished)
-    assert bso.target_reached
-    bso.on_evaluate(0.96)
+    assert bso.decision is not None
+    assert bso.decision.message.startswith("cost bound exceeded")
     with Client(server.address) as client:
-        assert epochs(client, bso.trial) == [1]
+        assert epochs(client, bso.trial) == [3]
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is_better: bool) -> None:
+    """A model that reaches its target during an outage is done at once, and the server hears of it when it is back."""
+    meter, good, poor = Meter(), *((0.95, 0.1) if higher_is_better else (0.1, 0.95))
+    bso = BatchSizeOptimizer(
+        server.address, job_spec(higher_is_better_metric=higher_is_better, target_metric=0.5), monitor=meter
+    )
+    bso.get_batch_size()
+    bso.on_train_begin()
+    server.kill()
+    goes_on = []
+    for metric in (poor, math.inf if higher_is_better else -math.inf, good):
+        bso.on_evaluate(metric)
+        goes_on.append(not bso.training_finished)
+    assert goes_on == [True, True, False]
+    assert bso.target_reached
+    assert not meter.open
+    assert bso.decision is not None
+    assert "target reached while the server is away" in bso.decision.message
+    assert (bso.decision.converged, bso.decision.cost) == (False, 30)
+    bso.on_evaluate(poor)
+    server.start()
+    wait_until(lambda: bso.decision is not None and bso.decision.converged)
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert [(m.current_epoch, m.metric, m.energy_joules) for m in found.measurements] == [(3, good, 30)]
+    assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
+
+
+def test_last_epoch_ends_the_training_without_a_server(server: LiveServer) -> None:
+    """Beyond max_epochs nobody trains on, server or not; closing delivers the last epoch if the server is back."""
+    bso = begun(server.address, max_epochs=2)
+    server.kill()
+    bso.on_evaluate(0.1)
+    with pytest.raises(TrainFailError, match="max epochs reached while the server is away"):
+        bso.on_evaluate(0.2)
+    assert bso.training_finished
+    assert not bso.target_reached
+    server.start()
+    bso.close()
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert [m.current_epoch for m in found.measurements] == [2]
+    assert found.trial.end_reason == v1.END_REASON_MAX_EPOCHS
 
 
 def test_pending_measurement_is_delivered_at_the_end(server: LiveServer) -> None:

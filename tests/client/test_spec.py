@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 from wattwise import GpuConfig, InvalidJobSpecError, JobSpec, v1
 
@@ -68,6 +69,31 @@ def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     with pytest.raises(InvalidJobSpecError, match=f"job.{name}") as caught:
         job_spec(**{name: value}).to_proto()
     assert [violation.field for violation in caught.value.violations] == [f"job.{name}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_sizes", [32.0]),
+        ("batch_sizes", ["32"]),
+        ("batch_sizes", [8, 16.5]),
+        ("batch_sizes", 32),
+        ("default_batch_size", 32.0),
+        ("default_batch_size", "32"),
+    ],
+)
+def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
+    """A batch size that is a float or a text is refused with what to write instead, and nothing chained to it."""
+    with pytest.raises(InvalidJobSpecError, match=r"whole number.*int\(\)") as caught:
+        job_spec(**{name: value}).to_proto()
+    assert repr(value) in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+def test_batch_sizes_of_numpy() -> None:
+    """Whole numbers of NumPy's are whole numbers."""
+    message = job_spec(batch_sizes=list(np.array([8, 16])), default_batch_size=np.int64(8)).to_proto()
+    assert (list(message.batch_sizes), message.default_batch_size) == ([8, 16], 8)
 
 
 def test_fresh_names() -> None:

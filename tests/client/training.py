@@ -166,6 +166,18 @@ def _fork(in_child: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSize
     return fork
 
 
+def _fork_often(bso: BatchSizeOptimizer) -> None:
+    """Forks a set of workers per epoch, as data loaders do that keep none, and reports while they run."""
+    for _ in range(20):
+        workers = [multiprocessing.get_context("fork").Process(target=_return, args=(bso,)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        bso.on_evaluate(0.2)
+        for worker in workers:
+            worker.join(20)
+        _say([worker.exitcode for worker in workers])
+
+
 ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "crash": _crash,
     "out-of-memory": _run_out_of_memory,
@@ -179,6 +191,7 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "forked-wait": _fork(_wait),
     "forked-exit": _fork(_return),
     "forked-crash": _fork(_crash),
+    "forks-often": _fork_often,
 }
 
 
@@ -186,7 +199,7 @@ def main(address: str, job_id: str, end: str) -> None:
     """Trains one epoch and ends."""
     if end == "own-handler":
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
-    bso = begun(address, job_id=job_id)
+    bso = begun(address, job_id=job_id, max_epochs=100)
     bso.on_evaluate(0.1)
     _say("one epoch done")
     ENDS[end](bso)

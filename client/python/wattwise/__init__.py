@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from wattwise.errors import (
         CredentialsError,
         DeadlineError,
+        InvalidAddressError,
         InvalidJobSpecError,
         InvalidRequestError,
         InvalidResultError,
         JobDiffersError,
         JobNotFoundError,
+        MetricTypeError,
         MonitorError,
         NoBatchSizeConvergedError,
         OperationOrderError,
@@ -51,6 +53,10 @@ if TYPE_CHECKING:
 
     __version__: str
 
+# gRPC reads this once, early. Its lesser messages would come at every fork while a stream is open, thus
+# for every data-loader worker; and in a server's log they repeat what strangers send, line breaks included.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 __all__ = [
     "BatchSizeOptimizer",
     "Client",
@@ -59,12 +65,14 @@ __all__ = [
     "DeadlineError",
     "EstimateMonitor",
     "GpuConfig",
+    "InvalidAddressError",
     "InvalidJobSpecError",
     "InvalidRequestError",
     "InvalidResultError",
     "JobDiffersError",
     "JobNotFoundError",
     "JobSpec",
+    "MetricTypeError",
     "Monitor",
     "MonitorError",
     "NoBatchSizeConvergedError",
@@ -106,8 +114,6 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version("wattwise")
-        # While a stream is open gRPC logs a line at every fork, thus for every data-loader worker. It reads this once.
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         value: object = getattr(importlib.import_module(_OUTSIDE_ERRORS.get(name, "wattwise.errors")), name)
         globals()[name] = value
         return value

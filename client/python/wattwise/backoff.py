@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from wattwise.errors import DeadlineError, WattwiseError
+from wattwise.errors import DeadlineError, ServerUnavailableError, WattwiseError
 
 T = TypeVar("T")
 
-# Never the generator that the trainer seeds: what it draws must not depend on the state of a network.
-_random = random.SystemRandom()
+log = logging.getLogger("wattwise")
 
 
 def pauses(first: float, longest: float) -> Iterator[float]:
@@ -22,18 +21,25 @@ def pauses(first: float, longest: float) -> Iterator[float]:
         first: the first bound, in seconds.
         longest: the bound that is never exceeded, in seconds.
     """
+    # Imported where it is needed, which it hardly ever is: it would be the slowest part of this package's import.
+    from random import SystemRandom  # noqa: PLC0415
+
+    # Never the generator that the trainer seeds: what it draws must not depend on the state of a network.
+    jitter = SystemRandom()
     bound = first
     while True:
-        yield _random.uniform(0, bound)
+        yield jitter.uniform(0, bound)
         bound = min(longest, 2 * bound)
 
 
-def retrying(attempt: Callable[[float], T], timeout: float) -> T:
+def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: float | None = None) -> T:
     """Attempts something until it succeeds, fails for good, or the time is up.
 
     Args:
         attempt: is called with the seconds that are left.
         timeout: seconds for all attempts and the waiting between them.
+        search_timeout: seconds of these for a server that no attempt has reached, which is warned of once; None is all
+            of them, in silence.
 
     Returns:
         What the first successful attempt returned.
@@ -41,7 +47,7 @@ def retrying(attempt: Callable[[float], T], timeout: float) -> T:
     Raises:
         WattwiseError: of the last attempt; or, if that only ran out of time, of the one before, which knows the cause.
     """
-    deadline = time.monotonic() + timeout
+    begun, searching = time.monotonic(), search_timeout is not None
     left, cause, waits = timeout, None, pauses(0.1, 3.0)
     while True:
         try:
@@ -49,8 +55,17 @@ def retrying(attempt: Callable[[float], T], timeout: float) -> T:
         except DeadlineError as error:
             raise cause or error from error.__cause__
         except WattwiseError as error:
+            first, searching = cause is None, searching and _unreached(error)
             cause, pause = error, next(waits)
-            left = deadline - time.monotonic() - pause
-            if not error.retryable or left <= 0:
+            over = time.monotonic() + pause - begun
+            left = timeout - over
+            if not error.retryable or left <= 0 or (searching and over >= (search_timeout or 0.0)):
                 raise
+            if first and searching:
+                log.warning("%s; it is looked for during %g seconds", error, search_timeout)
         time.sleep(pause)
+
+
+def _unreached(error: WattwiseError) -> bool:
+    """Whether nobody who speaks for a Wattwise server said so."""
+    return type(error) is ServerUnavailableError and not error.reason

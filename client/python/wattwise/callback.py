@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
-import uuid
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.client import Client
+from wattwise.client import Client, new_request_id
 from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
 from wattwise.errors import OperationOrderError, TrainFailError, WattwiseError
 from wattwise.exchange import log
 from wattwise.exits import ExitGuard, end_reason
+from wattwise.metric import number
 from wattwise.monitor import Monitor, default_monitor, gpu_config
+from wattwise.offline import decision_without_server
 from wattwise.session import Session
 from wattwise.spec import JobSpec
 from wattwise.windows import TrainingWindows
@@ -23,14 +25,16 @@ from wattwise.windows import TrainingWindows
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
 _END_SECONDS = 5.0
 
 
 class _Outcome(NamedTuple):
-    """What a report led to: the decision, if there is one yet, and whether the trial is over."""
+    """What a report led to: the decision, if there is one yet, whether the trial is over, and who says so."""
 
     decision: v1.Decision | None
     over: bool
+    by_server: bool
 
 
 class BatchSizeOptimizer:
@@ -45,8 +49,9 @@ class BatchSizeOptimizer:
             if bso.training_finished:
                 break
 
-    Once the batch size is known, a server that is away never disturbs the training. The trial is ended when the
-    process exits, dies of an exception or is terminated; as a context manager (`with bso:`), when the block is left.
+    Once the batch size is known, a server that is away never disturbs the training, which then stops by itself at its
+    target or its last epoch. The trial is ended when the process exits, dies of an exception or is terminated; as a
+    context manager (`with bso:`), when the block is left.
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all the calls; rank 0 alone measures
     and talks to the server, and the other ranks get the batch size, every decision and every exception from it.
@@ -55,7 +60,8 @@ class BatchSizeOptimizer:
         server: host and port of the server, such as "localhost:50051".
         job: the job. Without `gpu` the GPUs are read from the monitor.
         monitor: the energy meter of rank 0; None measures all GPUs that are visible to the process.
-        timeout: seconds for which `get_batch_size` looks for the server.
+        timeout: seconds for which `get_batch_size` looks for the server. None gives an address at which no server can
+            be reached ten seconds, which bridges a restart, and a server that is there but slow sixty.
         report_timeout: seconds that `on_evaluate` waits for an answer before the server counts as away.
         credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
     """
@@ -66,7 +72,7 @@ class BatchSizeOptimizer:
         job: JobSpec,
         *,
         monitor: Monitor | None = None,
-        timeout: float = 60.0,
+        timeout: float | None = None,
         report_timeout: float = 10.0,
         credentials: Credentials | None = None,
     ) -> None:
@@ -75,7 +81,7 @@ class BatchSizeOptimizer:
         # a launch bear its number in the server's log.
         self._spec = job.named()
         self._is_named = job.job_id is not None
-        self._request_id = str(uuid.uuid4())
+        self._request_id = new_request_id()
         self._monitor = monitor
         self._timeout = timeout
         self._report_timeout = report_timeout
@@ -90,6 +96,8 @@ class BatchSizeOptimizer:
         self._epoch = 0
         self._decision: v1.Decision | None = None
         self._finished = False
+        self._closed = False
+        self._warned_of_nan = False
 
     def __enter__(self) -> Self:
         return self
@@ -133,8 +141,10 @@ class BatchSizeOptimizer:
 
     @property
     def decision(self) -> v1.Decision | None:
-        """The server's newest decision; None before the first."""
-        return self._decision if self._alone is None else self._alone.decision
+        """The newest decision: the server's, or this trainer's own if the server is away; None before the first."""
+        if self._alone is None or (self._finished and not self._alone.stopped):
+            return self._decision
+        return self._alone.decision
 
     @property
     def target_reached(self) -> bool:
@@ -146,7 +156,8 @@ class BatchSizeOptimizer:
         """Whether the trial is over and training should stop.
 
         The server may say so in the middle of an epoch, as when the job is deleted; with several ranks all of them
-        learn it in their next `on_evaluate`.
+        learn it in their next `on_evaluate`. While the server is away, the target or the last epoch ends the training;
+        what was measured is sent when the server is back, until `close` or the end of the process.
         """
         return self._finished or (self._alone is not None and self._alone.over)
 
@@ -154,9 +165,11 @@ class BatchSizeOptimizer:
         """The global batch size to train with; asks the server the first time.
 
         Raises:
+            InvalidAddressError: if the address of the server is none.
             ServerUnavailableError: if the server cannot be reached in time; names its address and the cause.
             UnauthenticatedError, PermissionDeniedError: if the server wants a token, or another one.
             CredentialsError: if the token or the certificates cannot be used.
+            UnsupportedCallError: if another program's gRPC server is at the address.
             InvalidJobSpecError: if the job's configuration has faults.
             JobDiffersError: if the job is registered with another configuration.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
@@ -191,6 +204,7 @@ class BatchSizeOptimizer:
 
         Raises:
             TrainFailError: if the trial is over and the target was not reached.
+            MetricTypeError: if the metric is no number; nothing has happened then.
             InvalidResultError: if the server refused the measurement.
             OperationOrderError: before `on_train_begin`, or in a forked process.
             MonitorError: if the energy cannot be measured.
@@ -200,11 +214,13 @@ class BatchSizeOptimizer:
         self._given("on_evaluate()")
         if not self._training:
             raise OperationOrderError("call on_train_begin() ahead of the first epoch, then on_evaluate() after each")
-        self._epoch += 1
         outcome = self._ranks.on_first(lambda: self._report(metric))
         self._decision = outcome.decision or self._decision
         if outcome.over:
-            self.close()
+            # The session goes on where the server has not heard of the end yet.
+            self._finished = True
+            if outcome.by_server:
+                self.close()
             self._raise_failure()
 
     def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:
@@ -213,9 +229,9 @@ class BatchSizeOptimizer:
         Args:
             reason: why training ends: `v1.END_REASON_COMPLETED`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
         """
-        if self._guard is None or self._finished:
+        if self._guard is None or self._closed:
             return
-        self._finished = True
+        self._finished = self._closed = True
         self._guard.remove()
         self._end(reason)
 
@@ -234,8 +250,13 @@ class BatchSizeOptimizer:
         """Registers the job and has its next trial dispatched."""
         monitor = default_monitor() if self._monitor is None else self._monitor
         spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
+        timeout, search = (_ASK_SECONDS, _SEARCH_SECONDS) if self._timeout is None else (self._timeout, self._timeout)
         with Client(
-            self._server, timeout=self._timeout, credentials=self._credentials, request_id=self._request_id
+            self._server,
+            timeout=timeout,
+            search_timeout=search,
+            credentials=self._credentials,
+            request_id=self._request_id,
         ) as client:
             job = client.register_job(spec).job
             answer = client.get_next_batch_size(job.spec.job_id, request_id=self._request_id)
@@ -275,21 +296,38 @@ class BatchSizeOptimizer:
         session, windows = self._session, self._windows
         if session is None or windows is None:
             raise OperationOrderError("rank 0 has no trial: call get_batch_size() on every rank")
+        value = number(metric)
+        self._epoch += 1
+        if not math.isfinite(value):
+            self._warn_of_nan(value)
         windows.close()
+        over = False
         try:
-            decision = session.report(
-                v1.TrainingResult(
-                    trial=self.trial.id,
-                    time_seconds=windows.time_seconds,
-                    energy_joules=windows.energy_joules,
-                    metric=float(metric),
-                    current_epoch=self._epoch,
-                )
+            result = v1.TrainingResult(
+                trial=self.trial.id,
+                time_seconds=windows.time_seconds,
+                energy_joules=windows.energy_joules,
+                metric=value if math.isfinite(value) else math.nan,
+                current_epoch=self._epoch,
             )
+            decision = session.report(result)
+            if decision is None and not session.over:
+                decision = decision_without_server(self.job.spec, result)
+                over = decision is not None
         finally:
-            if not session.over:
+            if not (over or session.over):
                 windows.open()
-        return _Outcome(decision, session.over)
+        return _Outcome(decision, over or session.over, session.over)
+
+    def _warn_of_nan(self, value: float) -> None:
+        if not self._warned_of_nan:
+            self._warned_of_nan = True
+            log.warning(
+                "the metric of epoch %d is %s, which counts as target not reached; if the training has diverged, "
+                "end it (said once)",
+                self._epoch,
+                value,
+            )
 
     def _raise_failure(self) -> None:
         decision = self.decision

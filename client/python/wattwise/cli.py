@@ -128,7 +128,9 @@ def unknown(name: str, names: Mapping[str, object]) -> str:
 
 def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="wattwise", description="Learns which batch size trains a recurring deep-learning job most cheaply."
+        prog="wattwise",
+        description="Learns which batch size trains a recurring deep-learning job most cheaply.",
+        epilog="`wattwise COMMAND --help` says more about each.",
     )
     parser.add_argument("--version", action="version", version=f"wattwise {metadata.version('wattwise')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

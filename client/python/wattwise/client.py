@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-import uuid
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
@@ -12,17 +12,25 @@ import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
+from wattwise.address import checked
 from wattwise.backoff import pauses, retrying
 from wattwise.connection import Connection, DecisionStream
 from wattwise.credentials import Credentials
 from wattwise.errors import from_rpc_error
-from wattwise.spec import JobSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from wattwise.spec import JobSpec
+
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
+
+
+def new_request_id() -> str:
+    """128 random bits by which the server knows a call that is repeated."""
+    # Not from the module uuid, which takes as long to import as a call takes.
+    return os.urandom(16).hex()
 
 
 class Client:
@@ -30,7 +38,9 @@ class Client:
 
     The channel opens on first use and goes on after a fork, since the child process leaves it alone. A child that calls
     the server gets a channel of its own; but gRPC does not promise to work in a forked process whose parent has used
-    it, and has been seen to hang there: start such processes with the "spawn" method.
+    it, and now and then crashes there: start such processes with the "spawn" method. GRPC_ENABLE_FORK_SUPPORT is best
+    left unset: 1 makes those calls safe, but every fork, thus every data-loader worker, waits for threads of an open
+    stream; with 0 calls in a forked process hang.
 
     All methods may be called from any thread. Those that call the server raise `ServerUnavailableError` if it cannot
     be reached in time, and otherwise the `WattwiseError` that stands for its refusal.
@@ -39,9 +49,14 @@ class Client:
         address: host and port of the server, such as "localhost:50051".
         timeout: seconds that a call may take with all its retries, unless the call says otherwise.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
+        search_timeout: seconds of `timeout` for a server that cannot be reached at all, as with a wrong address; one
+            warning is logged at the first attempt. None is all of them, without a warning.
         credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
         request_id: what every call of this client is named in the server's log and in errors: up to 100 printable ASCII
             characters. None names each call by itself, its retries like the first attempt.
+
+    Raises:
+        InvalidAddressError: if the address is none.
     """
 
     def __init__(
@@ -50,10 +65,12 @@ class Client:
         *,
         timeout: float = 30.0,
         retry: bool = True,
+        search_timeout: float | None = None,
         credentials: Credentials | None = None,
         request_id: str | None = None,
     ) -> None:
-        self.address = address
+        self.address = checked(address)
+        self._search_timeout = search_timeout
         self._timeout = timeout
         self._retry = retry
         self._request_id = request_id
@@ -100,7 +117,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
         """
-        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or str(uuid.uuid4()))
+        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id())
         return self._call(self._optimizer.GetNextBatchSize, request, timeout)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
@@ -252,7 +269,7 @@ class Client:
         waits, deadline, name = pauses(0.1, 3.0), time.monotonic() + patience, self._name()
         while True:
             link = self._connection.link()
-            call = link.admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(name))
+            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(name))
             try:
                 for response in call:
                     yield response.job
@@ -273,10 +290,11 @@ class Client:
 
     @property
     def _admin(self) -> v1.JobAdminStub:
-        return self._connection.link().admin
+        # Made anew for each call, so that a trainer, which makes none, need not load it.
+        return v1.JobAdminStub(self._connection.link().channel)
 
     def _name(self) -> str:
-        return self._request_id or uuid.uuid4().hex
+        return self._request_id or new_request_id()
 
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
@@ -290,4 +308,4 @@ class Client:
                 raise from_rpc_error(error, self.address) from error
 
         patience = self._timeout if timeout is None else timeout
-        return retrying(attempt, patience) if self._retry else attempt(patience)
+        return retrying(attempt, patience, self._search_timeout) if self._retry else attempt(patience)

@@ -35,7 +35,6 @@ class Link(NamedTuple):
 
     channel: grpc.Channel
     optimizer: v1.BatchSizeOptimizerStub
-    admin: v1.JobAdminStub
     authorization: Authorization | None
 
     def metadata(self, request_id: str) -> Metadata:
@@ -72,7 +71,7 @@ class Connection:
                 raise OperationOrderError(f"the client of {self._address} is closed; make another")
             authorization = self._credentials.authorization(self._address)
             channel = self._channel()
-            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel), authorization)
+            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), authorization)
             # Atomic, and without a lock that a fork could leave taken: of two threads that come first, one wins.
             link = self._links.setdefault(os.getpid(), mine)
             if link is not mine:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2
 
 from wattwise import v1
 from wattwise.handshake import certificate_fault, hint
+
+if TYPE_CHECKING:
+    from google.rpc.error_details_pb2 import ErrorInfo
 
 DOMAIN = "wattwise.v1"
 
@@ -83,6 +85,10 @@ class InvalidResultError(WattwiseError):
     """A measurement contradicts itself or an earlier one; the server kept nothing of it."""
 
 
+class MetricTypeError(WattwiseError, TypeError):
+    """A metric is no number."""
+
+
 class InvalidRequestError(WattwiseError):
     """A field of a request is missing or makes no sense."""
 
@@ -116,6 +122,10 @@ class UntrustedServerError(ServerUnavailableError):
 
 class CredentialsError(WattwiseError):
     """A token or a certificate of the client's cannot be used; the message says which and what to do."""
+
+
+class InvalidAddressError(WattwiseError):
+    """The address of the server is not one."""
 
 
 class UnauthenticatedError(WattwiseError):
@@ -210,7 +220,10 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
     return known(message, reason=info.reason, violations=violations, metadata=info.metadata)
 
 
-def _details(call: grpc.RpcError) -> tuple[error_details_pb2.ErrorInfo, list[Violation]]:
+def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:
+    # Loaded once something was refused.
+    from google.rpc import error_details_pb2, status_pb2  # noqa: PLC0415
+
     info, faults = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     try:
         for entry in call.trailing_metadata() or ():

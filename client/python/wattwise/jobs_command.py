@@ -24,6 +24,11 @@ _STATUSES = {
     "failed": v1.TRIAL_STATUS_FAILED,
 }
 _TIMEOUT_SECONDS = 10.0
+_EXAMPLES = """examples:
+  wattwise jobs list --prefix team-a-
+  wattwise jobs trials mnist-nightly --status dispatched
+  wattwise jobs show mnist-nightly --server cluster:50051 --json
+"""
 
 
 class JobsCommand:
@@ -33,26 +38,28 @@ class JobsCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares list, show, trials and delete."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
         common = _common_options()
         actions = parser.add_subparsers(metavar="ACTION", required=True)
 
         def add(name: str, text: str, handler: Callable[[Client, argparse.Namespace], int]) -> argparse.ArgumentParser:
-            action = actions.add_parser(name, help=text, description=text, parents=[common])
+            action = actions.add_parser(name, help=text, description=_sentence(text), parents=[common])
             action.set_defaults(handler=handler)
             return action
 
         add("list", "all jobs, oldest first", _list).add_argument(
             "--prefix", default="", help="only jobs whose id starts with this"
         )
-        add("show", "one job: its stage, its survivors, its arms", _show).add_argument("job_id", metavar="ID")
+        _add_id(add("show", "one job: its stage, its survivors, its arms", _show))
         trials = add("trials", "a job's trials by number", _trials)
-        trials.add_argument("job_id", metavar="ID")
+        _add_id(trials)
         trials.add_argument("--status", choices=_STATUSES, help="only trials of this status")
         trials.add_argument(
             "--batch-size", type=_positive, default=0, metavar="N", help="only trials of this batch size"
         )
         delete = add("delete", "delete a job with its trials; those that run are told to stop", _delete)
-        delete.add_argument("job_id", metavar="ID")
+        _add_id(delete)
         delete.add_argument("--yes", action="store_true", help="do not ask")
 
     def run(self, args: argparse.Namespace, /) -> int:
@@ -94,7 +101,7 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
     if args.json:
         _print_json([_plain(trial) for trial in trials])
     else:
-        print_trials(trials)
+        print_trials(client.get_job(args.job_id).spec, trials)
     return 0
 
 
@@ -114,6 +121,14 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
         stopped = len(response.stopped_trials)
         print(f"Deleted {args.job_id}; running trials told to stop: {stopped}.")  # noqa: T201 - the command's answer
     return 0
+
+
+def _add_id(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job_id", metavar="ID", help="the job, as `wattwise jobs list` names it")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _common_options() -> argparse.ArgumentParser:

@@ -58,11 +58,11 @@ def print_arms(arms: Iterable[v1.Arm]) -> None:
     _show(table, "")
 
 
-def print_trials(trials: Iterable[v1.Trial]) -> None:
-    """One row per trial."""
+def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
+    """One row per trial of a job."""
     table = _table(
-        *("*trial", "*batch size", "type", "status", "ended by"),
-        *("*epoch", "*metric", "*time", "*energy", "*cost", "started"),
+        *("*trial", "*batch size", "type", "status", "ended by", "target"),
+        *("*epoch", "*metric", "*time", "*energy", "*cost", "started", "lease runs out"),
     )
     for trial in trials:
         table.add_row(
@@ -71,20 +71,47 @@ def print_trials(trials: Iterable[v1.Trial]) -> None:
             enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_"),
             enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
             enum_name(v1.EndReason.Name(trial.end_reason), "END_REASON_") if trial.end_reason else "",
+            target(spec, trial),
             str(trial.last_epoch) if trial.last_epoch else "",
             f"{trial.last_metric:.6g}" if trial.HasField("last_metric") else "",
             duration(trial.time_seconds) if trial.HasField("cost") else "",
             joules(trial.energy_joules) if trial.HasField("cost") else "",
             joules(trial.cost) if trial.HasField("cost") else "",
             moment(trial.start_time),
+            lease(trial),
         )
     _show(table, "no trials")
 
 
 def stage(job: v1.Job) -> str:
-    """Where the search stands: "pruning, round 1 of 2" or "bandit"."""
-    rounds = job.spec.num_pruning_rounds
-    return f"pruning, round {job.pruning_round + 1} of {rounds}" if job.stage == v1.STAGE_PRUNING else "bandit"
+    """Where the search stands: "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"."""
+    if job.stage != v1.STAGE_PRUNING:
+        return "bandit"
+    where = f"round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
+    return f"stuck in {where}" if stuck(job) else f"pruning, {where}"
+
+
+def stuck(job: v1.Job) -> bool:
+    """Whether no batch size is left to try: none has converged in this round."""
+    return job.stage == v1.STAGE_PRUNING and not job.surviving_batch_sizes
+
+
+def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
+    """Whether a trial has reached its job's target; nothing of one that was never judged."""
+    if not trial.HasField("last_metric") or trial.status == v1.TRIAL_STATUS_FAILED:
+        return ""
+    sign = 1 if spec.higher_is_better_metric else -1
+    reached = sign * trial.last_metric >= sign * spec.target_metric
+    if trial.status == v1.TRIAL_STATUS_DISPATCHED:
+        return "not yet"
+    return "missed" if not reached else "reached" if trial.converged else "reached, too dear"
+
+
+def lease(trial: v1.Trial) -> str:
+    """When a running trial will be taken for lost unless it is heard of."""
+    if trial.status != v1.TRIAL_STATUS_DISPATCHED:
+        return ""
+    return moment(trial.lease_expire_time) if trial.HasField("lease_expire_time") else "never"
 
 
 def sizes(batch_sizes: Iterable[int]) -> str:
@@ -96,6 +123,14 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     spec = job.spec
     yield "job", spec.job_id
     yield "stage", stage(job)
+    if stuck(job):
+        yield (
+            "advice",
+            (
+                "no batch size reached the target, and none is left to try; launch it under a new job_id with other "
+                "batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob"
+            ),
+        )
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
     if job.HasField("min_cost"):
         yield "min cost", f"{joules(job.min_cost)} at batch size {job.min_cost_batch_size}"

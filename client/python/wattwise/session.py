@@ -72,6 +72,11 @@ class Session:
         return self._exchange.over
 
     @property
+    def stopped(self) -> bool:
+        """Whether the server has said that the trial is over."""
+        return self._exchange.stopped
+
+    @property
     def decision(self) -> v1.Decision | None:
         """The server's newest decision; None before the first."""
         return self._exchange.decision
@@ -86,7 +91,7 @@ class Session:
         While the server is known to be away this returns at once; the newest measurement is sent when it is back.
 
         Args:
-            result: the measurement. An infinite metric is sent as NaN, which has not reached its target either.
+            result: the measurement.
 
         Returns:
             The decision; None if the server is away.
@@ -94,11 +99,6 @@ class Session:
         Raises:
             InvalidResultError: if the server refused this measurement, or one that was kept while it was away.
         """
-        if math.isinf(result.metric):
-            sendable = v1.TrainingResult()
-            sendable.CopyFrom(result)
-            sendable.metric = math.nan
-            result = sendable
         return self._exchange.answer_to(self._exchange.post(result), self._timeout)
 
     def close(self, reason: v1.EndReason.ValueType, timeout: float = 5.0) -> None:
@@ -167,7 +167,8 @@ class Session:
 
     def _gone(self, error: WattwiseError) -> v1.Decision:
         which = f"trial {self._trial.trial_number} of job {self._trial.job_id!r}"
-        return v1.Decision(stop_train=True, message=f"the server no longer has {which}; was it deleted? ({error})")
+        advice = "if it was deleted on purpose, launch the job no more: it would be registered anew"
+        return v1.Decision(stop_train=True, message=f"the server no longer has {which}; {advice} ({error})")
 
     def _rest(self) -> None:
         """Waits for the next thing to do; while the server is away, for the next attempt."""

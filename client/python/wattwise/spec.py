@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeAlias, TypeVar
@@ -114,7 +114,7 @@ class JobSpec:
         """Itself if it has a `job_id`, otherwise a copy with a fresh one, "<prefix>-<8 hex digits>"."""
         if self.job_id is not None:
             return self
-        return replace(self, job_id=f"{self.job_id_prefix}-{secrets.token_hex(4)}")
+        return replace(self, job_id=f"{self.job_id_prefix}-{os.urandom(4).hex()}")
 
     def to_proto(self) -> v1.JobSpec:
         """The message that stands for it.
@@ -136,6 +136,17 @@ def _filled(kind: type[M], source: GpuConfig | JobSpec, path: str) -> M:
         try:
             message.MergeFrom(kind(**{field.name: value}))
         except (TypeError, ValueError) as error:
-            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {error}")
-            raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from error
+            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {_advice(field.name, value, error)}")
+            raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from None
     return message
+
+
+def _advice(name: str, value: object, error: Exception) -> str:
+    """What to write instead; of what is not foreseen, what protobuf says."""
+    if name == "batch_sizes":
+        return "give a list of whole numbers, such as [32, 64]; int() makes one of a float or a text"
+    if name == "default_batch_size":
+        return "give a whole number, such as 32; int() makes one of a float or a text"
+    if isinstance(value, float):
+        return "give a whole number"
+    return str(error)

@@ -90,4 +90,4 @@ def _message(spec: JobSpec, measured: Measurement, verdict: Verdict) -> str:
 def _given_up(trial: Trial) -> str:
     name = f"trial {trial.number} of job {trial.job_id!r}"
     said = trial.end_reason.value if trial.end_reason else "no reason"
-    return f"stop: {name} was ended by its trainer ({said}); ask GetNextBatchSize for a new trial"
+    return f"stop: {name} was ended by its trainer ({said}); ask for a new batch size to train on"

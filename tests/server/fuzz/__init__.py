@@ -1,0 +1,1 @@
+"""What a stranger may send, and what must become of it."""

@@ -1,0 +1,164 @@
+"""Strategies that build any message of the protos, near-valid ones included, and that spoil its bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from hypothesis import strategies as st
+from wattwise import v1
+
+from tests.jobs import job_spec
+from tests.server.fuzz.methods import OTHERS
+
+BASE, VICTIM = "fuzz-base", "fuzz-victim"
+"""Jobs that the server knows unless a call has deleted them."""
+
+BASE_SPEC = job_spec(job_id=BASE, job_id_prefix="fuzz", trial_lease_seconds=0)
+VICTIM_SPEC = job_spec(job_id=VICTIM, job_id_prefix="fuzz", trial_lease_seconds=0, num_pruning_rounds=0)
+
+_F = FieldDescriptor
+_EDGES = (0, 1, -1, 2, 8, 16, 10, 1000, 1001)
+_DOUBLES = (0.0, -0.0, 1.0, 300.0, -1.0, math.nan, math.inf, -math.inf, 5e-324, 1.7e308, 1e100)
+_LEASES = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e6, 1e100, 1.7e308)
+_TEXTS = ("", "\0", "\x1b[31m", "a" * 300, "é" * 100_000, "\ufffe\uffff", "\u202e", "'; DROP TABLE jobs; --", "%s%n{0}")
+
+
+def _integers(low: int, high: int) -> st.SearchStrategy[int]:
+    edges = [edge for edge in (*_EDGES, low, high) if low <= edge <= high]
+    return st.sampled_from(edges) | st.integers(low, high)
+
+
+def _texts(field: FieldDescriptor) -> st.SearchStrategy[str]:
+    anything = st.sampled_from(_TEXTS) | st.text(st.characters(codec="utf-8"), max_size=20)
+    if field.name == "job_id":
+        return st.sampled_from((BASE, VICTIM, "fuzz-other")) | anything
+    return st.just("fuzz") | anything if field.name == "job_id_prefix" else anything
+
+
+_SCALARS: dict[int, Callable[[FieldDescriptor], st.SearchStrategy[Any]]] = {
+    _F.TYPE_INT32: lambda _: _integers(-(2**31), 2**31 - 1),
+    _F.TYPE_INT64: lambda _: _integers(-(2**63), 2**63 - 1),
+    _F.TYPE_ENUM: lambda _: _integers(-(2**31), 2**31 - 1),
+    # A lease that soon runs out would change the state in the middle of a comparison.
+    _F.TYPE_DOUBLE: lambda field: (
+        st.sampled_from(_LEASES)
+        if field.name == "trial_lease_seconds"
+        else st.sampled_from(_DOUBLES) | st.floats(width=64)
+    ),
+    _F.TYPE_BOOL: lambda _: st.booleans(),
+    _F.TYPE_STRING: _texts,
+    _F.TYPE_BYTES: lambda _: st.binary(max_size=50),
+}
+
+
+def _values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
+    if field.message_type is not None:
+        return messages(field.message_type)
+    return _SCALARS[field.type](field)
+
+
+@st.composite
+def messages(draw: st.DrawFn, kind: Descriptor) -> Message:
+    """Any message of a type: every field may be unset, extreme or senseless."""
+    message = GetMessageClass(kind)()
+    for field in kind.fields:
+        if not draw(st.integers(0, 3)):
+            continue
+        if field.is_repeated:
+            repeated = draw(st.lists(_values(field), max_size=5)) * draw(st.sampled_from((1, 1, 1, 400)))
+            getattr(message, field.name).extend(repeated)
+        elif field.message_type is not None:
+            getattr(message, field.name).CopyFrom(draw(_values(field)))
+        else:
+            setattr(message, field.name, draw(_values(field)))
+    return message
+
+
+def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
+    """Valid requests by the full name of their type, from which spoilt ones are made."""
+    result = v1.TrainingResult(trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
+    known: list[Message] = [
+        v1.RegisterJobRequest(job=BASE_SPEC),
+        v1.RegisterJobRequest(job=VICTIM_SPEC),
+        v1.GetNextBatchSizeRequest(job_id=BASE, request_id="r"),
+        v1.ReportResultRequest(result=result),
+        v1.StreamResultsRequest(result=result),
+        v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),
+        v1.HeartbeatRequest(trial=trial),
+        v1.EndTrialRequest(trial=trial, reason=v1.END_REASON_ERROR),
+        v1.GetJobRequest(job_id=BASE),
+        v1.ListJobsRequest(page_size=3, job_id_prefix="fuzz"),
+        v1.ListTrialsRequest(job_id=BASE, page_size=3, batch_size=16),
+        v1.GetTrialRequest(trial=trial),
+        v1.DeleteJobRequest(job_id=VICTIM),
+        v1.WatchJobRequest(job_id=BASE),
+        health_pb2.HealthCheckRequest(service="wattwise.v1.JobAdmin"),
+        reflection_pb2.ServerReflectionRequest(host="h", file_containing_symbol="wattwise.v1.JobAdmin"),
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        *(GetMessageClass(method.input_type)() for method in OTHERS),
+    ]
+    found: dict[str, list[Message]] = {}
+    for message in known:
+        found.setdefault(message.DESCRIPTOR.full_name, []).append(message)
+    return found
+
+
+def _varint(value: int) -> bytes:
+    sevens = bytearray()
+    while value > 0x7F:
+        sevens.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*sevens, value])
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _nested(depth: int) -> bytes:
+    inner = b""
+    for _ in range(depth):
+        inner = _field(1, inner)
+    return inner
+
+
+_APPENDED = (
+    _field(1000, b"unknown"),
+    _field(1, b"\xff\xfe"),
+    _field(1, b"\xed\xa0\x80"),
+    _nested(40),
+    _nested(300),
+    b"\x0b" * 200,
+    b"\x08" + b"\xff" * 10,
+    b"\x08" + b"\xff" * 9 + b"\x01",
+    b"\x0a\xff\xff\xff\xff\x07",
+    b"\x0d\x00",
+    b"\x00",
+    _varint(2**29 << 3 | 2) + b"\x00",
+)
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, data: bytes) -> bytes:
+    """Bytes after bit flips, cuts, insertions, repetitions, and fields that nobody declared."""
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        match draw(st.sampled_from(("flip", "cut", "insert", "twice", "append"))):
+            case "flip" if data:
+                data = data[:at] + bytes([data[at] ^ (1 << draw(st.integers(0, 7)))]) + data[at + 1 :]
+            case "cut":
+                data = data[:at]
+            case "insert":
+                data = data[:at] + draw(st.binary(max_size=8)) + data[at:]
+            case "twice":
+                data += data
+            case _:
+                data += draw(st.sampled_from(_APPENDED))
+    return data

@@ -1,0 +1,24 @@
+"""Every method that the server answers, as the protos describe it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.descriptor import MethodDescriptor
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+from wattwise import v1
+
+
+def _methods(*files: Any) -> tuple[MethodDescriptor, ...]:
+    return tuple(method for file in files for service in file.services_by_name.values() for method in service.methods)
+
+
+METHODS = _methods(v1.RegisterJobRequest.DESCRIPTOR.file, v1.GetJobRequest.DESCRIPTOR.file)
+OTHERS = _methods(health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
+"""What the server answers besides its own services."""
+
+
+def path(method: MethodDescriptor) -> str:
+    """What a method is called on the wire."""
+    return f"/{method.containing_service.full_name}/{method.name}"
