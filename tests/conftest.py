@@ -10,6 +10,7 @@ import pytest
 from wattwise import v1
 
 from tests.live_server import LiveServer
+from tests.watched import WatchedServer
 
 
 @pytest.fixture
@@ -18,6 +19,19 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
     folder = tmp_path / "server"
     folder.mkdir()
     live = LiveServer(folder)
+    try:
+        live.start()
+        yield live
+    finally:
+        live.close()
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[WatchedServer]:
+    """A running server with metrics and a JSON log, for one test alone."""
+    folder = tmp_path / "watched"
+    folder.mkdir()
+    live = WatchedServer(folder)
     try:
         live.start()
         yield live

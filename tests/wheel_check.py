@@ -9,7 +9,7 @@ from pathlib import Path
 
 HOUSE = Path(__file__).parents[1]
 OLDEST = ("grpcio==1.71.2", "protobuf==5.29.*")
-SERVER_ONLY = ("numpy", "aiosqlite", "rich", "filelock", "grpc_health", "grpc_reflection")
+SERVER_ONLY = ("numpy", "aiosqlite", "rich", "filelock", "grpc_health", "grpc_reflection", "prometheus_client")
 
 TRAINER = f"""
 import importlib.util, sys

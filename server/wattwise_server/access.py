@@ -119,12 +119,6 @@ def check_reach(token: Token, method: str, message: Any) -> None:
         )
 
 
-def subject(method: str, message: Any) -> str:
-    """What a message is about, for the log; empty if it names no job."""
-    names = ACCESS[method].names(message) if method in ACCESS else ()
-    return repr(names[0][:_SHOWN]) if names else ""
-
-
 def _denied(token: Token, why: str) -> PermissionDeniedError:
     metadata = {"token_id": token.id, "role": token.role.name.lower(), "job_id_prefix": token.prefix}
     return PermissionDeniedError(f"{token} {why}", metadata=metadata)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from inspect import isasyncgenfunction
@@ -10,14 +9,12 @@ from typing import Any
 
 import grpc
 
-from wattwise_server.access import ACCESS, check_reach, check_role, subject
-from wattwise_server.call import Call, Context
+from wattwise_server.access import ACCESS, check_reach, check_role
+from wattwise_server.call import Call, Context, current_call, subject
 from wattwise_server.decoding import Handler
 from wattwise_server.errors import PermissionDeniedError, ServiceError
 from wattwise_server.token_book import TokenBook
 from wattwise_server.tokens import Token, claimed_id
-
-log = logging.getLogger(__name__)
 
 _KEY = "authorization"
 
@@ -79,17 +76,21 @@ class Admission:
             UnauthenticatedError: there is no token with the call that is known and good.
             PermissionDeniedError: its role may not call the method.
         """
-        call = Call(method, context)
+        call = current_call.get()
+        if call is None:
+            # Reflection is not ours, but its callers are refused, and told of, all the same.
+            call = Call(method, context, request)
+            current_call.set(call)
         given = call.metadata(_KEY)
         try:
             token = self._tokens.recognise(given)
-        except ServiceError as error:
-            _tell(call, request, claimed_id(given), error)
+        except ServiceError:
+            _blame(call, request, claimed_id(given))
             raise
         try:
             check_role(token, method)
-        except PermissionDeniedError as error:
-            _tell(call, request, token.id, error)
+        except PermissionDeniedError:
+            _blame(call, request, token.id)
             raise
         return _Visitor(call, token, self._tokens)
 
@@ -112,8 +113,8 @@ class _Visitor:
         """
         try:
             check_reach(self._token, self._call.method, message)
-        except PermissionDeniedError as error:
-            _tell(self._call, message, self._token.id, error)
+        except PermissionDeniedError:
+            _blame(self._call, message, self._token.id)
             raise
 
     def check_still(self) -> None:
@@ -124,8 +125,8 @@ class _Visitor:
         """
         try:
             self._tokens.check(self._token)
-        except ServiceError as error:
-            _tell(self._call, None, self._token.id, error)
+        except ServiceError:
+            _blame(self._call, None, self._token.id)
             raise
 
 
@@ -146,8 +147,8 @@ class _Checked:
         return message
 
 
-def _tell(call: Call, message: Any, token_id: str, error: ServiceError) -> None:
-    """Who was refused what, and why; never the token itself, which may be a good one."""
-    about = "" if message is None else subject(call.method, message)
-    what = f"{call.method} of {about}" if about else call.method
-    log.warning("refused %s to token %s from %s: %s", what, token_id or "(none)", call.peer, error)
+def _blame(call: Call, message: Any, token_id: str) -> None:
+    """Has the log say who was refused what; never the token itself, which may be a good one."""
+    call.token_id = token_id or "(none)"
+    if call.named is None and message is not None:
+        call.named = subject(message)

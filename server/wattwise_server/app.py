@@ -18,11 +18,14 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
 from wattwise_server.interceptors import Calls, Registrar
+from wattwise_server.logs import say
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.security import Security
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
+from wattwise_server.unknown import UnknownMethods
+from wattwise_server.watching import Watching, watching
 
 log = logging.getLogger(__name__)
 
@@ -64,32 +67,39 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     stop = _stop_signal()
     clock = steady_clock()
     security = Security(config)
-    async with open_store(config.database, clock) as store, security.rereading():
-        optimizer = Optimizer(store, clock, config.limits)
-        serving = _serving(config, security, optimizer)
-        async with serving as address, _sweeping(optimizer), _pruning(optimizer):
-            log.info("serving %s from %s", address, config.database)
-            announce(address)
-            await stop.wait()
-            log.info("shutting down: finishing what is in flight")
+    # Ports first: a start that fails for a taken one has not touched the database.
+    with watching(config) as watch:
+        server = grpc.aio.server(options=_OPTIONS)
+        address = security.bind(server, config.address)
+        async with open_store(config.database, clock, watch.observer) as store, security.rereading():
+            optimizer = Optimizer(store, clock, config.limits, watch.observer)
+            serving = _serving(config, server, security, watch, optimizer)
+            async with serving, _sweeping(optimizer), _pruning(optimizer):
+                with watch.answering():
+                    say(log, logging.INFO, "serving", address=address, database=config.database)
+                    announce(address)
+                    await stop.wait()
+                    log.info("shutting down: finishing what is in flight")
+    log.info("stopped")
 
 
 @contextlib.asynccontextmanager
-async def _serving(config: Config, security: Security, optimizer: Optimizer) -> AsyncIterator[str]:
-    server = grpc.aio.server(options=_OPTIONS)
+async def _serving(
+    config: Config, server: grpc.aio.Server, security: Security, watch: Watching, optimizer: Optimizer
+) -> AsyncIterator[None]:
     calls, alive, streams = Calls(), health.aio.HealthServicer(), OpenStreams(config.limits.max_streams)
-    services = Registrar(server, *security.wraps, calls.wrap).server
+    services = Registrar(server, *security.wraps, calls.wrap, watch.calls.wrap).server
     v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer, streams), services)
     v1.add_JobAdminServicer_to_server(JobAdminService(optimizer, streams), services)
     health_pb2_grpc.add_HealthServicer_to_server(alive, services)
     shown = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
-    address = security.bind(server, config.address)
+    server.add_generic_rpc_handlers((UnknownMethods(watch.calls.unknown),))
     await server.start()
     try:
         for name in ("", *SERVICES):
             await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
-        yield address
+        yield
     finally:
         await alive.enter_graceful_shutdown()
         calls.drain()

@@ -15,6 +15,9 @@ import uvloop
 from wattwise_server.app import run
 from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Limits
 from wattwise_server.errors import StartError
+from wattwise_server.logs import FORMATS, configure, say
+
+log = logging.getLogger(__name__)
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -31,6 +34,10 @@ class ServeCommand:
         _option(parser, "database", str, defaults.database, "where the state is kept, as sqlite:///FILE")
         _option(parser, "grace_seconds", _seconds, defaults.grace_seconds, "time for calls in flight at shutdown")
         _option(parser, "log_level", _level, defaults.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
+        _option(parser, "log_format", _format, defaults.log_format, f"how lines are logged: {', '.join(FORMATS)}")
+        _option(
+            parser, "metrics_address", str, defaults.metrics_address, "host:port that answers Prometheus; empty: none"
+        )
         _option(parser, "tls_cert", _file, None, "PEM file of the server's certificate, which turns TLS on")
         _option(parser, "tls_key", _file, None, "PEM file of its private key")
         _option(parser, "tls_client_ca", _file, None, "PEM file of authorities whose certificates clients must have")
@@ -45,6 +52,8 @@ class ServeCommand:
             args.database,
             args.grace_seconds,
             args.log_level,
+            args.log_format,
+            args.metrics_address,
             tls_cert=args.tls_cert,
             tls_key=args.tls_key,
             tls_client_ca=args.tls_client_ca,
@@ -52,13 +61,14 @@ class ServeCommand:
             insecure=args.insecure,
             limits=_limits(args),
         )
-        logging.basicConfig(
-            level=config.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        configure(config.log_level, config.log_format)
         try:
             uvloop.run(run(config, _announce))
         except StartError as error:
-            print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            if config.log_format == "json":
+                say(log, logging.ERROR, "cannot start", message=str(error))
+            else:
+                print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 1
         return 0
 
@@ -138,6 +148,12 @@ def _seconds(text: str) -> float:
     if not 0 <= value < 3600:
         raise argparse.ArgumentTypeError(f"{text} is not a time; give 0 to 3600 seconds")
     return value
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a log format; use {', '.join(FORMATS)}")
+    return text
 
 
 def _file(text: str) -> Path | None:

@@ -42,7 +42,11 @@ class Config:
         database: `sqlite:///file` beside the current folder, or `sqlite:////absolute/file`.
         grace_seconds: How long calls in flight get to finish at shutdown. Too low cuts off a commit on a slow disk;
             too high and a service manager may lose patience first. 10 is usual.
-        log_level: Least severity that is logged: debug, info, warning or error.
+        log_level: Least severity that is logged: debug, info, warning or error. info is usual: a few lines per trial,
+            and one per refused call; debug adds one per epoch, which a busy server feels.
+        log_format: human, for a terminal or a journal, or json: one object per line, for machines.
+        metrics_address: `host:port` that answers Prometheus over HTTP at /metrics; port 0 takes a free one, empty none.
+            The figures name no job, but whoever reaches the port can read them: no TLS, no token.
         tls_cert: File of the server's certificate and those between it and its authority, in PEM. None, the usual on
             loopback, talks in clear. Goes with `tls_key`. Both are read again on SIGHUP.
         tls_key: File of the certificate's private key, in PEM, without a passphrase.
@@ -60,6 +64,8 @@ class Config:
     database: str = "sqlite:///wattwise.db"
     grace_seconds: float = 10.0
     log_level: str = "info"
+    log_format: str = "human"
+    metrics_address: str = ""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None

@@ -102,7 +102,8 @@ class Calls:
             if task is None:
                 raise RuntimeError("gRPC runs every handler in a task")
             active.add(task)
-            current_call.set(Call(method, context))
+            call = Call(method, context, request)
+            current_call.set(call)
             try:
                 if drain.begun:
                     raise ShuttingDownError  # noqa: TRY301 - so that it becomes a status here, as all errors do
@@ -116,6 +117,7 @@ class Calls:
             finally:
                 # Only now, with the status sent: whoever awaits the last call goes on to close the sockets.
                 active.discard(task)
+                call.context = None
 
         return run
 

@@ -8,6 +8,7 @@ import socket
 
 import grpc
 
+from wattwise_server.addresses import host_and_port
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
 from wattwise_server.tls import Certificates
@@ -21,7 +22,7 @@ def check_exposure(config: Config, certificates: Certificates | None) -> None:
     Raises:
         StartError: it would be; says what to add. Or the address is none.
     """
-    host, _ = _parts(config.address)
+    host, _ = host_and_port(config.address)
     dangers = _dangers(config, certificates)
     if not dangers or _is_loopback(host, config.address):
         return
@@ -43,7 +44,7 @@ def bind(server: grpc.aio.Server, address: str, certificates: Certificates | Non
     Raises:
         StartError: the address is none, or cannot be had.
     """
-    host, _ = _parts(address)
+    host, _ = host_and_port(address)
     try:
         if certificates is None:
             bound = server.add_insecure_port(address)
@@ -64,17 +65,6 @@ def _dangers(config: Config, certificates: Certificates | None) -> list[str]:
     if config.tokens is None and not (certificates and certificates.asks_clients):
         dangers.append("where whoever reaches it may delete every job")
     return dangers
-
-
-def _parts(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise StartError(
-            f"{address!r} is no address: write host:port, such as 127.0.0.1:50051, the port from 0 to 65535"
-        )
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise StartError(f"{address!r} is no address: write an IPv6 host in brackets, such as [::1]:50051")
-    return host, int(port)
 
 
 def _is_loopback(host: str, address: str) -> bool:

@@ -33,6 +33,17 @@ from wattwise_server.errors import (
     Violation,
 )
 from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
+from wattwise_server.observe import (
+    UNOBSERVED,
+    EpochReported,
+    JobDeleted,
+    JobRegistered,
+    Observer,
+    TrialDispatched,
+    TrialEnded,
+    TrialRevived,
+)
+from wattwise_server.observe import Event as Seen
 from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, answer, decision, judge, priced
@@ -49,9 +60,12 @@ _USUAL_LIMITS = Limits()
 class Optimizer:
     """What trainers and operators can ask for. Every method may raise `StorageUnavailableError`."""
 
-    def __init__(self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS, observer: Observer = UNOBSERVED
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._observer = observer
         self._limits = limits
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -71,6 +85,7 @@ class Optimizer:
             await self._make_room(counted, spec.job_id_prefix)
             job = Job(spec, POLICIES[spec.policy].register(spec), self._clock())
             tx.save_job(job)
+            self._tell(tx, JobRegistered(job))
             return job, True
 
     async def _make_room(self, counted: AsyncExitStack, prefix: str) -> None:
@@ -114,6 +129,7 @@ class Optimizer:
             )
             tx.save_job(replace(job, num_trials=number, search=_observe(job, Dispatched(trial))))
             tx.save_trial(trial)
+            self._tell(tx, TrialDispatched(trial, choice.reason))
             return trial, choice.reason
 
     async def report(self, report: Report) -> Decision:
@@ -235,8 +251,11 @@ class Optimizer:
         """
         async with self._open(job_id) as tx:
             job = _job(tx, job_id)
-            running = tx.delete_job()
-            return job, [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in running]
+            stopped = [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
+            for trial in stopped:
+                self._tell(tx, TrialEnded(trial))
+            self._tell(tx, JobDeleted(job, len(stopped)))
+            return job, stopped
 
     async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
         """The job now and after every change, until it is deleted.
@@ -282,7 +301,8 @@ class Optimizer:
 
     def _take(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
         verdict = judge(job.spec, job.search.min_cost, measured)
-        repeated = trial.last is not None and trial.last.repeats(measured)
+        before = trial.last
+        repeated = before is not None and before.repeats(measured)
         trial = trial.renewed(measured, _lease(job, measured.report_time))
         if repeated:
             tx.renew_lease(trial)
@@ -290,6 +310,8 @@ class Optimizer:
             tx.add_measurement(trial)
             if measured.epoch > self._limits.max_epochs_kept:
                 tx.forget_measurements(trial, measured.epoch - self._limits.max_epochs_kept)
+            if self._observer.wants_reports:
+                self._tell(tx, EpochReported(job, trial, before))
         if verdict.end_reason is not None:
             self._stop_dearer(tx, self._succeed(tx, job, trial, verdict))
         return answer(job.spec, measured, verdict)
@@ -329,13 +351,18 @@ class Optimizer:
         job = replace(job, search=search)
         tx.save_job(job)
         tx.save_trial(back)
+        self._tell(tx, TrialRevived(back))
         return job, back
 
     def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
         job = replace(job, search=_observe(job, event))
         tx.save_job(job)
         tx.save_trial(trial)
+        self._tell(tx, TrialEnded(trial))
         return job, trial
+
+    def _tell(self, tx: Transaction, event: Seen) -> None:
+        tx.once_durable(self._observer.witness(event))
 
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
         # The system's time may have been set back since, while no server ran.

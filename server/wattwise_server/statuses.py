@@ -14,7 +14,9 @@ from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from wattwise_server.errors import ServiceError, Violation
+from wattwise_server.call import current_call
+from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
+from wattwise_server.logs import say
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ _CODES = {
     _INTERNAL: grpc.StatusCode.INTERNAL,
 }
 
+_WARNED_OF = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
 MESSAGE_BYTES = 1000
 METADATA_BYTES = 1500
 FAULTS_BYTES = 1500
@@ -48,7 +52,8 @@ Details: TypeAlias = tuple[grpc.StatusCode, str, status_pb2.Status]
 
 
 def details_of(error: ServiceError) -> Details:
-    """The status of a refusal, with its reason, whether to retry, and its faults field by field."""
+    """The status of a refusal, with its reason, whether to retry, and its faults field by field; logs it too."""
+    _log_refusal(error)
     metadata = {"retryable": str(error.retryable).lower(), **_that_fit(error.metadata)}
     faults = [
         error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
@@ -56,6 +61,17 @@ def details_of(error: ServiceError) -> Details:
     ]
     extra: list[Message] = [error_details_pb2.BadRequest(field_violations=faults)] if faults else []
     return _details(_CODES[error.reason], _short(error.message, MESSAGE_BYTES), error.reason, metadata, extra)
+
+
+def _log_refusal(error: ServiceError) -> None:
+    code = _CODES[error.reason]
+    if isinstance(error, ShuttingDownError):
+        # As many as there are streams, and no news to anybody.
+        level = logging.DEBUG
+    else:
+        level = logging.WARNING if code in _WARNED_OF else logging.INFO
+    reason = error.reason.removeprefix("ERROR_REASON_")
+    say(log, level, "call refused", code=code.name, reason=reason, message=error.message)
 
 
 def _size(text: str) -> int:
@@ -100,7 +116,8 @@ def _violations_that_fit(violations: Sequence[Violation]) -> list[Violation]:
 def details_of_bug(method: str, error: Exception) -> Details:
     """The status of anything else: logged whole, hidden from the caller but for an id."""
     incident = secrets.token_hex(4)
-    log.error("incident %s: %s failed in a way nobody foresaw", incident, method, exc_info=error)
+    fields = {"incident": incident, "method": method.rpartition("/")[2]}
+    log.error("call failed in a way nobody foresaw", extra={"fields": fields}, exc_info=error)
     message = f"the server failed; its log tells more under incident {incident}"
     metadata = {"incident_id": incident, "retryable": "false"}
     return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])
@@ -109,6 +126,9 @@ def details_of_bug(method: str, error: Exception) -> Details:
 def _details(
     code: grpc.StatusCode, message: str, reason: str, metadata: dict[str, str], extra: list[Message]
 ) -> Details:
+    call = current_call.get()
+    if call is not None:
+        metadata["request_id"] = call.request_id
     info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
     packed = []
     for detail in (info, *extra):

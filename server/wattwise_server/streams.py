@@ -10,6 +10,7 @@ import grpc
 from wattwise import v1
 
 from wattwise_server import convert
+from wattwise_server.call import Subject, current_call
 from wattwise_server.domain import Decision, TrialKey
 from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
 from wattwise_server.optimizer import Optimizer
@@ -62,6 +63,8 @@ class TrialStream:
     def _follow(self, key: TrialKey) -> None:
         if self._trial is None:
             self._trial = key
+            if call := current_call.get():
+                call.named = Subject(key.job_id, key.trial_number, key.batch_size)
             self._pusher = asyncio.create_task(self._push_stop(key))
         if key != self._trial:
             fault = f"trial {key.trial_number} of {key.job_id!r} is not this stream's; open one stream per trial"

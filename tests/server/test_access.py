@@ -302,9 +302,9 @@ def test_refusals_are_logged_with_who_and_what(guarded: Guarded) -> None:
     for line, words in zip(
         lines,
         (
-            (ids["operator"], "JobAdmin/DeleteJob", OTHERS, "127.0.0.1"),
-            (ids["admin"], "JobAdmin/GetJob", MINE, "not known", "127.0.0.1"),
-            ("(none)", "JobAdmin/GetJob", MINE, "not known", "127.0.0.1"),
+            (f"token={ids['operator']}", "method=DeleteJob", OTHERS, "127.0.0.1"),
+            (f"token={ids['admin']}", "method=GetJob", MINE, "not known", "127.0.0.1"),
+            ("token=(none)", "method=GetJob", MINE, "not known", "127.0.0.1"),
         ),
         strict=True,
     ):

@@ -139,7 +139,7 @@ def test_bug_is_hidden_behind_an_incident(server: LiveServer) -> None:
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.INTERNAL, "ERROR_REASON_INTERNAL")
     assert "secret" not in refusal.message
     log = server.log.read_text()
-    assert f"incident {refusal.metadata['incident_id']}" in log
+    assert f"incident={refusal.metadata['incident_id']}" in log
     assert "no such secret policy" in log
 
 

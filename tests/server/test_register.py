@@ -149,7 +149,9 @@ def test_other_configuration_names_every_difference(grpc_stub: Stub) -> None:
         register(grpc_stub, changed)
     assert refusal.code is grpc.StatusCode.ALREADY_EXISTS
     assert refusal.reason == "ERROR_REASON_JOB_DIFFERS"
-    told = {name: value for name, value in refusal.metadata.items() if name not in ("job_id", "retryable")}
+    told = {
+        name: value for name, value in refusal.metadata.items() if name not in ("job_id", "retryable", "request_id")
+    }
     assert told == {
         "target_metric": "registered 0.9, requested 0.95",
         "gpu.number_of_gpus": "registered 1, requested 2",

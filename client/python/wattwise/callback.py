@@ -77,7 +77,8 @@ class BatchSizeOptimizer:
         credentials: Credentials | None = None,
     ) -> None:
         self._server = server
-        # Named and numbered once, so that asking again after an error is the same launch of the same job.
+        # Named and numbered once, so that asking again after an error is the same launch of the same job; all calls of
+        # a launch bear its number in the server's log.
         self._spec = job.named()
         self._is_named = job.job_id is not None
         self._request_id = new_request_id()
@@ -123,6 +124,11 @@ class BatchSizeOptimizer:
             OperationOrderError: before `get_batch_size`.
         """
         return self._given("trial")[1].trial
+
+    @property
+    def request_id(self) -> str:
+        """What the calls of this launch are named in the server's log, and in errors."""
+        return self._request_id
 
     @property
     def reason(self) -> str:
@@ -245,8 +251,13 @@ class BatchSizeOptimizer:
         monitor = default_monitor() if self._monitor is None else self._monitor
         spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
         timeout, search = (_ASK_SECONDS, _SEARCH_SECONDS) if self._timeout is None else (self._timeout, self._timeout)
-        connecting = Client(self._server, timeout=timeout, search_timeout=search, credentials=self._credentials)
-        with connecting as client:
+        with Client(
+            self._server,
+            timeout=timeout,
+            search_timeout=search,
+            credentials=self._credentials,
+            request_id=self._request_id,
+        ) as client:
             job = client.register_job(spec).job
             answer = client.get_next_batch_size(job.spec.job_id, request_id=self._request_id)
         trial = answer.trial.id
@@ -271,6 +282,7 @@ class BatchSizeOptimizer:
                 lease_seconds=lease,
                 timeout=self._report_timeout,
                 credentials=self._credentials,
+                request_id=self._request_id,
             )
             self._session.start()
         self._guard = ExitGuard(self._end)
@@ -331,7 +343,9 @@ class BatchSizeOptimizer:
     def _end_from_here(self, reason: v1.EndReason.ValueType) -> None:
         """Says from another rank what only it knows: rank 0 will be terminated for it and would blame preemption."""
         try:
-            with Client(self._server, timeout=_END_SECONDS, credentials=self._credentials) as client:
+            with Client(
+                self._server, timeout=_END_SECONDS, credentials=self._credentials, request_id=self._request_id
+            ) as client:
                 client.end_trial(self.trial.id, reason)
         except WattwiseError as error:
             log.warning("rank %d could not say that the trial failed: %s", self._ranks.rank, error)

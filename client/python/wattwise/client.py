@@ -52,6 +52,8 @@ class Client:
         search_timeout: seconds of `timeout` for a server that cannot be reached at all, as with a wrong address; one
             warning is logged at the first attempt. None is all of them, without a warning.
         credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
+        request_id: what every call of this client is named in the server's log and in errors: up to 100 printable ASCII
+            characters. None names each call by itself, its retries like the first attempt.
 
     Raises:
         InvalidAddressError: if the address is none.
@@ -65,11 +67,13 @@ class Client:
         retry: bool = True,
         search_timeout: float | None = None,
         credentials: Credentials | None = None,
+        request_id: str | None = None,
     ) -> None:
         self.address = checked(address)
         self._search_timeout = search_timeout
         self._timeout = timeout
         self._retry = retry
+        self._request_id = request_id
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
 
     def __enter__(self) -> Self:
@@ -137,7 +141,7 @@ class Client:
         Args:
             requests: what to send, asked for by a thread of gRPC's; its end ends the trainer's side of the stream.
         """
-        return DecisionStream(self._connection.link(), requests, self.address)
+        return DecisionStream(self._connection.link(), requests, self.address, self._name())
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and asks whether it may go on.
@@ -262,9 +266,10 @@ class Client:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
         patience = self._timeout if timeout is None else timeout
-        waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
+        waits, deadline, name = pauses(0.1, 3.0), time.monotonic() + patience, self._name()
         while True:
-            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=self._connection.link().metadata)
+            link = self._connection.link()
+            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(name))
             try:
                 for response in call:
                     yield response.job
@@ -288,12 +293,17 @@ class Client:
         # Made anew for each call, so that a trainer, which makes none, need not load it.
         return v1.JobAdminStub(self._connection.link().channel)
 
+    def _name(self) -> str:
+        return self._request_id or new_request_id()
+
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
     ) -> Response:
+        name = self._name()
+
         def attempt(left: float) -> Response:
             try:
-                return method(request, timeout=left, metadata=self._connection.link().metadata)
+                return method(request, timeout=left, metadata=self._connection.link().metadata(name))
             except grpc.RpcError as error:
                 raise from_rpc_error(error, self.address) from error
 

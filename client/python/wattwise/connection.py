@@ -26,6 +26,10 @@ _OPTIONS = (
 )
 
 
+REQUEST_ID = "x-request-id"
+"""Metadata key of the name that a call has in the server's log and in its errors."""
+
+
 class Link(NamedTuple):
     """One process's channel and what is called through it."""
 
@@ -33,10 +37,10 @@ class Link(NamedTuple):
     optimizer: v1.BatchSizeOptimizerStub
     authorization: Authorization | None
 
-    @property
-    def metadata(self) -> Metadata | None:
-        """What every call carries."""
-        return None if self.authorization is None else self.authorization.metadata()
+    def metadata(self, request_id: str) -> Metadata:
+        """What a call of this name carries."""
+        token = () if self.authorization is None else self.authorization.metadata()
+        return (*token, (REQUEST_ID, request_id))
 
 
 class Connection:
@@ -97,10 +101,11 @@ class DecisionStream:
         link: whose call it is.
         requests: what to send; asked by a thread of gRPC's.
         address: where the server is, for messages.
+        request_id: what the call is named in the server's log.
     """
 
-    def __init__(self, link: Link, requests: Iterator[v1.StreamResultsRequest], address: str) -> None:
-        self._call = link.optimizer.StreamResults(requests, metadata=link.metadata)
+    def __init__(self, link: Link, requests: Iterator[v1.StreamResultsRequest], address: str, request_id: str) -> None:
+        self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
         self._address = address
 
     def __iter__(self) -> Iterator[v1.Decision]:

@@ -52,6 +52,11 @@ class WattwiseError(Exception):
         self.metadata = dict(metadata or {})
 
     @property
+    def request_id(self) -> str:
+        """What the failed call is named in the server's log; empty if no server said it."""
+        return self.metadata.get("request_id", "")
+
+    @property
     def retryable(self) -> bool:
         """Whether the same call may succeed later."""
         return self.metadata.get("retryable") == "true"
@@ -214,6 +219,8 @@ def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
         message = f"the server at {address} cannot answer now: {message}"
     if known is UnauthenticatedError:
         message = f"refused by the server at {address}: {message}"
+    if request_id := info.metadata.get("request_id"):
+        message = f"{message} (request {request_id})"
     return known(message, reason=info.reason, violations=violations, metadata=info.metadata)
 
 

@@ -41,6 +41,7 @@ class Session:
         lease_seconds: the trial's lease; 0 never runs out.
         timeout: seconds that a report waits for its answer, and that a single call may take.
         credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
+        request_id: what the calls are named in the server's log and in errors; None names each by itself.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Session:
         lease_seconds: float,
         timeout: float = 10.0,
         credentials: Credentials | None = None,
+        request_id: str | None = None,
     ) -> None:
         self._trial = trial
         self._timeout = timeout
@@ -58,7 +60,7 @@ class Session:
         self._pid = os.getpid()
         self._exchange = Exchange(address)
         # Of its own, so that the trainer's threads never hold a lock of this channel when a signal interrupts them.
-        self._client = Client(address, timeout=timeout, retry=False, credentials=credentials)
+        self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, request_id=request_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
         self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
         self._stream_at = 0.0

@@ -9,6 +9,9 @@ one after the other; those of different jobs don't wait for each other. What a b
 far as anybody can see. A block left by an exception has changed nothing. A block that only read is left once all that
 it saw is durable, so that no answer rests on something that a crash could take back.
 
+**Followers.** What `once_durable` was given is called after the commit and before the block is left, in the order of
+commits; never for a block that changed nothing.
+
 **Cancellation.** A caller that is cancelled while it waits for durability leaves the transaction as it is: committed,
 or failed for reasons of its own.
 
@@ -22,7 +25,7 @@ Nothing else is raised but for programming errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Protocol
@@ -67,6 +70,9 @@ class Transaction(Protocol):
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease."""
+
+    def once_durable(self, tell: Callable[[], None]) -> None:
+        """Calls something, that must not raise, once what the block saved is durable."""
 
 
 class Store(Protocol):

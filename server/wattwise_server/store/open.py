@@ -14,8 +14,10 @@ from filelock import FileLock, Timeout
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.store.group import Group, recorder
+from wattwise_server.observe import UNOBSERVED, Observer
+from wattwise_server.store.group import recorder
 from wattwise_server.store.migrate import migrate
+from wattwise_server.store.observed import ObservedGroup
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
 from wattwise_server.store.trouble import trouble
@@ -40,7 +42,7 @@ def database_path(url: str) -> Path:
 
 
 @asynccontextmanager
-async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
+async def open_store(url: str, clock: Clock, observer: Observer = UNOBSERVED) -> AsyncIterator[SqliteStore]:
     """The store of a database, created or migrated first; everything is closed when the block is left.
 
     Raises:
@@ -53,12 +55,14 @@ async def open_store(url: str, clock: Clock) -> AsyncIterator[SqliteStore]:
         async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
             read.row_factory = sqlite3.Row
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
-            store = SqliteStore(Writer(Group(write, made[0])), Queries(read), clock, int(rows[0][0]))
+            group = ObservedGroup(write, made[0], observer)
+            store = SqliteStore(Writer(group), Queries(read), clock, int(rows[0][0]))
             try:
                 try:
                     await store.load_running()
                 except (ServiceError, ValueError, KeyError, IndexError) as error:
                     raise StartError(f"cannot read {path}: {error}; restore a backup, or name another file") from error
+                observer.opened(*await _content(read))
                 yield store
             finally:
                 await store.close()
@@ -74,6 +78,7 @@ def owned(path: Path) -> Iterator[None]:
     if not path.parent.is_dir():
         raise StartError(f"there is no folder {path.parent}: make it, or name another file with --database")
     lock = FileLock(f"{path}.lock")
+    made = [file for file in (path, Path(lock.lock_file)) if not file.exists()]
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -83,7 +88,13 @@ def owned(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StartError(f"cannot write beside {path}: {error.strerror}; may you write there?") from None
     try:
+        _check_kept(lock)
         yield
+    except StartError:
+        # Nothing is left of a start that failed but what was there before.
+        for file in made:
+            file.unlink(missing_ok=True)
+        raise
     finally:
         lock.release()
 
@@ -93,6 +104,12 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
     connection.execute("PRAGMA busy_timeout = 10000")
     return connection
+
+
+def _check_kept(lock: FileLock) -> None:
+    """Of two that take a lock while a third one removes its file, neither may think that it owns it."""
+    if not Path(lock.lock_file).exists():
+        raise StartError(f"another server removed {lock.lock_file} just now, giving up its own start: start again")
 
 
 def _prepare(path: Path) -> None:
@@ -110,6 +127,12 @@ def _prepare(path: Path) -> None:
 
 def _unusable(path: Path, error: sqlite3.Error) -> StartError:
     return StartError(f"cannot use {path} as a database: {trouble(error)}; or name another file with --database")
+
+
+async def _content(connection: aiosqlite.Connection) -> tuple[int, int]:
+    counts = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
+    ((jobs, running),) = await connection.execute_fetchall(counts)
+    return int(jobs), int(running)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -84,7 +84,7 @@ class _Entry:
 class SqliteTransaction:
     """A job's memory with the changes of one block, not yet part of it."""
 
-    __slots__ = ("_changed", "_entry", "_store", "deleted", "job", "job_id", "key", "statements", "topics")
+    __slots__ = ("_changed", "_entry", "_store", "deleted", "followers", "job", "job_id", "key", "statements", "topics")
     _entry: _Entry
 
     def __init__(self, store: SqliteStore, job_id: str) -> None:
@@ -96,6 +96,7 @@ class SqliteTransaction:
         self._changed: dict[int, Trial] = {}
         self.statements: list[Statement] = []
         self.topics: set[Topic] = set()
+        self.followers: list[Callable[[], None]] = []
 
     async def __aenter__(self) -> SqliteTransaction:
         self._entry = entry = await self._store.enter(self.job_id)
@@ -181,6 +182,10 @@ class SqliteTransaction:
         """Keeps the trial's lease, in memory alone."""
         self._changed[trial.number] = trial
 
+    def once_durable(self, tell: Callable[[], None]) -> None:
+        """Calls something once the changes are durable."""
+        self.followers.append(tell)
+
     def apply(self) -> Sequence[Trial]:
         """Makes the changes part of the memory; returns the trials that started to run."""
         entry = self._entry
@@ -262,11 +267,13 @@ class SqliteStore:
             self._leases = [lapse for lapse in self._leases if lapse[1] != tx.job_id]
             heapq.heapify(self._leases)
         if tx.statements:
-            entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx.topics))
+            entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx))
 
-    def _publish(self, topics: set[Topic]) -> None:
-        for topic in topics:
+    def _publish(self, tx: SqliteTransaction) -> None:
+        for topic in tx.topics:
             self._hub.publish(topic)
+        for tell in tx.followers:
+            tell()
 
     def _entry(self, job_id: str) -> _Entry:
         entry = self._entries.get(job_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -261,6 +261,26 @@ class StoreConformance:
             assert await store.was_running_when_deleted(TrialKey("j", 8, 2))
             assert not await store.was_running_when_deleted(TrialKey("j", 16, 2))
             assert not await store.was_running_when_deleted(TrialKey("j", 8, 1))
+
+    async def test_followers_are_called_once_what_they_follow_is_durable(self, opener: Opener) -> None:
+        """They are called in order, before the block is left; not for a block that an error ended or that only read."""
+        called: list[str] = []
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(a_job())
+                tx.once_durable(lambda: called.append("first"))
+                tx.once_durable(lambda: called.append("second"))
+                await asyncio.sleep(0)
+                assert not called
+            assert called == ["first", "second"]
+            with suppress(KeyError):
+                async with store.transaction("j") as tx:
+                    tx.save_job(replace(a_job(), num_trials=1))
+                    tx.once_durable(lambda: called.append("refused"))
+                    raise KeyError
+            async with store.transaction("j") as tx:
+                tx.once_durable(lambda: called.append("read"))
+        assert called == ["first", "second"]
 
     async def test_changes_are_told_once_they_are_durable(self, opener: Opener) -> None:
         """A subscriber of a job hears of the job, one of a trial of that trial alone."""

@@ -1,0 +1,146 @@
+"""What is checked before anything is served, and what a start that fails leaves behind: nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wattwise_server.app import run
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.server.test_serve import refuse
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address that somebody else listens on."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def python(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **variables},
+    )
+
+
+def without(package: str, *arguments: str) -> str:
+    """A program that is `wattwise serve` where a package is not installed."""
+    hide = f"import sys; sys.modules[{package!r}] = None"
+    return f"{hide}\nfrom wattwise_server.cli import main\nsys.exit(main({list(arguments)!r}))"
+
+
+def test_taken_ports_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
+    """A taken port, for calls or for metrics, is named, and neither database nor lock are made."""
+    assert f"cannot listen on {taken}" in refuse("--address", taken, folder=tmp_path)
+    said = refuse("--address", "127.0.0.1:0", "--metrics-address", taken, folder=tmp_path)
+    assert f"cannot listen on {taken} for --metrics-address (Address already in use)" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_refused_database_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A file that is no database stays alone in its folder."""
+    letter = tmp_path / "wattwise.db"
+    letter.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
+    assert "not a database" in refuse("--address", "127.0.0.1:0", folder=tmp_path)
+    assert list(tmp_path.iterdir()) == [letter]
+
+
+def test_database_of_a_running_server_keeps_its_lock(server: LiveServer, tmp_path: Path) -> None:
+    """A second server that gives up takes nothing of the first one's with it."""
+    for _ in range(2):
+        arguments = ("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}")
+        assert "another server uses" in refuse(*arguments, folder=tmp_path)
+    Trainer(server.trainer).run(1.0)
+
+
+async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
+    """When the database is refused, the port that was held for metrics is free at once."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = Config("127.0.0.1:0", f"sqlite:///{tmp_path}/nowhere/x.db", metrics_address=f"127.0.0.1:{port}")
+    for _ in range(2):
+        with pytest.raises(StartError, match="there is no folder"):
+            await run(config, print)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--metrics-address", "nowhere"], "write host:port"),
+        (["--metrics-address", "127.0.0.1:70000"], "write host:port"),
+        (["--metrics-address", "no.such.host.invalid:0"], "cannot listen on no.such.host.invalid:0"),
+        (["--log-format", "xml"], "use human, json"),
+    ],
+)
+def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], told: str) -> None:
+    """A wrong address of the metrics, or format of the log, is refused with what would be right."""
+    assert told in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_metrics_without_their_package_say_what_to_install(tmp_path: Path) -> None:
+    """Asked for figures, a server without prometheus-client does not start."""
+    done = python(without("prometheus_client", "--metrics-address", "127.0.0.1:0"), tmp_path)
+    assert done.returncode == 1
+    assert "needs prometheus_client, which is missing: pip install 'wattwise[server]'" in done.stderr
+
+
+def test_traces_without_their_package_are_a_warning(tmp_path: Path, taken: str) -> None:
+    """Variables that are set for a whole cluster keep no server from starting."""
+    done = python(without("opentelemetry", "--address", taken), tmp_path, OTEL_TRACES_EXPORTER="otlp")
+    assert "pip install 'wattwise[otel]'" in done.stderr
+    assert f"cannot listen on {taken}" in done.stderr, "it went on to its ports"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("OTEL_TRACES_EXPORTER", "pigeon", "pip install opentelemetry-exporter-pigeon"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "as the OTEL_* variables say"),
+    ],
+)
+def test_traces_that_cannot_be_sent_are_refused(tmp_path: Path, name: str, value: str, told: str) -> None:
+    """An exporter that nobody has installed, or a number that is none, is an error that says what to do."""
+    variables = {"OTEL_TRACES_EXPORTER": "otlp", name: value}
+    assert told in refuse("--address", "127.0.0.1:0", folder=tmp_path, **variables)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+        {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+    ],
+)
+def test_nothing_is_loaded_that_nobody_asked_for(tmp_path: Path, variables: dict[str, str]) -> None:
+    """Without metrics and traces no call passes through anything more, and their packages are not imported."""
+    code = (
+        "import sys\nfrom wattwise_server.config import Config\nfrom wattwise_server.watching import watching\n"
+        "import wattwise_server.app\n"
+        "with watching(Config()) as watch: print(watch.calls.wrap(None, '/wattwise.v1.JobAdmin/GetJob'))\n"
+        "print({'opentelemetry', 'prometheus_client'} & set(sys.modules))"
+    )
+    assert python(code, tmp_path, **variables).stdout == "None\nset()\n"
