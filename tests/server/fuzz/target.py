@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ _SECONDS = 20.0
 
 # Well before the lease of a trial in a job that a stranger made runs out, which would change the state by itself.
 CALLS_PER_FIELD = 200
-_SIGNS_OF_A_BUG = ("incident", "Traceback", "ERROR", "WARNING")
+_SIGN_OF_A_BUG = re.compile(r"incident|Traceback|^\S+ +(WARNING|ERROR) ", re.MULTILINE)
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -96,7 +97,7 @@ class Target:
         """Lets the file go; the log must tell of no trouble."""
         self._file.close()
         log = self.server.log.read_text()
-        assert not any(sign in log for sign in _SIGNS_OF_A_BUG), log
+        assert not _SIGN_OF_A_BUG.search(log), log
 
     def state(self) -> tuple[str, bytes]:
         """All that is kept in the file, and what the server itself says of its newest trials."""
