@@ -151,7 +151,7 @@ def test_failed_commit_is_told(watched: WatchedServer) -> None:
         job.next()
     (failed,), (told,) = watched.events("a commit failed; nothing of it was kept"), watched.events("call refused")
     assert failed["level"] == "error"
-    assert "full" in failed["exception"]
+    assert "full" in failed["cause"]
     assert (told["level"], told["code"], told["job"]) == ("warning", "UNAVAILABLE", job.job_id)
 
 

@@ -135,7 +135,8 @@ class Writer:
             else:
                 # SQLite's errors are known: on a full disk there are many of them.
                 whole = None if isinstance(error, sqlite3.Error) else error
-                log.error("a commit failed, nothing of it was kept: %s", trouble(error), exc_info=whole)  # noqa: TRY400
+                known = {"fields": {"cause": trouble(error)}}
+                log.error("a commit failed; nothing of it was kept", extra=known, exc_info=whole)  # noqa: TRY400
                 sound[0].fail(error)
         else:
             for submission in sound:
