@@ -1,4 +1,4 @@
-"""Whole processes that import a client and ask for a batch size: Wattwise's, and bare grpcio with the same stubs."""
+"""Whole processes that import a client and call: Wattwise's, and bare grpcio with the same stubs."""
 
 from __future__ import annotations
 
@@ -15,26 +15,39 @@ from pathlib import Path
 
 import wattwise.v1
 
-# Each registers a job, asks once and ends its trial.
-_CLIENTS = {
-    "client": """
-import sys
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
-spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64)
-BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(100.0)).get_batch_size()
-""",
-    "bare": """
+_BARE = """
 import os, sys
 import grpc
 from wattwise.v1 import batch_size_optimizer_pb2 as pb, batch_size_optimizer_pb2_grpc as rpc, job_pb2, trial_pb2
 gpu = job_pb2.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="CPU")
 job = job_pb2.JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64, gpu=gpu)
-with grpc.insecure_channel(sys.argv[1]) as channel:
-    stub = rpc.BatchSizeOptimizerStub(channel)
-    stub.RegisterJob(pb.RegisterJobRequest(job=job), timeout=60)
-    asked = pb.GetNextBatchSizeRequest(job_id=sys.argv[2], request_id=os.urandom(16).hex())
-    answer = stub.GetNextBatchSize(asked, timeout=60)
-    stub.EndTrial(pb.EndTrialRequest(trial=answer.trial.id, reason=trial_pb2.END_REASON_COMPLETED), timeout=60)
+channel = grpc.insecure_channel(sys.argv[1])
+stub = rpc.BatchSizeOptimizerStub(channel)
+stub.RegisterJob(pb.RegisterJobRequest(job=job), timeout=60)
+"""
+# Two that register a job, and two that also ask for a trial and end it.
+_CLIENTS = {
+    "client": """
+import sys
+from wattwise import Client, GpuConfig, JobSpec
+gpu = GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="CPU")
+spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64, gpu=gpu)
+with Client(sys.argv[1]) as client:
+    client.register_job(spec)
+""",
+    "bare": _BARE + "channel.close()",
+    "optimizer": """
+import sys
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
+spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64)
+BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(100.0)).get_batch_size()
+""",
+    "bare_trial": _BARE
+    + """
+asked = pb.GetNextBatchSizeRequest(job_id=sys.argv[2], request_id=os.urandom(16).hex())
+answer = stub.GetNextBatchSize(asked, timeout=60)
+stub.EndTrial(pb.EndTrialRequest(trial=answer.trial.id, reason=trial_pb2.END_REASON_COMPLETED), timeout=60)
+channel.close()
 """,
 }
 
@@ -51,7 +64,7 @@ def main() -> None:
         found: dict[str, list[float]] = {client: [] for client in _CLIENTS}
         for counts in range(-1, args.rounds):
             for client, code in _CLIENTS.items():
-                seconds = _run(code, args.server, stubs if client == "bare" else None)
+                seconds = _run(code, args.server, stubs if "bare" in client else None)
                 if counts >= 0:
                     found[client].append(seconds)
     json.dump(found, sys.stdout)

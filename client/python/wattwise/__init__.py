@@ -97,12 +97,12 @@ _OUTSIDE_ERRORS = {
     "BatchSizeOptimizer": "wattwise.callback",
     "Client": "wattwise.client",
     "Credentials": "wattwise.credentials",
-    "EstimateMonitor": "wattwise.monitor",
+    "EstimateMonitor": "wattwise.monitor.estimate",
     "GpuConfig": "wattwise.spec",
     "JobSpec": "wattwise.spec",
     "Monitor": "wattwise.monitor",
-    "NvmlMonitor": "wattwise.monitor",
-    "RaplMonitor": "wattwise.monitor",
+    "NvmlMonitor": "wattwise.monitor.nvml",
+    "RaplMonitor": "wattwise.monitor.rapl",
 }
 
 

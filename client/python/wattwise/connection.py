@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
 from wattwise import v1
-from wattwise.credentials import Authorization, Credentials, Metadata, is_loopback
+from wattwise.credentials import Credentials, is_loopback
 from wattwise.errors import OperationOrderError, from_rpc_error
+
+if TYPE_CHECKING:
+    from wattwise.authorization import Authorization, Metadata
 
 _OPTIONS = (
     # A server that vanished without a word is noticed within 40 seconds.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from wattwise.errors import CredentialsError
@@ -15,8 +14,9 @@ from wattwise.errors import CredentialsError
 if TYPE_CHECKING:
     import grpc
 
+    from wattwise.authorization import Authorization
+
 File: TypeAlias = "str | os.PathLike[str]"
-Metadata: TypeAlias = "tuple[tuple[str, str], ...]"
 
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -107,49 +107,9 @@ class Credentials:
                 "or Credentials(tls=True)), or spell out that nobody else is on the way (WATTWISE_INSECURE=1 or "
                 "Credentials(insecure=True))"
             )
+        from wattwise.authorization import Authorization  # noqa: PLC0415 - few trainers bring a token
+
         return Authorization(self.token, self.token_file)
-
-
-class Authorization:
-    """The metadata that carries a token, kept up with its file.
-
-    Args:
-        token: the token; None reads it from the file.
-        file: holds the token alone.
-
-    Raises:
-        CredentialsError: if there is no token, or it cannot be one.
-    """
-
-    def __init__(self, token: str | None, file: File | None) -> None:
-        self._file = None if token or file is None else Path(file)
-        self._seen: tuple[int, int, int] | None = None
-        self._metadata: Metadata = _metadata(token, "the token") if token else ()
-        if self._file is not None:
-            self._seen = _look(self._file)
-            self._metadata = self._read(self._file)
-
-    def metadata(self) -> Metadata:
-        """The metadata of a call; while the file is missing or spoilt, as it was before."""
-        if self._file is not None and (seen := _look(self._file)) != self._seen:
-            try:
-                self._metadata = self._read(self._file)
-            except CredentialsError:
-                return self._metadata
-            self._seen = seen
-        return self._metadata
-
-    @staticmethod
-    def _read(file: Path) -> Metadata:
-        try:
-            text = file.read_text(encoding="ascii")
-        except OSError as error:
-            raise CredentialsError(f"cannot read the token file {file}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise CredentialsError(
-                f"{file} is no token file: it should hold what wattwise token create printed"
-            ) from None
-        return _metadata(text, f"what {file} holds")
 
 
 def is_loopback(address: str) -> bool:
@@ -161,28 +121,17 @@ def is_loopback(address: str) -> bool:
     if found is None:
         return False
     host = found[1] or found[2]
-    try:
-        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.lower() == "localhost" or _is_loopback_ip(host)
 
 
-def _metadata(token: str, what: str) -> Metadata:
-    token = token.strip()
-    # gRPC would show the whole of it in its own error.
-    if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", token):
-        raise CredentialsError(
-            f"{what} cannot be a token: it is empty, or has blanks or other signs in it; copy it again"
-        )
-    return (("authorization", f"Bearer {token}"),)
-
-
-def _look(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+def _is_loopback_ip(host: str) -> bool:
+    # The module ipaddress would take a trainer longer to import than all else here.
+    for family, loopback in ((socket.AF_INET, b"\x7f"), (socket.AF_INET6, b"\0" * 15 + b"\1")):
+        try:
+            return socket.inet_pton(family, host).startswith(loopback)
+        except OSError:  # noqa: PERF203 - there are two
+            continue
+    return False
 
 
 def _yes_or_no(given: Mapping[str, str], name: str) -> bool | None:

@@ -6,13 +6,17 @@ Zeus's `ZeusMonitor` fits the same protocol as it is.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from wattwise.errors import MonitorError
-from wattwise.monitor.estimate import EstimateMonitor
-from wattwise.monitor.gpu import INSTEAD, visible_gpus
-from wattwise.monitor.nvml import NvmlMonitor, gpu_config_of
-from wattwise.monitor.rapl import RaplMonitor
 from wattwise.monitor.window import Measurement, Monitor, Window
-from wattwise.spec import GpuConfig
+
+if TYPE_CHECKING:
+    from wattwise.monitor.estimate import EstimateMonitor
+    from wattwise.monitor.nvml import NvmlMonitor
+    from wattwise.monitor.rapl import RaplMonitor
+    from wattwise.spec import GpuConfig
 
 __all__ = [
     "EstimateMonitor",
@@ -26,12 +30,26 @@ __all__ = [
 ]
 
 
+_MODULES = {"EstimateMonitor": "estimate", "NvmlMonitor": "nvml", "RaplMonitor": "rapl"}
+
+if not TYPE_CHECKING:
+    # Hidden from type checkers, to which every misspelt name would look like one of ours.
+
+    def __getattr__(name: str) -> object:
+        # A trainer has one meter and need not load the others.
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
 def default_monitor() -> NvmlMonitor:
     """The meter of a trainer that names none: all visible NVIDIA GPUs.
 
     Raises:
         MonitorError: There is no such GPU; the message says what to pass instead.
     """
+    from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415 - loaded by those who have no other meter
+
     return NvmlMonitor()
 
 
@@ -52,6 +70,9 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
     if callable(own):
         config: GpuConfig = own()
         return config
+    from wattwise.monitor.gpu import INSTEAD, visible_gpus  # noqa: PLC0415 - our meters get by without it
+    from wattwise.monitor.nvml import gpu_config_of  # noqa: PLC0415
+
     if not monitor.gpu_indices:
         raise MonitorError(f"{monitor!r} measures no GPU, so its power limit is unknown; {INSTEAD}")
     return gpu_config_of(visible_gpus(monitor.gpu_indices))

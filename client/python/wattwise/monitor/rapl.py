@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import time
 from pathlib import Path
 
@@ -78,4 +78,4 @@ def cpu_model() -> str:
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next((name for name in names if name), f"{platform.machine() or 'unknown'} processor")
+    return next((name for name in names if name), f"{os.uname().machine} processor")
