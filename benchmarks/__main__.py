@@ -18,7 +18,7 @@ import grpc
 from wattwise import v1
 
 from benchmarks.figures import Figure, Measured, floors, ratio
-from benchmarks.filling import fill, job_id
+from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 
 _SECTIONS = ("calls", "size", "import")
@@ -67,9 +67,8 @@ def _size(args: argparse.Namespace, folder: Path, measured: dict[str, Measured])
     fill(few, 10, deep=100_000)
     fill(many, args.jobs)
     starts = [_start(many) for _ in range(3)]
-    yield Figure(
-        f"start with {args.jobs} jobs and {10 * args.jobs} trials, until the first answer", median(starts), 2, unit="s"
-    )
+    size = f"{args.jobs} jobs and {TRIALS * args.jobs} trials"
+    yield Figure(f"start with {size}, until the first answer", median(starts), 2, unit="s")
     with wattwise_server(few) as (one, _), wattwise_server(many) as (other, process):
         found = measured["next"] = client("next_caller", few=one, many=other, rounds=args.rounds)
         deep = ratio(found, "next_deep", lambda floor: floor["next"])
@@ -91,9 +90,10 @@ def _start(database: Path) -> float:
 def _import(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:
     with wattwise_server(folder / "import.db") as (server, _):
         found = measured["first_call"] = client("first_call", server=server, rounds=args.rounds)
-    yield Figure(
-        "import and first calls ÷ a bare grpcio client's", ratio(found, "client", lambda floor: floor["bare"]), 1.15
-    )
+    first = ratio(found, "client", lambda floor: floor["bare"])
+    yield Figure("import and first call ÷ a bare grpcio client's", first, 1.15)
+    launch = ratio(found, "optimizer", lambda floor: floor["bare_trial"])
+    yield Figure("import, get_batch_size and exit ÷ a bare grpcio client's calls", launch)
 
 
 def _document(figures: list[Figure], measured: dict[str, Measured]) -> dict[str, Any]:

@@ -17,27 +17,30 @@ class Figure:
     Attributes:
         name: What was measured, and against what.
         value: The figure.
-        reach: What it is to reach.
+        reach: What it is to reach; None for one that is only told.
         at_least: Whether more is better.
         unit: Of the value; empty for a ratio.
     """
 
     name: str
     value: float
-    reach: float
+    reach: float | None = None
     at_least: bool = False
     unit: str = ""
 
     @property
     def met(self) -> bool:
         """Whether the figure is what it is to be."""
+        if self.reach is None:
+            return True
         return self.value >= self.reach if self.at_least else self.value <= self.reach
 
     def line(self) -> str:
         """The figure for people."""
-        sign, unit = "≥" if self.at_least else "≤", f" {self.unit}" if self.unit else ""
+        unit = f" {self.unit}" if self.unit else ""
         value = f"{self.value:.2f}{unit}" if self.value < 10 else f"{self.value:.0f}{unit}"
-        return f"{self.name:<72} {value:>9}   {sign} {self.reach:g}{unit:<4} {'' if self.met else 'missed'}".rstrip()
+        reach = "" if self.reach is None else f"{'≥' if self.at_least else '≤'} {self.reach:g}{unit}"
+        return f"{self.name:<72} {value:>9}   {reach:<8} {'' if self.met else 'missed'}".rstrip()
 
 
 def ratio(measured: Measured, of: str, to: Callable[[dict[str, float]], float]) -> float:
