@@ -9,8 +9,8 @@ from typing import NamedTuple
 import grpc
 import trustme
 from wattwise import Credentials
-from wattwise_server.token_file import add_token
-from wattwise_server.tokens import Role, new_token
+from wattwise_server.security.token_file import add_token
+from wattwise_server.security.tokens import Role, new_token
 
 DAY = timedelta(days=1)
 

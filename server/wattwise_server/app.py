@@ -21,11 +21,11 @@ from wattwise_server.interceptors import Calls, Registrar
 from wattwise_server.logs import say
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
-from wattwise_server.security import Security
+from wattwise_server.security.guard import Guard
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
-from wattwise_server.unknown import UnknownMethods
-from wattwise_server.watching import Watching, watching
+from wattwise_server.watching.unknown import UnknownMethods
+from wattwise_server.watching.watchers import Watching, watching
 
 log = logging.getLogger(__name__)
 
@@ -64,16 +64,17 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     Raises:
         StartError: when the database or the port cannot be had.
     """
-    stop = _stop_signal()
+    # Signals first: whoever reads the address may send one at once, and SIGHUP is to end nothing, whenever it comes.
+    stop, hangup = _signalled(signal.SIGTERM, signal.SIGINT), _signalled(signal.SIGHUP)
     clock = steady_clock()
-    security = Security(config)
+    guard = Guard(config.address, config.security)
     # Ports first: a start that fails for a taken one has not touched the database.
     with watching(config) as watch:
         server = grpc.aio.server(options=_OPTIONS)
-        address = security.bind(server, config.address)
-        async with open_store(config.database, clock, watch.observer) as store, security.rereading():
+        address = guard.bind(server)
+        async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
             optimizer = Optimizer(store, clock, config.limits, watch.observer)
-            serving = _serving(config, server, security, watch, optimizer)
+            serving = _serving(config, server, guard, watch, optimizer)
             async with serving, _sweeping(optimizer), _pruning(optimizer):
                 with watch.answering():
                     say(log, logging.INFO, "serving", address=address, database=config.database)
@@ -85,10 +86,10 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _serving(
-    config: Config, server: grpc.aio.Server, security: Security, watch: Watching, optimizer: Optimizer
+    config: Config, server: grpc.aio.Server, guard: Guard, watch: Watching, optimizer: Optimizer
 ) -> AsyncIterator[None]:
     calls, alive, streams = Calls(), health.aio.HealthServicer(), OpenStreams(config.limits.max_streams)
-    services = Registrar(server, *security.wraps, calls.wrap, watch.calls.wrap).server
+    services = Registrar(server, *guard.wraps, calls.wrap, watch.calls.wrap).server
     v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer, streams), services)
     v1.add_JobAdminServicer_to_server(JobAdminService(optimizer, streams), services)
     health_pb2_grpc.add_HealthServicer_to_server(alive, services)
@@ -139,10 +140,10 @@ async def _repeat(work: Callable[[], Awaitable[None]], seconds: float, what: str
         await asyncio.sleep(seconds)
 
 
-def _stop_signal() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set. Made first: whoever reads the address may send one at once."""
-    stop = asyncio.Event()
+def _signalled(*numbers: signal.Signals) -> asyncio.Event:
+    """An event that the signals set."""
+    event = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+    for number in numbers:
+        loop.add_signal_handler(number, event.set)
+    return event

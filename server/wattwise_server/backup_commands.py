@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
+from wattwise_server.options import URL, add_option
 from wattwise_server.store.backup import backup, restore
 from wattwise_server.store.open import database_path
 
@@ -59,10 +59,7 @@ RESTORE = RestoreCommand()
 
 
 def _common_options(parser: argparse.ArgumentParser) -> None:
-    usual = Config().database
-    given = os.environ.get("WATTWISE_DATABASE", usual)
-    text = f"where the server keeps its state ($WATTWISE_DATABASE; default: {usual})"
-    parser.add_argument("--database", default=given, help=text)
+    add_option(parser, "database", URL, Config().database, "where the server keeps its state, as sqlite:///FILE")
     parser.add_argument("--force", action="store_true", help="replace what is there")
 
 

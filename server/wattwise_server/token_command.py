@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 from wattwise_server.errors import StartError
-from wattwise_server.token_file import add_token, read_tokens, remove_token
-from wattwise_server.tokens import Role, Token, new_token, prefix_fault
+from wattwise_server.options import FILE, add_option, whole_number
+from wattwise_server.security.token_file import add_token, read_tokens, remove_token
+from wattwise_server.security.tokens import Role, Token, new_token, prefix_fault
 
 _FILE = "wattwise.tokens"
 _ROLES = tuple(role.name.lower() for role in Role)
-_MOST_DAYS = 36_500
+_DAYS = whole_number("DAYS", 1, 36_500)
 _PREFIX_HELP = (
     "what the ids of its jobs start with, such as team-a- (team-a is also of team-abc); only an admin has none"
 )
@@ -28,15 +27,12 @@ class TokenCommand:
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares create, list and revoke."""
         common = argparse.ArgumentParser(add_help=False)
-        default = os.environ.get("WATTWISE_TOKENS") or _FILE
-        common.add_argument(
-            "--tokens", type=Path, default=default, metavar="FILE", help=f"token file ($WATTWISE_TOKENS; or {_FILE})"
-        )
+        add_option(common, "tokens", FILE, _FILE, "token file")
         actions = parser.add_subparsers(metavar="ACTION", required=True)
         create = actions.add_parser("create", parents=[common], help="make a token and print it, this once")
         create.add_argument("--prefix", default="", help=_PREFIX_HELP)
         create.add_argument("--role", choices=_ROLES, required=True, help="what it may call")
-        create.add_argument("--expires", type=_days, metavar="DAYS", help="refuse it after so many days")
+        create.add_argument("--expires", type=_lifetime, metavar=_DAYS.metavar, help="refuse it after so many days")
         create.set_defaults(handler=_create)
         actions.add_parser("list", parents=[common], help="the tokens of the file").set_defaults(handler=_list)
         revoke = actions.add_parser("revoke", parents=[common], help="take a token out of the file")
@@ -90,10 +86,8 @@ def _day(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
-def _days(text: str) -> timedelta:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _MOST_DAYS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days; give 1 to {_MOST_DAYS}")
-    return timedelta(days=int(text))
+def _lifetime(text: str) -> timedelta:
+    return timedelta(days=_DAYS.read(text))
 
 
 def _tell(message: str) -> None:

@@ -22,7 +22,7 @@ from wattwise import (
 )
 from wattwise.cli import main
 from wattwise.credentials import is_loopback
-from wattwise_server.tokens import Role
+from wattwise_server.security.tokens import Role
 
 from tests.client.training import Meter, job_spec
 from tests.credentials import DAY, Authority, Pair, issue

@@ -21,6 +21,7 @@ from wattwise_server.store.migrate import migrate, migrations
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.waiting import wait_until
 
 
 def refuse(*arguments: str, folder: Path, **variables: str) -> str:
@@ -104,7 +105,8 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
         (["--database", "postgres://x"], "sqlite:///wattwise.db"),
         (["--database", "sqlite:///:memory:"], "sqlite:///wattwise.db"),
         (["--database", "sqlite:////no/such/folder/x.db"], "there is no folder /no/such/folder"),
-        (["--grace-seconds", "-1"], "0 to 3600"),
+        (["--grace-seconds", "-1"], "give 0 to 3600 seconds"),
+        (["--grace-seconds", "soon"], "give 0 to 3600 seconds"),
         (["--log-level", "loud"], "debug, info, warning, error"),
         (["--adress", "127.0.0.1:0"], "--adress"),
     ],
@@ -117,7 +119,7 @@ def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], tol
 def test_options_are_variables_too(tmp_path: Path) -> None:
     """WATTWISE_ADDRESS and its like stand in for options, are checked like them, and options go first."""
     assert "write host:port" in refuse(folder=tmp_path, WATTWISE_ADDRESS="nowhere")
-    assert "is not a level" in refuse(folder=tmp_path, WATTWISE_LOG_LEVEL="loud")
+    assert "use debug, info" in refuse(folder=tmp_path, WATTWISE_LOG_LEVEL="loud")
     said = refuse("--address", "elsewhere", folder=tmp_path, WATTWISE_ADDRESS="nowhere")
     assert "elsewhere" in said
 
@@ -142,6 +144,15 @@ def test_it_ends_with_0_from_the_first_moment_on(server: LiveServer) -> None:
     for _ in range(5):
         assert server.stop() == 0
         server.start()
+
+
+def test_hanging_up_ends_no_server(server: LiveServer) -> None:
+    """With neither certificates nor tokens to read again a SIGHUP is told of in the log, and calls go on."""
+    job = Trainer(server.trainer)
+    server.hang_up()
+    wait_until(lambda: "SIGHUP ignored" in server.log.read_text())
+    assert job.next().id.trial_number == 1
+    assert server.stop() == 0
 
 
 def test_migrations_run_forward_in_one_transaction(tmp_path: Path) -> None:

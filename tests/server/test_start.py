@@ -138,8 +138,8 @@ def test_traces_that_cannot_be_sent_are_refused(tmp_path: Path, name: str, value
 def test_nothing_is_loaded_that_nobody_asked_for(tmp_path: Path, variables: dict[str, str]) -> None:
     """Without metrics and traces no call passes through anything more, and their packages are not imported."""
     code = (
-        "import sys\nfrom wattwise_server.config import Config\nfrom wattwise_server.watching import watching\n"
-        "import wattwise_server.app\n"
+        "import sys\nimport wattwise_server.app\nfrom wattwise_server.config import Config\n"
+        "from wattwise_server.watching.watchers import watching\n"
         "with watching(Config()) as watch: print(watch.calls.wrap(None, '/wattwise.v1.JobAdmin/GetJob'))\n"
         "print({'opentelemetry', 'prometheus_client'} & set(sys.modules))"
     )

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
-from wattwise_server.event_log import EventLog
 from wattwise_server.logs import say
 from wattwise_server.observe import Observer, Observers
-from wattwise_server.watch import CallWatcher, Watch
+from wattwise_server.watching.calls import CallWatcher, Watch
+from wattwise_server.watching.event_log import EventLog
 
 if TYPE_CHECKING:
-    from wattwise_server.metrics import Metrics
-    from wattwise_server.metrics_server import MetricsServer
+    from wattwise_server.watching.metrics import Metrics
+    from wattwise_server.watching.metrics_server import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ def watching(config: Config) -> Iterator[Watching]:
 
 def _metrics(address: str) -> tuple[Metrics, MetricsServer]:
     try:
-        from wattwise_server.metrics import Metrics  # noqa: PLC0415 - only who asks for figures pays for the package
-        from wattwise_server.metrics_server import MetricsServer  # noqa: PLC0415
+        from wattwise_server.watching.metrics import Metrics  # noqa: PLC0415 - only who asks for figures pays for the package
+        from wattwise_server.watching.metrics_server import MetricsServer  # noqa: PLC0415
     except ModuleNotFoundError as error:
         missing = f"--metrics-address needs {error.name}, which is missing: pip install 'wattwise[server]'"
         raise StartError(missing) from None
@@ -90,7 +90,7 @@ def _traces_wanted() -> bool:
 
 def _tracing(after: ExitStack) -> list[CallWatcher]:
     try:
-        from wattwise_server.tracing import tracing  # noqa: PLC0415 - takes long, and few ask for traces
+        from wattwise_server.watching.tracing import tracing  # noqa: PLC0415 - takes long, and few ask for traces
     except ModuleNotFoundError as error:
         # The variables are often set for a whole cluster: no reason to stand still.
         log.warning("no traces are sent, %s is missing: pip install 'wattwise[otel]'", error.name)

@@ -9,12 +9,12 @@ from typing import Any
 
 import grpc
 
-from wattwise_server.access import ACCESS, check_reach, check_role
 from wattwise_server.call import Call, Context, current_call, subject
 from wattwise_server.decoding import Handler
 from wattwise_server.errors import PermissionDeniedError, ServiceError
-from wattwise_server.token_book import TokenBook
-from wattwise_server.tokens import Token, claimed_id
+from wattwise_server.security.access import ACCESS, check_reach, check_role
+from wattwise_server.security.token_book import TokenBook
+from wattwise_server.security.tokens import Token, claimed_id
 
 _KEY = "authorization"
 

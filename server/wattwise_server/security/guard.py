@@ -5,67 +5,60 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import AsyncIterator, Callable
 
 import grpc
 
-from wattwise_server.admission import Admission
-from wattwise_server.config import Config
+from wattwise_server.config import Security
 from wattwise_server.decoding import Handler
-from wattwise_server.listening import bind, check_exposure
-from wattwise_server.tls import Certificates
-from wattwise_server.token_book import TokenBook
+from wattwise_server.logs import say
+from wattwise_server.security.admission import Admission
+from wattwise_server.security.listening import bind, check_exposure
+from wattwise_server.security.tls import Certificates
+from wattwise_server.security.token_book import TokenBook
 
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 
 
-class Security:
+class Guard:
     """Who may reach the server, and how.
 
     Args:
-        config: The settings.
+        address: Where it listens.
+        security: The settings.
 
     Raises:
         StartError: they cannot be met, or would let strangers in.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._certificates = Certificates.of(config)
-        check_exposure(config, self._certificates)
-        self._tokens = TokenBook(config.tokens) if config.tokens else None
+    def __init__(self, address: str, security: Security) -> None:
+        self._address = address
+        self._certificates = Certificates.of(security)
+        check_exposure(address, security, self._certificates)
+        self._tokens = TokenBook(security.tokens) if security.tokens else None
 
     @property
     def wraps(self) -> list[Callable[[Handler, str], Handler]]:
         """What every method is wrapped in, within whatever turns errors into statuses."""
         return [Admission(self._tokens).wrap] if self._tokens else []
 
-    def bind(self, server: grpc.aio.Server, address: str) -> str:
+    def bind(self, server: grpc.aio.Server) -> str:
         """Takes the port; returns the address with it.
 
         Raises:
-            StartError: the address is none, or cannot be had.
+            StartError: it cannot be had.
         """
-        return bind(server, address, self._certificates)
+        return bind(server, self._address, self._certificates)
 
     @contextlib.asynccontextmanager
-    async def rereading(self) -> AsyncIterator[None]:
-        """Reads the files again on SIGHUP, and the tokens also when their file has changed.
-
-        With nothing to read SIGHUP keeps its usual meaning: that the terminal was closed.
-        """
-        if self._certificates is None and self._tokens is None:
-            yield
-            return
-        hangup, loop = asyncio.Event(), asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, hangup.set)
-        task = asyncio.create_task(self._reread(hangup), name="wattwise-reread")
+    async def rereading(self, hangup: asyncio.Event) -> AsyncIterator[None]:
+        """Reads the files again whenever `hangup` is set, and the tokens also when their file has changed."""
+        task = asyncio.create_task(self._reread(hangup), name="wattwise: files are read again")
         try:
             yield
         finally:
-            # Not removed: a SIGHUP must not cut off what is finished at shutdown.
             task.cancel()
             await asyncio.wait({task})
 
@@ -82,6 +75,9 @@ class Security:
                 log.exception("certificates and tokens could not be read again; those in use stay")
 
     def _read_all(self) -> None:
+        if self._certificates is None and self._tokens is None:
+            say(log, logging.INFO, "SIGHUP ignored", message="there are neither certificates nor tokens to read again")
+            return
         log.info("SIGHUP: reading certificates and tokens again")
         if self._certificates:
             self._certificates.reread()

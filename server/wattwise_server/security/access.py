@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from wattwise_server.errors import PermissionDeniedError
-from wattwise_server.tokens import Role, Token
+from wattwise_server.security.tokens import Role, Token
 
 Names: TypeAlias = Callable[[Any], tuple[str, ...]]
 """From a message to the job ids, or the beginnings of some, that it is about."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from wattwise_server.errors import StartError
-from wattwise_server.tokens import Token, from_line, to_line
+from wattwise_server.security.tokens import Token, from_line, to_line
 
 _LOCK_SECONDS = 10.0
 

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from wattwise import Client, ServerUnavailableError, UntrustedServerError
 from wattwise.credentials import Credentials
-from wattwise_server.config import Config
+from wattwise_server.config import Security
 from wattwise_server.errors import StartError
-from wattwise_server.tls import Certificates
+from wattwise_server.security.tls import Certificates
 
 from tests.credentials import DAY, Authority, Pair
 from tests.live_server import LiveServer
@@ -57,7 +57,7 @@ def options(pair: Pair, client_ca: Path | None = None) -> list[str]:
 def fault(**given: Path) -> str:
     """What is said of settings that cannot be used."""
     with pytest.raises(StartError) as caught:
-        Certificates.of(Config(**given))  # type: ignore[arg-type]  # none of the other settings is given
+        Certificates.of(Security(**given))  # type: ignore[arg-type]  # none of the other settings is given
     return str(caught.value)
 
 

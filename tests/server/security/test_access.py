@@ -14,9 +14,9 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 from wattwise import v1
-from wattwise_server.access import ACCESS, check_role
 from wattwise_server.errors import PermissionDeniedError
-from wattwise_server.tokens import Role, new_token
+from wattwise_server.security.access import ACCESS, check_role
+from wattwise_server.security.tokens import Role, new_token
 
 from tests.credentials import bearing, issue
 from tests.jobs import job_spec

@@ -16,8 +16,8 @@ import pytest
 from wattwise import v1
 from wattwise.cli import main
 from wattwise_server.errors import StartError
-from wattwise_server.token_file import add_token, read_tokens
-from wattwise_server.tokens import Role, new_token, recognised
+from wattwise_server.security.token_file import add_token, read_tokens
+from wattwise_server.security.tokens import Role, new_token, recognised
 
 from tests.credentials import bearing, issue
 from tests.jobs import job_spec, result

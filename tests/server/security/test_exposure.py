@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from wattwise_server.config import Config
+from wattwise_server.config import Security
 from wattwise_server.errors import StartError
-from wattwise_server.listening import check_exposure
+from wattwise_server.security.listening import check_exposure
 
 from tests.credentials import Authority
 from tests.jobs import Trainer
@@ -44,14 +44,14 @@ def tokens(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]"])
 def test_loopback_needs_nothing(host: str) -> None:
     """Whatever the name, what stays on this machine needs neither TLS nor tokens."""
-    check_exposure(Config(address=f"{host}:0"), None)
+    check_exposure(f"{host}:0", Security(), None)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "192.0.2.1"])  # noqa: S104 - it is refused
 def test_elsewhere_is_refused(host: str) -> None:
     """Any other host is refused, and told why and what to do."""
     with pytest.raises(StartError) as caught:
-        check_exposure(Config(address=f"{host}:50051"), None)
+        check_exposure(f"{host}:50051", Security(), None)
     for words in (CLEAR, OPEN, "--tls-cert", "--tokens", "127.0.0.1", "--insecure"):
         assert words in str(caught.value)
 

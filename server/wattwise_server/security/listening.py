@@ -9,30 +9,30 @@ import socket
 import grpc
 
 from wattwise_server.addresses import host_and_port
-from wattwise_server.config import Config
+from wattwise_server.config import Security
 from wattwise_server.errors import StartError
-from wattwise_server.tls import Certificates
+from wattwise_server.security.tls import Certificates
 
 log = logging.getLogger(__name__)
 
 
-def check_exposure(config: Config, certificates: Certificates | None) -> None:
+def check_exposure(address: str, security: Security, certificates: Certificates | None) -> None:
     """Refuses to be reached from other machines in a way that lets strangers in, unless the operator spelled it out.
 
     Raises:
         StartError: it would be; says what to add. Or the address is none.
     """
-    host, _ = host_and_port(config.address)
-    dangers = _dangers(config, certificates)
-    if not dangers or _is_loopback(host, config.address):
+    host, _ = host_and_port(address)
+    dangers = _dangers(security, certificates)
+    if not dangers or _is_loopback(host, address):
         return
     what = " and ".join(dangers)
-    if not config.insecure:
+    if not security.insecure:
         raise StartError(
-            f"{config.address} can be reached from other machines, {what}: give --tls-cert, --tls-key and --tokens, "
+            f"{address} can be reached from other machines, {what}: give --tls-cert, --tls-key and --tokens, "
             "or listen on 127.0.0.1, or spell --insecure out"
         )
-    log.warning("INSECURE: %s can be reached from other machines, %s", config.address, what)
+    log.warning("INSECURE: %s can be reached from other machines, %s", address, what)
 
 
 def bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> str:
@@ -57,12 +57,12 @@ def bind(server: grpc.aio.Server, address: str, certificates: Certificates | Non
     return f"{host}:{bound}"
 
 
-def _dangers(config: Config, certificates: Certificates | None) -> list[str]:
+def _dangers(security: Security, certificates: Certificates | None) -> list[str]:
     dangers = []
     if certificates is None:
         dangers.append("where all that is sent to it, tokens too, can be read on the way")
     # Whoever has a certificate of the operator's own authority is no stranger.
-    if config.tokens is None and not (certificates and certificates.asks_clients):
+    if security.tokens is None and not (certificates and certificates.asks_clients):
         dangers.append("where whoever reaches it may delete every job")
     return dangers
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import grpc
 
-from wattwise_server.config import Config
+from wattwise_server.config import Security
 from wattwise_server.errors import StartError
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ class Certificates:
         self._fresh: grpc.ServerCertificateConfiguration | None = None
 
     @classmethod
-    def of(cls, config: Config) -> Certificates | None:
+    def of(cls, security: Security) -> Certificates | None:
         """Those that the settings name; None if they name none.
 
         Raises:
             StartError: one is named without the other, or cannot be used.
         """
-        cert, key, client_ca = config.tls_cert, config.tls_key, config.tls_client_ca
+        cert, key, client_ca = security.tls_cert, security.tls_key, security.tls_client_ca
         if cert and key:
             return cls(cert, key, client_ca)
         if cert or key:

@@ -19,7 +19,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace
 
 from wattwise_server.call import REQUEST_ID, current_trace, metadata
 from wattwise_server.errors import StartError
-from wattwise_server.watch import WatchedCall
+from wattwise_server.watching.calls import WatchedCall
 
 _LAST_SPANS_SECONDS = 5.0
 _OURS_TO_ANSWER_FOR = frozenset(

@@ -31,7 +31,7 @@ from wattwise_server.observe import (
     TrialRevived,
 )
 from wattwise_server.policy.cost import cost
-from wattwise_server.watch import WatchedCall
+from wattwise_server.watching.calls import WatchedCall
 
 UNKNOWN_METHOD = "unknown"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from wattwise_server.errors import StartError, UnauthenticatedError
-from wattwise_server.token_file import read_tokens
-from wattwise_server.tokens import Token, recognised
+from wattwise_server.security.token_file import read_tokens
+from wattwise_server.security.tokens import Token, recognised
 
 log = logging.getLogger(__name__)
 
