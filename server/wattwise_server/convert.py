@@ -80,7 +80,9 @@ def shown_trial_key(request: v1.GetTrialRequest) -> TrialKey:
     Raises:
         InvalidRequestError: the request names none.
     """
-    return _named_trial(request, "trial")
+    _check_named(request, "trial")
+    trial = request.trial
+    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number)
 
 
 def report(request: v1.ReportResultRequest) -> Report:
@@ -106,19 +108,19 @@ def result(measured: v1.TrainingResult) -> Report:
 
 
 def _trainers_trial(holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest, where: str) -> TrialKey:
-    key = _named_trial(holder, where)
-    if not key.batch_size:
+    trial = holder.trial
+    size = trial.batch_size
+    if not size:
+        _check_named(holder, where)
         raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; give the batch size of the trial"))
-    return key
+    return TrialKey(trial.job_id, size, trial.trial_number)
 
 
-def _named_trial(
+def _check_named(
     holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest | v1.GetTrialRequest, where: str
-) -> TrialKey:
+) -> None:
     if not holder.HasField("trial"):
         raise InvalidRequestError(Violation(where, "is not set; give the id of the trial as it was dispatched"))
-    trial = holder.trial
-    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number)
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
@@ -142,16 +144,15 @@ def status_filter(status: v1.TrialStatus.ValueType) -> TrialStatus | None:
     return TrialStatus(v1.TrialStatus.Name(status).removeprefix("TRIAL_STATUS_"))
 
 
-def decision(made: Decision) -> v1.Decision:
-    """What a trainer is told."""
-    return v1.Decision(
-        stop_train=made.stop_train,
-        converged=made.converged,
-        target_reached=made.target_reached,
-        message=made.message,
-        cost=made.cost,
-        cost_bound=made.cost_bound,
-    )
+def fill_decision(message: v1.Decision, made: Decision) -> None:
+    """Writes what a trainer is told; into a message that is there, for making one to copy it takes thrice the time."""
+    message.stop_train = made.stop_train
+    message.converged = made.converged
+    message.target_reached = made.target_reached
+    message.message = made.message
+    message.cost = made.cost
+    if made.cost_bound is not None:
+        message.cost_bound = made.cost_bound
 
 
 def job(known: Job) -> v1.Job:

@@ -31,7 +31,7 @@ def checked(report: Report, spec: JobSpec, last: Measurement | None, now: dateti
         InvalidResultError: with one violation per fault.
     """
     measured = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
-    faults = [*_number_faults(spec, measured), *_order_faults(last, measured)]
+    faults = _number_faults(spec, measured) + _order_faults(last, measured)
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
     return measured
@@ -39,9 +39,8 @@ def checked(report: Report, spec: JobSpec, last: Measurement | None, now: dateti
 
 def _number_faults(spec: JobSpec, measured: Measurement) -> list[tuple[str, str]]:
     faults = []
-    for name in ("time_seconds", "energy_joules"):
-        value = getattr(measured, name)
-        if not math.isfinite(value) or value < 0:
+    for name, value in (("time_seconds", measured.time_seconds), ("energy_joules", measured.energy_joules)):
+        if not 0 <= value < math.inf:
             faults.append((name, f"is {value}; report the finite sum since the trial's first epoch, 0 or more"))
     if math.isinf(measured.metric):
         faults.append(("metric", f"is {measured.metric}; report NaN for a metric that has diverged"))
@@ -61,8 +60,10 @@ def _order_faults(last: Measurement | None, measured: Measurement) -> list[tuple
     faults = []
     if epoch < last.epoch:
         faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs never go back"))
-    for name in ("time_seconds", "energy_joules"):
-        value, before = getattr(measured, name), getattr(last, name)
+    for name, value, before in (
+        ("time_seconds", measured.time_seconds, last.time_seconds),
+        ("energy_joules", measured.energy_joules, last.energy_joules),
+    ):
         if value < before:
             faults.append((name, f"{value} is less than the {before} of epoch {last.epoch}; report the sum so far"))
     return faults

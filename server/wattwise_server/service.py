@@ -41,8 +41,9 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
         """Takes one epoch's measurement."""
-        decision = await self._optimizer.report(convert.report(request))
-        return v1.ReportResultResponse(decision=convert.decision(decision))
+        response = v1.ReportResultResponse()
+        convert.fill_decision(response.decision, await self._optimizer.report(convert.report(request)))
+        return response
 
     async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self, request_iterator: AsyncIterator[v1.StreamResultsRequest], context: Context
@@ -53,8 +54,9 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def Heartbeat(self, request: v1.HeartbeatRequest, context: Context) -> v1.HeartbeatResponse:
         """Renews a lease."""
-        decision = await self._optimizer.heartbeat(convert.trial_key(request))
-        return v1.HeartbeatResponse(decision=convert.decision(decision))
+        response = v1.HeartbeatResponse()
+        convert.fill_decision(response.decision, await self._optimizer.heartbeat(convert.trial_key(request)))
+        return response
 
     async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
         """Notes that a trainer is gone."""

@@ -89,4 +89,6 @@ class TrialStream:
 
     async def _write(self, decision: Decision) -> None:
         self._stopped = self._stopped or decision.stop_train
-        await self._context.write(v1.StreamResultsResponse(decision=convert.decision(decision)))
+        response = v1.StreamResultsResponse()
+        convert.fill_decision(response.decision, decision)
+        await self._context.write(response)

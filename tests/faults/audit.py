@@ -180,7 +180,8 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
             assert (given.number, given.batch_size, given.type) == (call.number, call.batch_size, call.type)
         elif isinstance(call, Measurement):
             sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)
-            decision = convert.decision(await optimizer.report(Report(key, *sums)))
+            decision = v1.Decision()
+            convert.fill_decision(decision, await optimizer.report(Report(key, *sums)))
             _check_decision(book, key, call.epoch, decision)
         else:
             await optimizer.end_trial(key, call)
