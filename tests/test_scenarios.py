@@ -14,6 +14,7 @@ import yaml
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from wattwise import v1
+from wattwise_server.administration import Administration
 from wattwise_server.clock import steady_clock
 from wattwise_server.errors import ServiceError
 from wattwise_server.open_streams import OpenStreams
@@ -44,9 +45,11 @@ async def in_process(tmp_path: Path) -> AsyncIterator[Call]:
     """Calls the service without gRPC, on a database of its own."""
     clock = steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'scenario.db'}", clock) as store:
-        optimizer = Optimizer(store, clock)
         streams = OpenStreams(0)
-        services = (BatchSizeOptimizerService(optimizer, streams), JobAdminService(optimizer, streams))
+        services = (
+            BatchSizeOptimizerService(Optimizer(store, clock), streams),
+            JobAdminService(Administration(store, clock), streams),
+        )
 
         async def call(method: str, request: Message) -> Any:
             service = next(service for service in services if method in type(service).__dict__)

@@ -14,11 +14,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from wattwise import v1
 
+from wattwise_server.administration import Administration
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
 from wattwise_server.interceptors import Calls, Registrar
-from wattwise_server.logs import say
+from wattwise_server.logs import say, say_bug
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.security.guard import Guard
@@ -74,24 +75,26 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
         address = guard.bind(server)
         async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
             optimizer = Optimizer(store, clock, config.limits, watch.observer)
-            serving = _serving(config, server, guard, watch, optimizer)
+            administration = Administration(store, clock, watch.observer)
+            calls, streams = Calls(), OpenStreams(config.limits.max_streams)
+            services = Registrar(server, *guard.wraps, calls.wrap, watch.calls.wrap).server
+            v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer, streams), services)
+            v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), services)
+            serving = _serving(config, server, services, calls, watch)
             async with serving, _sweeping(optimizer), _pruning(optimizer):
                 with watch.answering():
                     say(log, logging.INFO, "serving", address=address, database=config.database)
                     announce(address)
                     await stop.wait()
-                    log.info("shutting down: finishing what is in flight")
-    log.info("stopped")
+                    say(log, logging.INFO, "shutting down", message="finishing what is in flight")
+    say(log, logging.INFO, "stopped")
 
 
 @contextlib.asynccontextmanager
 async def _serving(
-    config: Config, server: grpc.aio.Server, guard: Guard, watch: Watching, optimizer: Optimizer
+    config: Config, server: grpc.aio.Server, services: grpc.aio.Server, calls: Calls, watch: Watching
 ) -> AsyncIterator[None]:
-    calls, alive, streams = Calls(), health.aio.HealthServicer(), OpenStreams(config.limits.max_streams)
-    services = Registrar(server, *guard.wraps, calls.wrap, watch.calls.wrap).server
-    v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer, streams), services)
-    v1.add_JobAdminServicer_to_server(JobAdminService(optimizer, streams), services)
+    alive = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(alive, services)
     shown = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
@@ -112,11 +115,11 @@ async def _serving(
 
 
 def _sweeping(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
-    return _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "leases that ran out are given up")
+    return _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "giving up trials whose lease ran out")
 
 
 def _pruning(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
-    return _repeating(optimizer.prune, _PRUNE_SECONDS, "old measurements are dropped")
+    return _repeating(optimizer.prune, _PRUNE_SECONDS, "dropping old measurements")
 
 
 @contextlib.asynccontextmanager
@@ -134,9 +137,9 @@ async def _repeat(work: Callable[[], Awaitable[None]], seconds: float, what: str
         try:
             await work()
         except ServiceError as error:
-            log.warning("%s later: %s", what, error)
-        except Exception:
-            log.exception("%s later, if it can be done at all", what)
+            say(log, logging.WARNING, "upkeep put off", work=what, message=str(error))
+        except Exception as error:  # noqa: BLE001 - the log gets all of it, and the next try may do better
+            say_bug(log, "upkeep failed", error, work=what)
         await asyncio.sleep(seconds)
 
 

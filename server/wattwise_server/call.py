@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import grpc
+if TYPE_CHECKING:
+    import grpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 

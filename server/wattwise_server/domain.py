@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -96,6 +96,10 @@ class JobSpec:
     learn_reward_precision: bool = True
     reward_precision: float = 0.0
     trial_lease_seconds: float = 300.0
+
+    def lease_from(self, now: datetime) -> datetime | None:
+        """When a lease that is given now runs out; None is never."""
+        return now + timedelta(seconds=self.trial_lease_seconds) if self.trial_lease_seconds else None
 
 
 @dataclass(frozen=True, slots=True)

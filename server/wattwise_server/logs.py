@@ -48,6 +48,11 @@ def say(log: logging.Logger, level: int, event: str, **fields: object) -> None:
         log.log(level, event, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
 
 
+def say_bug(log: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
+    """Logs what nobody foresaw, with its traceback."""
+    log.error(event, extra={"fields": fields}, exc_info=error)
+
+
 class _Formatter(logging.Formatter):
     """What both forms have in common."""
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from wattwise_server.domain import Job, Measurement, Trial
+from wattwise_server.logs import say_bug
 
 log = logging.getLogger(__name__)
 
@@ -116,9 +117,9 @@ def _tell(tells: Iterable[Tell]) -> None:
     for tell in tells:
         try:
             tell()
-        except Exception:  # noqa: PERF203 - one that fails must not silence the next
+        except Exception as error:  # noqa: BLE001, PERF203 - one that fails must not silence the next
             # The writer calls this between a commit and those who wait for it.
-            log.exception("an observer failed")
+            say_bug(log, "observer failed", error)
 
 
 UNOBSERVED = Observers()

@@ -10,6 +10,7 @@ import grpc
 from wattwise import v1
 
 from wattwise_server import convert
+from wattwise_server.administration import Administration
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
@@ -67,13 +68,13 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 class JobAdminService(v1.JobAdminServicer):
     """Called by people and tools."""
 
-    def __init__(self, optimizer: Optimizer, streams: OpenStreams) -> None:
-        self._optimizer = optimizer
+    def __init__(self, administration: Administration, streams: OpenStreams) -> None:
+        self._administration = administration
         self._streams = streams
 
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
         """One job."""
-        return v1.GetJobResponse(job=convert.job(await self._optimizer.job(request.job_id)))
+        return v1.GetJobResponse(job=convert.job(await self._administration.job(request.job_id)))
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
@@ -81,7 +82,7 @@ class JobAdminService(v1.JobAdminServicer):
         page = v1.ListJobsResponse()
         while len(page.jobs) < size and page.ByteSize() < PAGE_BYTES:
             wanted = min(size - len(page.jobs), JOBS_AT_A_TIME)
-            found = await self._optimizer.jobs(request.job_id_prefix, after, wanted + 1)
+            found = await self._administration.jobs(request.job_id_prefix, after, wanted + 1)
             page.jobs.extend(convert.job(job) for _, job in found[:wanted])
             if len(found) <= wanted:
                 return page
@@ -95,18 +96,18 @@ class JobAdminService(v1.JobAdminServicer):
         if request.batch_size < 0:
             raise InvalidRequestError(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
         status = convert.status_filter(request.status)
-        found = await self._optimizer.trials(request.job_id, status, request.batch_size or None, after, size + 1)
+        found = await self._administration.trials(request.job_id, status, request.batch_size or None, after, size + 1)
         more = token("trials", found[size - 1].number) if len(found) > size else ""
         return v1.ListTrialsResponse(trials=[convert.trial(trial) for trial in found[:size]], next_page_token=more)
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """One trial with its measurements."""
-        trial, measured = await self._optimizer.trial(convert.shown_trial_key(request))
+        trial, measured = await self._administration.trial(convert.shown_trial_key(request))
         return v1.GetTrialResponse(trial=convert.trial(trial), measurements=map(convert.measurement, measured))
 
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
-        job, stopped = await self._optimizer.delete_job(request.job_id)
+        job, stopped = await self._administration.delete_job(request.job_id)
         return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped[-LARGEST_PAGE:]))
 
     async def WatchJob(
@@ -114,6 +115,6 @@ class JobAdminService(v1.JobAdminServicer):
     ) -> AsyncGenerator[v1.WatchJobResponse, None]:
         """A job's state now and after every change."""
         with self._streams.one():
-            async with aclosing(self._optimizer.watch_job(request.job_id)) as states:
+            async with aclosing(self._administration.watch_job(request.job_id)) as states:
                 async for job in states:
                     yield v1.WatchJobResponse(job=convert.job(job))

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from wattwise_server.call import current_call
 from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
-from wattwise_server.logs import say
+from wattwise_server.logs import say, say_bug
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +116,8 @@ def _violations_that_fit(violations: Sequence[Violation]) -> list[Violation]:
 def details_of_bug(method: str, error: Exception) -> Details:
     """The status of anything else: logged whole, hidden from the caller but for an id."""
     incident = secrets.token_hex(4)
-    fields = {"incident": incident, "method": method.rpartition("/")[2]}
-    log.error("call failed in a way nobody foresaw", extra={"fields": fields}, exc_info=error)
+    named = {"incident": incident, "method": method.rpartition("/")[2]}
+    say_bug(log, "call failed in a way nobody foresaw", error, **named)
     message = f"the server failed; its log tells more under incident {incident}"
     metadata = {"incident_id": incident, "retryable": "false"}
     return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])

@@ -15,6 +15,7 @@ from typing import Any
 
 from wattwise import v1
 from wattwise_server import convert
+from wattwise_server.administration import Administration
 from wattwise_server.domain import SAID_BY_TRAINER, Job, Measurement, Trial, TrialKey
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.report import Report
@@ -122,12 +123,12 @@ async def _replay(database: Path, ledger: Ledger) -> int:
     with tempfile.TemporaryDirectory() as folder:
         original = await _jobs(f"sqlite:///{_copy(database, Path(folder))}", replay, job_ids)
         async with open_store(f"sqlite:///{folder}/replay.db", replay.clock) as store:
-            optimizer = Optimizer(store, replay.clock)
+            optimizer, administration = Optimizer(store, replay.clock), Administration(store, replay.clock)
             for job_id in job_ids:
                 book = ledger.jobs[job_id]
                 await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=book.spec)))
                 played += await _play(optimizer, replay, book, kept[job_id])
-                job = await optimizer.job(job_id)
+                job = await administration.job(job_id)
                 assert replace(job, create_time=replay.now) == replace(original[job_id], create_time=replay.now)
         with closing(sqlite3.connect(f"{folder}/replay.db")) as connection:
             connection.row_factory = sqlite3.Row
@@ -153,8 +154,8 @@ def _copy(database: Path, folder: Path) -> Path:
 async def _jobs(url: str, replay: _Replay, job_ids: list[str]) -> dict[str, Job]:
     """The jobs as a server reads them from the file."""
     async with open_store(url, replay.clock) as store:
-        optimizer = Optimizer(store, replay.clock)
-        return {job_id: await optimizer.job(job_id) for job_id in job_ids}
+        administration = Administration(store, replay.clock)
+        return {job_id: await administration.job(job_id) for job_id in job_ids}
 
 
 def _timeless(trial: Trial) -> str:

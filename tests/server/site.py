@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from wattwise_server.administration import Administration
 from wattwise_server.config import Limits
 from wattwise_server.domain import Decision, GpuConfig, TrialKey
 from wattwise_server.job_spec import JobDraft
@@ -27,12 +28,14 @@ class Site:
         self._limits = Limits(**limits)
         self._opened = AsyncExitStack()
         self.optimizer: Optimizer
+        self.administration: Administration
 
     async def open(self) -> None:
         """Opens the file, after closing it if it is open."""
         await self._opened.aclose()
         self.store = await self._opened.enter_async_context(open_store(f"sqlite:///{self.file}", lambda: self.now))
         self.optimizer = Optimizer(self.store, lambda: self.now, self._limits)
+        self.administration = Administration(self.store, lambda: self.now)
 
     async def close(self) -> None:
         """Closes the file."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 from wattwise import v1
+from wattwise_server.administration import Administration
 from wattwise_server.domain import EndReason, GpuConfig, TrialKey
 from wattwise_server.job_spec import JobDraft
 from wattwise_server.optimizer import Optimizer
@@ -164,7 +165,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
     """Three hundred leases of as many jobs that run out at once are given up in a few commits, every one of them."""
     time = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'leases.db'}", lambda: time) as store:
-        optimizer = Optimizer(store, lambda: time)
+        optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
         gpu = GpuConfig(100.0, 1, "Test GPU")
         for number in range(300):
             draft = JobDraft(f"j{number}", "j", (8, 16), 8, gpu, trial_lease_seconds=60.0)
@@ -176,5 +177,5 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         await optimizer.expire_leases()
         assert 1 <= seen.count("COMMIT") <= 10
         for number in range(300):
-            lost, _ = await optimizer.trial(TrialKey(f"j{number}", 0, 1))
+            lost, _ = await administration.trial(TrialKey(f"j{number}", 0, 1))
             assert lost.end_reason is EndReason.LOST

@@ -17,7 +17,7 @@ async def test_trial_and_its_epochs_are_of_one_moment(tmp_path: Path) -> None:
     for first in range(1, 100, 3):
         looks, reports = [], []
         for epoch in range(first, first + 3):
-            looks.append(asyncio.create_task(site.optimizer.trial(trial.key)))
+            looks.append(asyncio.create_task(site.administration.trial(trial.key)))
             reports.append(asyncio.create_task(report(site, trial.key, epoch)))
         for shown, measured in await asyncio.gather(*looks):
             assert (shown.last.epoch if shown.last else 0) == len(measured)

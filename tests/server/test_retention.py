@@ -60,7 +60,7 @@ async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> l
         if prune:
             await site.store.prune(site.now)
     await site.open()
-    told += [await site.optimizer.job("j"), *[(await site.optimizer.trial(key))[0] for key in running]]
+    told += [await site.administration.job("j"), *[(await site.administration.trial(key))[0] for key in running]]
     await site.close()
     return told
 
@@ -127,7 +127,7 @@ async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
     await site.optimizer.prune()
     left = {number: epochs for (_, number), epochs in site.rows().items()}
     assert left == {lost.trial_number: [2], running.trial_number: [1, 2], recent.trial_number: [1, 2]}
-    shown, measured = await site.optimizer.trial(decided)
+    shown, measured = await site.administration.trial(decided)
     assert (shown.cost, shown.last and shown.last.epoch, measured) == (30.0, 3, [])
     await site.open()
     assert (await report(site, lost, 3)).cost == 30.0

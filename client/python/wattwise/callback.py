@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
-from wattwise.client import Client, new_request_id
 from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
 from wattwise.errors import OperationOrderError, TrainFailError, WattwiseError
 from wattwise.exchange import log
 from wattwise.exits import ExitGuard, end_reason
+from wattwise.launch import Launch
 from wattwise.metric import number
-from wattwise.monitor import Monitor, default_monitor, gpu_config
+from wattwise.monitor import Monitor, default_monitor
 from wattwise.offline import decision_without_server
 from wattwise.session import Session
 from wattwise.spec import JobSpec
@@ -25,7 +24,6 @@ from wattwise.windows import TrainingWindows
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
 _END_SECONDS = 5.0
 
 
@@ -76,16 +74,9 @@ class BatchSizeOptimizer:
         report_timeout: float = 10.0,
         credentials: Credentials | None = None,
     ) -> None:
-        self._server = server
-        # Named and numbered once, so that asking again after an error is the same launch of the same job; all calls of
-        # a launch bear its number in the server's log.
-        self._spec = job.named()
-        self._is_named = job.job_id is not None
-        self._request_id = new_request_id()
+        self._launch = Launch(server, job, timeout, credentials)
         self._monitor = monitor
-        self._timeout = timeout
         self._report_timeout = report_timeout
-        self._credentials = Credentials.from_env() if credentials is None else credentials
         self._pid = os.getpid()
         self._ranks = Ranks()
         self._answer: tuple[v1.Job, v1.GetNextBatchSizeResponse] | None = None
@@ -128,7 +119,7 @@ class BatchSizeOptimizer:
     @property
     def request_id(self) -> str:
         """What the calls of this launch are named in the server's log, and in errors."""
-        return self._request_id
+        return self._launch.request_id
 
     @property
     def reason(self) -> str:
@@ -247,43 +238,17 @@ class BatchSizeOptimizer:
         return self._answer
 
     def _ask(self) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
-        """Registers the job and has its next trial dispatched."""
         monitor = default_monitor() if self._monitor is None else self._monitor
-        spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
-        timeout, search = (_ASK_SECONDS, _SEARCH_SECONDS) if self._timeout is None else (self._timeout, self._timeout)
-        with Client(
-            self._server,
-            timeout=timeout,
-            search_timeout=search,
-            credentials=self._credentials,
-            request_id=self._request_id,
-        ) as client:
-            job = client.register_job(spec).job
-            answer = client.get_next_batch_size(job.spec.job_id, request_id=self._request_id)
+        job, answer = self._launch.ask(monitor)
         trial = answer.trial.id
         self._windows = TrainingWindows(monitor, f"wattwise {trial.job_id} {trial.trial_number}")
-        log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
-        log.info("%s", answer.reason)
-        if not self._is_named:
-            log.warning(
-                "this launch is a job of its own, %r, and nothing is learnt from it: give JobSpec a job_id, "
-                "the same at every launch",
-                trial.job_id,
-            )
         return job, answer
 
     def _attend(self) -> None:
         """Keeps in touch with the server from now on and watches for the end of the process."""
         if self._ranks.rank == 0:
             lease = self.job.spec.trial_lease_seconds
-            self._session = Session(
-                self._server,
-                self.trial.id,
-                lease_seconds=lease,
-                timeout=self._report_timeout,
-                credentials=self._credentials,
-                request_id=self._request_id,
-            )
+            self._session = self._launch.session(self.trial.id, lease, self._report_timeout)
             self._session.start()
         self._guard = ExitGuard(self._end)
         self._guard.install()
@@ -343,9 +308,6 @@ class BatchSizeOptimizer:
     def _end_from_here(self, reason: v1.EndReason.ValueType) -> None:
         """Says from another rank what only it knows: rank 0 will be terminated for it and would blame preemption."""
         try:
-            with Client(
-                self._server, timeout=_END_SECONDS, credentials=self._credentials, request_id=self._request_id
-            ) as client:
-                client.end_trial(self.trial.id, reason)
+            self._launch.end(self.trial.id, reason, _END_SECONDS)
         except WattwiseError as error:
             log.warning("rank %d could not say that the trial failed: %s", self._ranks.rank, error)

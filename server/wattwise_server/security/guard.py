@@ -11,7 +11,7 @@ import grpc
 
 from wattwise_server.config import Security
 from wattwise_server.decoding import Handler
-from wattwise_server.logs import say
+from wattwise_server.logs import say, say_bug
 from wattwise_server.security.admission import Admission
 from wattwise_server.security.listening import bind, check_exposure
 from wattwise_server.security.tls import Certificates
@@ -71,14 +71,14 @@ class Guard:
             try:
                 # Off the loop: the files may lie on a network that hangs.
                 await asyncio.to_thread(self._read_all if asked else self._read_changed)
-            except Exception:
-                log.exception("certificates and tokens could not be read again; those in use stay")
+            except Exception as error:  # noqa: BLE001 - the log gets all of it, and those in use are as good as before
+                say_bug(log, "certificates and tokens not read", error, message="those in use stay")
 
     def _read_all(self) -> None:
         if self._certificates is None and self._tokens is None:
             say(log, logging.INFO, "SIGHUP ignored", message="there are neither certificates nor tokens to read again")
             return
-        log.info("SIGHUP: reading certificates and tokens again")
+        say(log, logging.INFO, "SIGHUP", message="reading certificates and tokens again")
         if self._certificates:
             self._certificates.reread()
         if self._tokens:

@@ -11,6 +11,7 @@ import grpc
 from wattwise_server.addresses import host_and_port
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
+from wattwise_server.logs import say
 from wattwise_server.security.tls import Certificates
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def check_exposure(address: str, security: Security, certificates: Certificates 
             f"{address} can be reached from other machines, {what}: give --tls-cert, --tls-key and --tokens, "
             "or listen on 127.0.0.1, or spell --insecure out"
         )
-    log.warning("INSECURE: %s can be reached from other machines, %s", address, what)
+    say(log, logging.WARNING, "INSECURE", address=address, message=f"it can be reached from other machines, {what}")
 
 
 def bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> str:

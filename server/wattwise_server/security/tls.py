@@ -11,6 +11,7 @@ import grpc
 
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
+from wattwise_server.logs import say
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -77,7 +78,8 @@ class Certificates:
         try:
             self._pair, self._authorities = self._read()
         except StartError as error:
-            log.error("the certificates stay as they were: %s; then send SIGHUP again", error)  # noqa: TRY400 - no bug
+            advice = f"{error}; then send SIGHUP again; those in use stay"
+            say(log, logging.ERROR, "certificates not read", message=advice)
         else:
             self._fresh = self._configuration()
 
@@ -149,10 +151,11 @@ def _tell_time(certificate: x509.Certificate, path: Path) -> None:
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     now = datetime.now(timezone.utc)
     if ends <= now:
-        log.error("the certificate in %s expired at %s: clients refuse it; renew it", path, ends)
+        say(log, logging.ERROR, "certificate expired", file=path, expires=ends, message="clients refuse it: renew it")
     elif begins > now:
-        log.error("the certificate in %s is not valid before %s: clients refuse it until then", path, begins)
+        advice = "clients refuse it until then: is the clock right?"
+        say(log, logging.ERROR, "certificate not valid yet", file=path, begins=begins, message=advice)
     elif ends - now < _WARNED_AHEAD:
-        log.warning("the certificate in %s expires at %s: renew it", path, ends)
+        say(log, logging.WARNING, "certificate expires soon", file=path, expires=ends, message="renew it")
     else:
-        log.info("the certificate in %s is valid until %s", path, ends)
+        say(log, logging.INFO, "certificate read", file=path, expires=ends)

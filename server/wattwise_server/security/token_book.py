@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from wattwise_server.errors import StartError, UnauthenticatedError
+from wattwise_server.logs import say
 from wattwise_server.security.token_file import read_tokens
 from wattwise_server.security.tokens import Token, recognised
 
@@ -74,7 +75,8 @@ class TokenBook:
         try:
             self._tokens = read_tokens(self._path)
         except StartError as error:
-            log.error("the tokens stay as they were, and none is revoked: %s", error)  # noqa: TRY400 - no bug of ours
+            message = f"{error}; those in use stay, and none is revoked"
+            say(log, logging.ERROR, "tokens not read", message=message)
         else:
             self._tell()
 
@@ -84,11 +86,13 @@ class TokenBook:
             self.reread()
 
     def _tell(self) -> None:
-        log.info("tokens read from %s: %d", self._path, len(self._tokens))
+        say(log, logging.INFO, "tokens read", file=self._path, tokens=len(self._tokens))
         if not self._tokens:
-            log.warning("nobody may call: %s holds no token; make one with wattwise token create", self._path)
+            advice = "the file holds no token: make one with wattwise token create"
+            say(log, logging.WARNING, "nobody may call", file=self._path, message=advice)
         if self._seen and stat.S_IMODE(self._seen[-1]) & (stat.S_IWGRP | stat.S_IWOTH):
-            log.warning("others may write to %s and let themselves in: chmod 600 it", self._path)
+            advice = "they can let themselves in: chmod 600 it"
+            say(log, logging.WARNING, "others may write the tokens", file=self._path, message=advice)
 
 
 def _check_time(token: Token) -> None:

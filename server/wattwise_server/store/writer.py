@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.logs import say, say_bug
 from wattwise_server.store.group import Group, Statement
 from wattwise_server.store.trouble import trouble
 
@@ -124,19 +125,15 @@ class Writer:
 
     async def _commit(self, group: list[Submission]) -> None:
         sound = [submission for submission in group if not submission.owner.lost]
-        # Whatever goes wrong, those who wait must hear of it.
         try:
             if sound:
                 await self._group.commit([statement for submission in sound for statement in submission.statements])
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the log gets all of it, and those who wait hear of it
             if len(sound) > 1:
                 for submission in sound:
                     await self._commit([submission])
             else:
-                # SQLite's errors are known: on a full disk there are many of them.
-                whole = None if isinstance(error, sqlite3.Error) else error
-                known = {"fields": {"cause": trouble(error)}}
-                log.error("a commit failed; nothing of it was kept", extra=known, exc_info=whole)  # noqa: TRY400
+                _tell(error)
                 sound[0].fail(error)
         else:
             for submission in sound:
@@ -144,3 +141,12 @@ class Writer:
         for submission in group:
             if not submission.done:
                 submission.fail(RuntimeError("it rests on what could not be kept"))
+
+
+def _tell(error: Exception) -> None:
+    fields = {"cause": trouble(error), "message": "nothing of it was kept"}
+    # SQLite's errors are known: on a full disk there are many of them.
+    if isinstance(error, sqlite3.Error):
+        say(log, logging.ERROR, "commit failed", **fields)
+    else:
+        say_bug(log, "commit failed", error, **fields)

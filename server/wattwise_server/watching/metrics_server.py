@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from wattwise_server.addresses import host_and_port
 from wattwise_server.errors import StartError
+from wattwise_server.logs import say
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class MetricsServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away in mid-answer is no event."""
         del request
-        log.debug("a scrape from %s broke off", client_address)
+        say(log, logging.DEBUG, "scrape broke off", peer=client_address[0])
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -109,4 +110,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "wattwise"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        log.debug("scrape: %s", format % args)
+        say(log, logging.DEBUG, "scrape", peer=self.client_address[0], message=format % args)

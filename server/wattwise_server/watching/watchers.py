@@ -93,6 +93,6 @@ def _tracing(after: ExitStack) -> list[CallWatcher]:
         from wattwise_server.watching.tracing import tracing  # noqa: PLC0415 - takes long, and few ask for traces
     except ModuleNotFoundError as error:
         # The variables are often set for a whole cluster: no reason to stand still.
-        log.warning("no traces are sent, %s is missing: pip install 'wattwise[otel]'", error.name)
+        say(log, logging.WARNING, "no traces are sent", missing=error.name, message="pip install 'wattwise[otel]'")
         return []
     return [after.enter_context(tracing())]

@@ -46,7 +46,7 @@ def test_life_of_a_trial_is_told(watched: WatchedServer) -> None:
         "trial dispatched",
         "trial failed",
         "job deleted",
-        "shutting down: finishing what is in flight",
+        "shutting down",
         "stopped",
     ]
     told = lines[3:11]
@@ -149,7 +149,7 @@ def test_failed_commit_is_told(watched: WatchedServer) -> None:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
     with refused():
         job.next()
-    (failed,), (told,) = watched.events("a commit failed; nothing of it was kept"), watched.events("call refused")
+    (failed,), (told,) = watched.events("commit failed"), watched.events("call refused")
     assert failed["level"] == "error"
     assert "full" in failed["cause"]
     assert (told["level"], told["code"], told["job"]) == ("warning", "UNAVAILABLE", job.job_id)

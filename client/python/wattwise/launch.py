@@ -1,0 +1,96 @@
+"""One launch of a job: what it asks the server for, under one number, so that asking again gives the same trial."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from wattwise import v1
+from wattwise.client import Client, new_request_id
+from wattwise.credentials import Credentials
+from wattwise.exchange import log
+from wattwise.monitor import Monitor, gpu_config
+from wattwise.session import Session
+from wattwise.spec import JobSpec
+
+_ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
+
+
+class Launch:
+    """Calls the server for one launch.
+
+    Args:
+        server: host and port of the server.
+        job: the job; without `gpu` the GPUs are read from the monitor.
+        timeout: seconds for which the server is looked for; None is ten where no server can be reached, and sixty for
+            one that is there but slow.
+        credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
+
+    Attributes:
+        request_id: what all its calls are named in the server's log and in errors.
+    """
+
+    def __init__(self, server: str, job: JobSpec, timeout: float | None, credentials: Credentials | None) -> None:
+        self.request_id = new_request_id()
+        self._server = server
+        # Named once, as it is numbered once.
+        self._spec = job.named()
+        self._is_named = job.job_id is not None
+        self._timeouts = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (timeout, timeout)
+        self._credentials = Credentials.from_env() if credentials is None else credentials
+
+    def ask(self, monitor: Monitor) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
+        """Registers the job and has its next trial dispatched.
+
+        Raises:
+            WattwiseError: as `BatchSizeOptimizer.get_batch_size` says.
+        """
+        spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
+        timeout, search = self._timeouts
+        with self._client(timeout, search) as client:
+            job = client.register_job(spec).job
+            answer = client.get_next_batch_size(job.spec.job_id, request_id=self.request_id)
+        trial = answer.trial.id
+        log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
+        log.info("%s", answer.reason)
+        if not self._is_named:
+            log.warning(
+                "this launch is a job of its own, %r, and nothing is learnt from it: give JobSpec a job_id, "
+                "the same at every launch",
+                trial.job_id,
+            )
+        return job, answer
+
+    def session(self, trial: v1.TrialId, lease_seconds: float, timeout: float) -> Session:
+        """A line to the server for its trial.
+
+        Args:
+            trial: the trial.
+            lease_seconds: its lease; 0 never runs out.
+            timeout: seconds that a report waits for its answer.
+        """
+        return Session(
+            self._server,
+            trial,
+            lease_seconds=lease_seconds,
+            timeout=timeout,
+            credentials=self._credentials,
+            request_id=self.request_id,
+        )
+
+    def end(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, timeout: float) -> None:
+        """Says that its trial is over, from a process that has no session.
+
+        Raises:
+            WattwiseError: if the server refuses it, or cannot be told within `timeout` seconds.
+        """
+        with self._client(timeout, None) as client:
+            client.end_trial(trial, reason)
+
+    def _client(self, timeout: float, search_timeout: float | None) -> Client:
+        return Client(
+            self._server,
+            timeout=timeout,
+            search_timeout=search_timeout,
+            credentials=self._credentials,
+            request_id=self.request_id,
+        )
