@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 
@@ -99,7 +99,12 @@ class JobSpec:
 
     def lease_from(self, now: datetime) -> datetime | None:
         """When a lease that is given now runs out; None is never."""
-        return now + timedelta(seconds=self.trial_lease_seconds) if self.trial_lease_seconds else None
+        return now + _span(self.trial_lease_seconds) if self.trial_lease_seconds else None
+
+
+@lru_cache(maxsize=64)
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +250,7 @@ class Measurement(NamedTuple):
         return same_metric and (self.time_seconds, self.energy_joules) == (other.time_seconds, other.energy_joules)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """One launch of a job.
 
     Attributes:

@@ -35,8 +35,7 @@ class Lifecycle:
     def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
         """Ends a trial that ran to a decision; returns its job."""
         place = job.num_observations + 1
-        trial = replace(
-            self._ended(trial, TrialStatus.SUCCEEDED, verdict.end_reason),
+        trial = self._ended(trial, TrialStatus.SUCCEEDED, verdict.end_reason)._replace(
             cost=verdict.cost,
             cost_bound=verdict.bound,
             converged=verdict.converged,
@@ -54,10 +53,8 @@ class Lifecycle:
         """Takes a lost trial back that is heard of after all."""
         search = observe(job, Revived(trial))
         explored = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
-        back = replace(
-            trial.renewed(trial.last, job.spec.lease_from(self._clock())),
-            type=TrialType.CONCURRENT if explored else trial.type,
-        )
+        back = trial.renewed(trial.last, job.spec.lease_from(self._clock()))
+        back = back._replace(type=TrialType.CONCURRENT if explored else trial.type)
         job = replace(job, search=search)
         tx.save_job(job)
         tx.save_trial(back)
@@ -96,7 +93,7 @@ class Lifecycle:
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
         # The system's time may have been set back since, while no server ran.
         end_time = max(self._clock(), trial.start_time)
-        return replace(trial, status=status, end_reason=reason, end_time=end_time, lease_expire_time=None)
+        return trial._replace(status=status, end_reason=reason, end_time=end_time, lease_expire_time=None)
 
 
 def observe(job: Job, event: Event) -> Search:

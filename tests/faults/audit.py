@@ -160,7 +160,7 @@ async def _jobs(url: str, replay: _Replay, job_ids: list[str]) -> dict[str, Job]
 
 def _timeless(trial: Trial) -> str:
     """The trial without when it ended; NaN equals NaN here."""
-    return str(replace(trial, end_time=None))
+    return str(trial._replace(end_time=None))
 
 
 async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
@@ -43,9 +42,9 @@ def priced(spec: JobSpec, min_cost: float | None, trial: Trial) -> Trial:
     if not trial.running:
         return trial
     if trial.last is None:
-        return replace(trial, cost_bound=cost_bound(spec, min_cost))
+        return trial._replace(cost_bound=cost_bound(spec, min_cost))
     verdict = judge(spec, min_cost, trial.last)
-    return replace(trial, cost=verdict.cost, cost_bound=verdict.bound, target_reached=verdict.target_reached)
+    return trial._replace(cost=verdict.cost, cost_bound=verdict.bound, target_reached=verdict.target_reached)
 
 
 def decision(spec: JobSpec, min_cost: float | None, trial: Trial) -> Decision:

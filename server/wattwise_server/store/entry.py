@@ -33,20 +33,24 @@ class Entry:
         durable = self.submitted is None or self.submitted.done
         return not self.users and not self.running and durable
 
-    def see(self, trial: Trial) -> None:
-        """Takes a trial as it is now."""
+    def see(self, trial: Trial) -> bool:
+        """Takes a trial as it is now; says whether it has started to run."""
+        number = trial.number
         if trial.running:
-            self.running[trial.number] = trial
-            self.ended.pop(trial.number, None)
-            if trial.request_id:
-                self.requests[trial.request_id] = trial.number
-            return
-        self.running.pop(trial.number, None)
+            starts = number not in self.running
+            self.running[number] = trial
+            if starts:
+                self.ended.pop(number, None)
+                if trial.request_id:
+                    self.requests[trial.request_id] = number
+            return starts
+        self.running.pop(number, None)
         if trial.request_id:
             self.requests.pop(trial.request_id, None)
-        self.ended[trial.number] = trial
+        self.ended[number] = trial
         if len(self.ended) > _REMEMBERED_ENDS:
             del self.ended[next(iter(self.ended))]
+        return False
 
     async def durable(self) -> None:
         """Returns once all that was submitted for the job is durable."""

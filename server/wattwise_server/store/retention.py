@@ -77,5 +77,5 @@ class Retention:
                 break
             place = trial
         if statements:
-            await self._writer.submit(_Owner(), statements, lambda: None).durable()
+            await self._writer.submit(_Owner(), statements).durable()
         return place if more else None

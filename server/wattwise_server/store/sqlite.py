@@ -12,8 +12,8 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import count
 
 from wattwise_server.clock import Clock
@@ -99,7 +99,8 @@ class SqliteStore:
             self._leases = [lapse for lapse in self._leases if lapse[1] != tx.job_id]
             heapq.heapify(self._leases)
         if tx.statements:
-            entry.submitted = self._writer.submit(entry, tx.statements, lambda: self._publish(tx))
+            then = partial(self._publish, tx) if tx.topics or tx.followers else None
+            entry.submitted = self._writer.submit(entry, tx.statements, then)
 
     def _publish(self, tx: SqliteTransaction) -> None:
         for topic in tx.topics:
@@ -131,7 +132,7 @@ class SqliteStore:
             lease = entry.job.spec.lease_from(self.clock())
             running = await self.queries.running(job_id, entry.key)
             for trial in running:
-                entry.see(replace(trial, lease_expire_time=lease))
+                entry.see(trial._replace(lease_expire_time=lease))
             for trial in entry.running.values():
                 self._watch_lease(trial)
         entry.loaded = True
@@ -188,7 +189,7 @@ class SqliteStore:
 
     @staticmethod
     def _with_lease(trial: Trial, live: Trial | None) -> Trial:
-        return replace(trial, lease_expire_time=live.lease_expire_time) if live and trial.running else trial
+        return trial._replace(lease_expire_time=live.lease_expire_time) if live and trial.running else trial
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
         """How many jobs have this prefix."""

@@ -132,7 +132,4 @@ class SqliteTransaction:
             return ()
         if self.job is not None:
             entry.job, entry.key = self.job, self.key
-        started = [trial for trial in self._changed.values() if trial.running and trial.number not in entry.running]
-        for trial in self._changed.values():
-            entry.see(trial)
-        return started
+        return [trial for trial in self._changed.values() if entry.see(trial)]

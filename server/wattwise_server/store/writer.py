@@ -39,7 +39,7 @@ class Submission:
 
     __slots__ = ("_then", "_waiters", "done", "error", "owner", "statements")
 
-    def __init__(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None]) -> None:
+    def __init__(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None] | None) -> None:
         self.owner = owner
         self.statements = statements
         self.done = False
@@ -65,7 +65,8 @@ class Submission:
 
     def succeed(self) -> None:
         """Tells all who wait, and before them whoever follows changes."""
-        self._then()
+        if self._then is not None:
+            self._then()
         self._finish()
 
     def fail(self, error: Exception) -> None:
@@ -91,7 +92,9 @@ class Writer:
         self._closing = False
         self._task = asyncio.create_task(self._run(), name="wattwise-writer")
 
-    def submit(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None]) -> Submission:
+    def submit(
+        self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None] | None = None
+    ) -> Submission:
         """Queues statements; `then` is called once they are durable, before those who wait."""
         submission = Submission(owner, statements, then)
         if self._closing:

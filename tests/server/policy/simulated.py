@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
@@ -58,13 +58,13 @@ class SimulatedJob:
 
     def succeed(self, trial: Trial, cost: float, *, converged: bool = True) -> Trial:
         """Ends it with a decision."""
-        ended = replace(trial, status=TrialStatus.SUCCEEDED, cost=cost, converged=converged)
+        ended = trial._replace(status=TrialStatus.SUCCEEDED, cost=cost, converged=converged)
         self.search = self.policy.observe(self.spec, self.search, Succeeded(ended))
         return ended
 
     def fail(self, trial: Trial, reason: EndReason) -> Trial:
         """Ends it without one."""
-        ended = replace(trial, status=TrialStatus.FAILED, end_reason=reason)
+        ended = trial._replace(status=TrialStatus.FAILED, end_reason=reason)
         self.search = self.policy.observe(self.spec, self.search, Failed(ended))
         return ended
 

@@ -40,7 +40,7 @@ def a_job(job_id: str = "j", **given: object) -> Job:
 def a_trial(number: int, job_id: str = "j", **given: object) -> Trial:
     """A dispatched trial."""
     trial = Trial(job_id, number, 8, TrialType.EXPLORATION, 0, NOW, request_id=f"request {number}")
-    return replace(trial, **given)  # type: ignore[arg-type]
+    return trial._replace(**given)  # type: ignore[arg-type]
 
 
 async def save_with_trial(store: Store, job_id: str, left: asyncio.Event | None = None) -> None:
@@ -164,7 +164,7 @@ class StoreConformance:
                 tx.save_job(replace(a_job(), num_trials=1))
                 tx.save_trial(trial)
             for epoch in (1, 2, 5):
-                trial = replace(trial, last=Measurement(epoch, epoch * 1.5, epoch * 2.5, 0.1 * epoch, NOW))
+                trial = trial._replace(last=Measurement(epoch, epoch * 1.5, epoch * 2.5, 0.1 * epoch, NOW))
                 async with store.transaction("j") as tx:
                     tx.add_measurement(trial)
         async with opener() as store, store.transaction("j") as tx:
@@ -226,7 +226,7 @@ class StoreConformance:
                 for number in (1, 2):
                     tx.save_trial(a_trial(number, lease_expire_time=NOW + timedelta(seconds=number)))
             async with store.transaction("j") as tx:
-                tx.renew_lease(replace(tx.running()[0], lease_expire_time=NOW + timedelta(seconds=10)))
+                tx.renew_lease(tx.running()[0]._replace(lease_expire_time=NOW + timedelta(seconds=10)))
             assert store.lapsed(NOW + timedelta(seconds=1)) == []
             assert [key.trial_number for key in store.lapsed(NOW + timedelta(seconds=2))] == [2]
         async with opener() as store, store.transaction("j") as tx:
