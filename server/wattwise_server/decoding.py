@@ -25,7 +25,7 @@ def reader(handler: Handler) -> Read | None:
 
     Returns:
         Where a stream asks for each message, one that raises InvalidRequestError within the handler. Where there is one
-        message, one that returns the InvalidRequestError in its place: `the handler's wrapper then raises it.
+        message, one that returns the InvalidRequestError in its place; the handler's wrapper then raises it.
     """
     parse = handler.request_deserializer
     if parse is None:

@@ -147,7 +147,8 @@ class SqliteStore:
             _, job_id, number = heapq.heappop(self._leases)
             entry = self._entries.get(job_id)
             trial = entry.running.get(number) if entry else None
-            if entry is None or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
+            # What a failed commit left in memory tells nothing: such a job is looked at anew, with a whole lease.
+            if entry is None or entry.lost or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
                 found.append(TrialKey(job_id, 0, number))
                 again.append((now + _RETRY, job_id, number))
             elif trial:
