@@ -18,12 +18,9 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
     """A running server on a free loopback port with a fresh database file, for one test alone."""
     folder = tmp_path / "server"
     folder.mkdir()
-    live = LiveServer(folder)
-    try:
+    with LiveServer(folder) as live:
         live.start()
         yield live
-    finally:
-        live.close()
 
 
 @pytest.fixture
@@ -31,23 +28,17 @@ def watched(tmp_path: Path) -> Iterator[WatchedServer]:
     """A running server with metrics and a JSON log, for one test alone."""
     folder = tmp_path / "watched"
     folder.mkdir()
-    live = WatchedServer(folder)
-    try:
+    with WatchedServer(folder) as live:
         live.start()
         yield live
-    finally:
-        live.close()
 
 
 @pytest.fixture(scope="module")
 def grpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """In place of pytest-grpc's threaded server: the real one, shared by the tests of a module."""
-    live = LiveServer(tmp_path_factory.mktemp("server"))
-    try:
+    with LiveServer(tmp_path_factory.mktemp("server")) as live:
         live.start()
         yield live
-    finally:
-        live.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,19 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grpc
 from wattwise import v1
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconnect_backoff_ms", 50))
 
 
 class LiveServer:
-    """One server process after another, on one database file and one port."""
+    """One server process after another, on one database file and one port; as a context, it leaves nothing behind."""
 
     def __init__(self, folder: Path) -> None:
         self.database = folder / "wattwise.db"
@@ -25,6 +29,12 @@ class LiveServer:
         self.environment: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
         self._channel: grpc.Channel | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def start(self, *arguments: str) -> str:
         """Starts a process and returns the address that it printed."""

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 
 from wattwise_server.call import Context
 from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
+from wattwise_server.handlers import Handler, behavior, remade
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Read: TypeAlias = Callable[[bytes], Any]
 Refuse: TypeAlias = Callable[[ServiceError, Context], Awaitable[NoReturn]]
 
@@ -25,7 +25,7 @@ def reader(handler: Handler) -> Read | None:
 
     Returns:
         Where a stream asks for each message, one that raises InvalidRequestError within the handler. Where there is one
-        message, one that returns the InvalidRequestError in its place: `the handler's wrapper then raises it.
+        message, one that returns the InvalidRequestError in its place; the handler's wrapper then raises it.
     """
     parse = handler.request_deserializer
     if parse is None:
@@ -52,35 +52,30 @@ def guarded(handler: Handler, refuse: Refuse) -> Handler:
         handler: the method.
         refuse: aborts a call.
     """
-    # Typed as of the synchronous gRPC.
-    theirs: Any = handler
-    unary, each, both = theirs.unary_unary, theirs.unary_stream, theirs.stream_stream
+    serve, read = behavior(handler), reader(handler)
 
     async def answer(request: Any, context: Context) -> Any:
         try:
-            return await (refuse(request, context) if _unreadable(request) else unary(request, context))
+            return await (refuse(request, context) if _unreadable(request) else serve(request, context))
         except NotImplementedError:
             # Of the health service not everything is there, which is no news for the log.
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server does not have this method")
 
     async def write(request: Any, context: Context) -> None:
-        await (refuse(request, context) if _unreadable(request) else each(request, context))
+        await (refuse(request, context) if _unreadable(request) else serve(request, context))
 
     async def converse(requests: Any, context: Context) -> AsyncIterator[Any]:
         try:
-            async for response in both(requests, context):
+            async for response in serve(requests, context):
                 yield response
         except ServiceError as error:
             await refuse(error, context)
 
-    codec = {"request_deserializer": reader(handler), "response_serializer": handler.response_serializer}
-    if unary:
-        return grpc.unary_unary_rpc_method_handler(answer, **codec)
-    if each and not isasyncgenfunction(each):
-        return grpc.unary_stream_rpc_method_handler(write, **codec)
-    if both and isasyncgenfunction(both):
-        return grpc.stream_stream_rpc_method_handler(converse, **codec)
-    return handler
+    if handler.request_streaming:
+        return remade(handler, converse, read) if isasyncgenfunction(serve) else handler
+    if handler.response_streaming:
+        return handler if isasyncgenfunction(serve) else remade(handler, write, read)
+    return remade(handler, answer, read)
 
 
 def _unreadable(request: object) -> bool:

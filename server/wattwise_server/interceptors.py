@@ -10,9 +10,10 @@ from typing import Any, NoReturn, TypeAlias, cast
 import grpc
 
 from wattwise_server.call import Call, Context, current_call
-from wattwise_server.decoding import Handler, guarded, reader
+from wattwise_server.decoding import guarded, reader
 from wattwise_server.drain import Drain, UntilDrained
 from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError
+from wattwise_server.handlers import Handler, behavior, remade
 from wattwise_server.statuses import Details, details_of, details_of_bug
 
 Wrap: TypeAlias = Callable[[Handler, str], Handler]
@@ -69,31 +70,26 @@ class Calls:
         """Runs a method's handler; of health's and reflection's, which are not ours, it mends the reading alone."""
         if not method.startswith("/wattwise."):
             return guarded(handler, _refuse)
-        # Typed as of the synchronous gRPC.
-        ours: Any = handler
-        unary, each, both = ours.unary_unary, ours.unary_stream, ours.stream_stream
-        codec = {"request_deserializer": reader(handler), "response_serializer": handler.response_serializer}
+        serve = behavior(handler)
 
         async def answer(request: Any, context: Context) -> Any:
             if type(request) is InvalidRequestError:
                 raise request
-            return await unary(request, context)
+            return await serve(request, context)
 
         async def write(request: Any, context: Context) -> None:
             if type(request) is InvalidRequestError:
                 raise request
-            await self._write_all(each(request, context), context)
+            await self._write_all(serve(request, context), context)
 
         async def converse(requests: Any, context: Context) -> None:
-            await both(UntilDrained(requests, self._drain), context)
+            await serve(UntilDrained(requests, self._drain), context)
 
-        if unary:
-            return grpc.unary_unary_rpc_method_handler(self._run(answer, method), **codec)
-        if each:
-            return grpc.unary_stream_rpc_method_handler(self._run(write, method), **codec)
-        return grpc.stream_stream_rpc_method_handler(self._run(converse, method), **codec)
+        if handler.request_streaming:
+            return remade(handler, self._run(converse, method), reader(handler))
+        return remade(handler, self._run(write if handler.response_streaming else answer, method), reader(handler))
 
-    def _run(self, behavior: Any, method: str) -> Any:
+    def _run(self, serve: Any, method: str) -> Any:
         drain, active = self._drain, self._active
 
         # gRPC awaits a handler only if it can see that it is a coroutine function.
@@ -107,7 +103,7 @@ class Calls:
             try:
                 if drain.begun:
                     raise ShuttingDownError  # noqa: TRY301 - so that it becomes a status here, as all errors do
-                return await behavior(request, context)
+                return await serve(request, context)
             except ServiceError as error:
                 await _abort(context, details_of(error))
             except grpc.aio.AbortError:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
 
-import grpc
 from wattwise import v1
 
 from wattwise_server import convert
 from wattwise_server.administration import Administration
+from wattwise_server.call import Context
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, place, token
 from wattwise_server.streams import TrialStream
-
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):

@@ -82,11 +82,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 @pytest.fixture
 def showing(tmp_path: Path) -> Iterator[LiveServer]:
     """A server that is yet to be started."""
-    live = LiveServer(tmp_path)
-    try:
+    with LiveServer(tmp_path) as live:
         yield live
-    finally:
-        live.close()
 
 
 def show(live: LiveServer, pair: Pair) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import wattwise
@@ -21,6 +23,13 @@ def _all_errors() -> list[type[WattwiseError]]:
 def test_every_reason_has_its_exception() -> None:
     """Whatever reason the server may give, the client has an exception for it."""
     assert set(_BY_REASON) == set(v1.ErrorReason.keys()) - {"ERROR_REASON_UNSPECIFIED"}
+
+
+def test_contract_says_what_to_do_about_every_reason() -> None:
+    """The table in the contract's README has every reason that is ever sent."""
+    table = (Path(__file__).parents[2] / "protos/README.md").read_text()
+    told = {f"ERROR_REASON_{name}" for name in re.findall(r"`([A-Z_]+)`", table)}
+    assert told >= set(v1.ErrorReason.keys()) - {"ERROR_REASON_UNSPECIFIED"}
 
 
 @pytest.mark.parametrize("kind", _all_errors())

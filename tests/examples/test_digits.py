@@ -49,11 +49,8 @@ def test_demo_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -> None:
         rest = demo.stdout.read()
     assert "stopped by SIGTERM" in rest
     assert demo.returncode == 128 + signal.SIGTERM
-    successor = LiveServer(tmp_path)
-    try:
+    with LiveServer(tmp_path) as successor:
         successor.start()
-    finally:
-        successor.close()
 
 
 def test_demo_does_not_take_an_old_file_for_a_fresh_one(tmp_path: Path) -> None:

@@ -38,13 +38,10 @@ def clock(tmp_path: Path) -> Clock:
 @pytest.fixture
 def adrift(tmp_path: Path, clock: Clock) -> Iterator[LiveServer]:
     """A server whose system time is set by hand."""
-    live = LiveServer(tmp_path)
-    live.environment = {"LD_PRELOAD": str(build_shim("clock", tmp_path)), "CLOCK_OFFSET": str(clock.file)}
-    try:
+    with LiveServer(tmp_path) as live:
+        live.environment = {"LD_PRELOAD": str(build_shim("clock", tmp_path)), "CLOCK_OFFSET": str(clock.file)}
         live.start()
         yield live
-    finally:
-        live.close()
 
 
 def shown(server: LiveServer, trial: v1.Trial) -> v1.Trial:

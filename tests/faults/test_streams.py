@@ -53,12 +53,9 @@ time.sleep(3600)
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[LiveServer]:
     """A server that takes no more streams than one client opens here."""
-    live = LiveServer(tmp_path)
-    try:
+    with LiveServer(tmp_path) as live:
         live.start("--max-streams", str(STREAMS))
         yield live
-    finally:
-        live.close()
 
 
 def vanish(server: LiveServer, job: Trainer) -> None:

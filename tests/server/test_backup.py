@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
+from wattwise_server.errors import StartError
+from wattwise_server.store.backup import restore
 from wattwise_server.store.migrate import migrations
 
 from tests.jobs import Trainer
@@ -172,3 +175,28 @@ def test_restore_where_nothing_is(server: LiveServer, tmp_path: Path) -> None:
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 1
     with pytest.raises(grpc.RpcError):
         server.admin.GetTrial(v1.GetTrialRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=2)))
+
+
+def test_restore_that_breaks_off_leaves_the_database(
+    server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the backup has the database's name the database has it, with all that a killed server left in its -wal."""
+    job = Trainer(server.trainer)
+    copy = tmp_path / "copy.db"
+    wattwise(server, "backup", copy)
+    job.run(10.0)
+    server.kill()
+
+    def broken(self: Path, target: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(self), None, str(target))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", broken)
+        with pytest.raises(StartError, match="Input/output error"):
+            restore(copy, server.database, overwrite=True)
+    assert sorted(path.name for path in server.database.parent.glob("*wattwise.db*")) == [
+        "wattwise.db",
+        "wattwise.db.lock",
+    ]
+    server.start()
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import grpc
+import pytest
 from wattwise import v1
 from wattwise_server.administration import Administration
 from wattwise_server.domain import EndReason, GpuConfig, TrialKey
+from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.job_spec import JobDraft
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.store.open import open_store
@@ -18,6 +23,8 @@ from wattwise_server.store.open import open_store
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.site import Site
+from tests.server.site import draft as site_draft
 from tests.waiting import wait_until
 
 Stub = v1.BatchSizeOptimizerStub
@@ -179,3 +186,42 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         for number in range(300):
             lost, _ = await administration.trial(TrialKey(f"j{number}", 0, 1))
             assert lost.end_reason is EndReason.LOST
+
+
+@pytest.mark.parametrize("written", ["UPDATE ON trials", "DELETE ON jobs"])
+async def test_trial_whose_end_was_not_written_is_given_up(tmp_path: Path, written: str) -> None:
+    """A trial that the disk would not let end loses its lease like any other, though nobody asks for its job."""
+    site = Site(tmp_path / "leases.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    trial, _ = await site.optimizer.next_trial("j", "")
+    deleting = written.startswith("DELETE")
+    end = site.administration.delete_job("j") if deleting else site.optimizer.end_trial(trial.key, EndReason.ERROR)
+    with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
+        other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with pytest.raises(StorageUnavailableError):
+            await end
+        other.execute("DROP TRIGGER full")
+    for _ in range(2):
+        site.now += timedelta(hours=2)
+        await site.optimizer.expire_leases()
+    lost, _ = await site.administration.trial(trial.key)
+    assert lost.end_reason is EndReason.LOST
+    await site.close()
+
+
+async def test_leases_go_with_their_job(tmp_path: Path) -> None:
+    """A deleted job leaves no leases; those of a job that takes its id at that moment stay."""
+    site = Site(tmp_path / "leases.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    await site.optimizer.next_trial("j", "")
+    successor = (site.optimizer.register(site_draft()), site.optimizer.next_trial("j", ""))
+    await asyncio.gather(site.administration.delete_job("j"), *successor)
+    assert len(site.store._leases) == 1
+    site.now += timedelta(hours=2)
+    await site.optimizer.expire_leases()
+    assert (await site.administration.trial(TrialKey("j", 0, 1)))[0].end_reason is EndReason.LOST
+    await site.administration.delete_job("j")
+    assert not site.store._leases
+    await site.close()

@@ -28,12 +28,9 @@ ANSWER_BYTES = 4 * 1024 * 1024
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[LiveServer]:
     """A server that takes and keeps next to nothing."""
-    live = LiveServer(tmp_path)
-    try:
+    with LiveServer(tmp_path) as live:
         live.start("--max-jobs-per-prefix", "3", "--max-epochs-kept", "4", "--max-streams", "2")
         yield live
-    finally:
-        live.close()
 
 
 def test_jobs_per_prefix(limited: LiveServer) -> None:
@@ -85,15 +82,12 @@ def test_epochs_kept(limited: LiveServer) -> None:
 
 def test_no_limits(tmp_path: Path) -> None:
     """A limit of 0 is none."""
-    live = LiveServer(tmp_path)
-    try:
+    with LiveServer(tmp_path) as live:
         live.start("--max-jobs-per-prefix", "0", "--max-streams", "0")
         job = Trainer(live.trainer)
         stream = Stream(live.trainer, job.next())
         assert not stream.report(1).stop_train
         stream.close()
-    finally:
-        live.close()
 
 
 @pytest.mark.parametrize(

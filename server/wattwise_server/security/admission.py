@@ -7,11 +7,9 @@ from contextlib import aclosing
 from inspect import isasyncgenfunction
 from typing import Any
 
-import grpc
-
 from wattwise_server.call import Call, Context, current_call, subject
-from wattwise_server.decoding import Handler
 from wattwise_server.errors import PermissionDeniedError, ServiceError
+from wattwise_server.handlers import Handler, behavior, remade
 from wattwise_server.security.access import ACCESS, check_reach, check_role
 from wattwise_server.security.token_book import TokenBook
 from wattwise_server.security.tokens import Token, claimed_id
@@ -34,40 +32,32 @@ class Admission:
         access = ACCESS.get(method)
         if access is not None and access.role is None:
             return handler
-        # Typed as of the synchronous gRPC.
-        theirs: Any = handler
-        unary, each, both = theirs.unary_unary, theirs.unary_stream, theirs.stream_stream
-        codec = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
+        serve = behavior(handler)
 
         async def answer(request: Any, context: Context) -> Any:
             visitor = self._admitted(method, context, request)
             visitor.check(request)
-            return await unary(request, context)
+            return await serve(request, context)
 
         async def write(request: Any, context: Context) -> AsyncGenerator[Any, None]:
             visitor = self._admitted(method, context, request)
             visitor.check(request)
-            async with aclosing(each(request, context)) as responses:
+            async with aclosing(serve(request, context)) as responses:
                 async for response in responses:
                     visitor.check_still()
                     yield response
 
         async def converse(requests: Any, context: Context) -> None:
-            await both(_Checked(requests, self._admitted(method, context)), context)
+            await serve(_Checked(requests, self._admitted(method, context)), context)
 
         async def exchange(requests: Any, context: Context) -> AsyncGenerator[Any, None]:
-            async with aclosing(both(_Checked(requests, self._admitted(method, context)), context)) as responses:
+            async with aclosing(serve(_Checked(requests, self._admitted(method, context)), context)) as responses:
                 async for response in responses:
                     yield response
 
-        if unary:
-            return grpc.unary_unary_rpc_method_handler(answer, **codec)
-        if each:
-            return grpc.unary_stream_rpc_method_handler(write, **codec)
-        return grpc.stream_stream_rpc_method_handler(exchange if isasyncgenfunction(both) else converse, **codec)
+        if handler.request_streaming:
+            return remade(handler, exchange if isasyncgenfunction(serve) else converse)
+        return remade(handler, write if handler.response_streaming else answer)
 
     def _admitted(self, method: str, context: Context, request: Any = None) -> _Visitor:
         """Whoever calls, if the call may be made at all; of a stream's request nothing is known yet.

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 
 from wattwise_server.config import Security
-from wattwise_server.decoding import Handler
+from wattwise_server.handlers import Handler
 from wattwise_server.logs import say, say_bug
 from wattwise_server.security.admission import Admission
 from wattwise_server.security.listening import bind, check_exposure

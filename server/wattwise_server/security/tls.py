@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,7 +41,8 @@ class Certificates:
         self._key = key
         self._client_ca = client_ca
         self._pair, self._authorities = self._read()
-        self._fresh: grpc.ServerCertificateConfiguration | None = None
+        # A queue, which the threads of gRPC and of `reread` cannot empty and fill at once.
+        self._fresh: deque[grpc.ServerCertificateConfiguration] = deque(maxlen=1)
 
     @classmethod
     def of(cls, security: Security) -> Certificates | None:
@@ -81,12 +83,11 @@ class Certificates:
             advice = f"{error}; then send SIGHUP again; those in use stay"
             say(log, logging.ERROR, "certificates not read", message=advice)
         else:
-            self._fresh = self._configuration()
+            self._fresh.append(self._configuration())
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Is asked by gRPC, one thread at a time, before every handshake; None is no change."""
-        fresh, self._fresh = self._fresh, None
-        return fresh
+        return self._fresh.pop() if self._fresh else None
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
         return grpc.ssl_server_certificate_configuration([self._pair], self._authorities)

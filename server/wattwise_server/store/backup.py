@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from wattwise_server.errors import StartError
@@ -64,13 +64,17 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
         _must_be_free(database, overwrite=overwrite)
         if database.exists() and source.samefile(database):
             raise StartError(f"{source} is the database itself: name a backup")
-        with _new_file(database) as fresh:
-            try:
+        aside: Path | None = None
+        try:
+            with _new_file(database) as fresh:
                 shutil.copyfile(source, fresh)
-            except OSError as error:
-                raise StartError(f"cannot copy {source} to {database}: {error.strerror}") from error
-            _must_be_sound(fresh, f"{source} is damaged and was not restored; use another backup")
-            return _set_aside(database)
+                _must_be_sound(fresh, f"{source} is damaged and was not restored; use another backup")
+                aside = _set_aside(database)
+        except StartError:
+            if aside is not None and aside.samefile(database):
+                aside.unlink()
+            raise
+        return aside
 
 
 def _must_exist(path: Path) -> None:
@@ -109,6 +113,8 @@ def _new_file(target: Path) -> Iterator[Path]:
         _sync(fresh)
         fresh.replace(target)
         _sync(target.parent)
+    except OSError as error:
+        raise StartError(f"cannot write {target}: {error.strerror}; may you write in its folder?") from error
     finally:
         for path in (fresh, *(fresh.with_name(fresh.name + side) for side in (*_SIDE_FILES, "-journal"))):
             path.unlink(missing_ok=True)
@@ -123,16 +129,25 @@ def _sync(path: Path) -> None:
 
 
 def _set_aside(database: Path) -> Path | None:
-    """Renames a database with what belongs to it; a leftover -wal would be taken for a part of the next one."""
+    """Gives a database a second name beside its own, under which the next one can be put at any moment."""
     if not database.exists():
-        for side in _SIDE_FILES:
-            database.with_name(database.name + side).unlink(missing_ok=True)
+        _remove_side_files(database)
         return None
+    # What is in its -wal comes back into the file: left behind, it would be taken for a part of the next one.
+    with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     number = 1
     while (aside := database.with_name(f"{database.name}.replaced-{number}")).exists():
         number += 1
-    for side in (*_SIDE_FILES, ""):
+    # Those of a database that is too damaged for that.
+    for side in _SIDE_FILES:
         part = database.with_name(database.name + side)
         if part.exists():
             part.replace(aside.with_name(aside.name + side))
+    aside.hardlink_to(database)
     return aside
+
+
+def _remove_side_files(database: Path) -> None:
+    for side in _SIDE_FILES:
+        database.with_name(database.name + side).unlink(missing_ok=True)

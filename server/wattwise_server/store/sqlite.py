@@ -42,7 +42,8 @@ class SqliteStore:
         self.clock = clock
         self._keys = count(next_key)
         self._entries: OrderedDict[str, Entry] = OrderedDict()
-        self._leases: list[tuple[datetime, str, int]] = []
+        # When each runs out, with its job's id and key and the number of its trial.
+        self._leases: list[tuple[datetime, str, int, int]] = []
         self._hub = Hub()
 
     def transaction(self, job_id: str) -> SqliteTransaction:
@@ -93,16 +94,16 @@ class SqliteStore:
         if entry.lost:
             raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
         for trial in tx.apply():
-            self._watch_lease(trial)
-        if tx.deleted:
-            # Nobody would ever find these trials to give them up; should the deletion fail, loading them watches them.
-            self._leases = [lapse for lapse in self._leases if lapse[1] != tx.job_id]
-            heapq.heapify(self._leases)
+            self._watch_lease(trial, tx.key)
         if tx.statements:
             then = partial(self._publish, tx) if tx.topics or tx.followers else None
             entry.submitted = self._writer.submit(entry, tx.statements, then)
 
     def _publish(self, tx: SqliteTransaction) -> None:
+        if tx.deleted:
+            # Nobody would ever find these trials to give them up. Another job of this id has another key.
+            self._leases = [lapse for lapse in self._leases if lapse[2] != tx.key]
+            heapq.heapify(self._leases)
         for topic in tx.topics:
             self._hub.publish(topic)
         for tell in tx.followers:
@@ -134,25 +135,27 @@ class SqliteStore:
             for trial in running:
                 entry.see(trial._replace(lease_expire_time=lease))
             for trial in entry.running.values():
-                self._watch_lease(trial)
+                self._watch_lease(trial, entry.key)
         entry.loaded = True
 
-    def _watch_lease(self, trial: Trial) -> None:
+    def _watch_lease(self, trial: Trial, key: int) -> None:
         if trial.lease_expire_time is not None:
-            heapq.heappush(self._leases, (trial.lease_expire_time, trial.job_id, trial.number))
+            heapq.heappush(self._leases, (trial.lease_expire_time, trial.job_id, key, trial.number))
 
     def lapsed(self, now: datetime) -> Sequence[TrialKey]:
         """Running trials whose lease has run out by now."""
         found, again = [], []
         while self._leases and self._leases[0][0] <= now:
-            _, job_id, number = heapq.heappop(self._leases)
+            _, job_id, key, number = heapq.heappop(self._leases)
             entry = self._entries.get(job_id)
-            trial = entry.running.get(number) if entry else None
-            if entry is None or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
+            # What a failed commit left in memory tells nothing, and a deletion may yet fail.
+            unknown = entry is None or entry.lost or entry.key != key
+            trial = None if entry is None else entry.running.get(number)
+            if unknown or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
                 found.append(TrialKey(job_id, 0, number))
-                again.append((now + _RETRY, job_id, number))
+                again.append((now + _RETRY, job_id, key, number))
             elif trial:
-                self._watch_lease(trial)
+                self._watch_lease(trial, key)
         # Whoever gives these trials up may be refused by the storage; they come up again until they are.
         for lapse in again:
             heapq.heappush(self._leases, lapse)

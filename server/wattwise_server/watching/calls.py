@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import grpc
 
 from wattwise_server.call import Context, Subject, current_call, subject
-from wattwise_server.decoding import Handler
+from wattwise_server.handlers import Handler, behavior, remade
 
 _MOMENT_SECONDS = 0.2
 """A client's deadline passes that much earlier for itself than for the server, which learns of it from the client."""
@@ -67,14 +67,13 @@ class Watch:
         for watcher in self._watchers:
             watcher.unknown()
 
-    def wrap(self, handler: Any, method: str) -> Handler:
+    def wrap(self, handler: Handler, method: str) -> Handler:
         """Watches a method's handler, from outside of all else; leaves alone what is not ours, or not watched."""
         if not self._watchers or not method.startswith("/wattwise."):
-            return cast("Handler", handler)
+            return handler
         streams = handler.request_streaming or handler.response_streaming
-        serve = handler.unary_unary or handler.unary_stream or handler.stream_stream
+        serve = behavior(handler)
 
-        # gRPC awaits a handler only if it can see that it is a coroutine function.
         async def watched(request: Any, context: Context) -> Any:
             first = None if handler.request_streaming else request
             call = WatchedCall(method, context, first, streams=streams)
@@ -85,12 +84,7 @@ class Watch:
             for watcher in self._watchers:
                 read = watcher.counting(method, read, "received")
                 write = watcher.counting(method, write, "sent")
-        codec = {"request_deserializer": read, "response_serializer": write}
-        if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(watched, **codec)
-        if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(watched, **codec)
-        return grpc.stream_stream_rpc_method_handler(watched, **codec)
+        return remade(handler, watched, read, write)
 
     async def _watch(self, call: WatchedCall, work: Coroutine[Any, Any, Any]) -> Any:
         over = [watcher.began(call) for watcher in self._watchers]

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from wattwise_server.call import Call, Context, current_call
-from wattwise_server.decoding import Handler
+from wattwise_server.handlers import Handler
 from wattwise_server.logs import say
 
 log = logging.getLogger(__name__)

@@ -19,12 +19,9 @@ CLEAR, OPEN = "can be read on the way", "may delete every job"
 
 def started(folder: Path, *arguments: str) -> str:
     """Starts a server; returns its log. The address of a later option takes the place of the usual one."""
-    live = LiveServer(folder)
-    try:
+    with LiveServer(folder) as live:
         live.start(*arguments)
         return live.log.read_text()
-    finally:
-        live.close()
 
 
 @pytest.fixture

@@ -41,11 +41,8 @@ def pair(authority: Authority) -> Pair:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[LiveServer]:
     """A server that is not started yet."""
-    server = LiveServer(tmp_path)
-    try:
+    with LiveServer(tmp_path) as server:
         yield server
-    finally:
-        server.close()
 
 
 def options(pair: Pair, client_ca: Path | None = None) -> list[str]:

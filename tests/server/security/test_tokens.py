@@ -50,13 +50,10 @@ def token(file: Path, capsys: pytest.CaptureFixture[str]) -> Type:
 @pytest.fixture
 def guarded(file: Path, tmp_path: Path) -> Iterator[LiveServer]:
     """A server that knows an admin."""
-    live = LiveServer(tmp_path)
     issue(file, Role.ADMIN, "")
-    try:
+    with LiveServer(tmp_path) as live:
         live.start("--tokens", str(file))
         yield live
-    finally:
-        live.close()
 
 
 def gets_in(server: LiveServer, token: str) -> bool:
@@ -324,9 +321,6 @@ def test_file_that_others_may_write_is_warned_of(file: Path, tmp_path: Path) -> 
     """Whoever may write the file could let himself in."""
     issue(file, Role.ADMIN, "")
     file.chmod(0o622)
-    live = LiveServer(tmp_path)
-    try:
+    with LiveServer(tmp_path) as live:
         live.start("--tokens", str(file))
         assert "chmod 600" in live.log.read_text()
-    finally:
-        live.close()

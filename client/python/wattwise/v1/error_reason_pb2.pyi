@@ -53,15 +53,15 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_INVALID_RESULT: _ErrorReason.ValueType  # 6
     """INVALID_ARGUMENT: a measurement contradicts itself or an earlier one; nothing was changed. Faults as FieldViolations.
 
-        {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 reported for epoch 3; ..."}
+        {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
     """
     ERROR_REASON_INVALID_REQUEST: _ErrorReason.ValueType  # 7
     """INVALID_ARGUMENT: any other field of a request is missing or makes no sense. Faults as FieldViolations.
 
-        {"field": "page_token", "description": "not a token of this server; pass next_page_token as it was received"}
+        {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
     """
     ERROR_REASON_STORAGE_UNAVAILABLE: _ErrorReason.ValueType  # 8
-    """UNAVAILABLE: the database could not be written; nothing of the call was kept. Retry."""
+    """UNAVAILABLE: the database could not be read or written; nothing of the call was kept. Retry."""
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 9
     """UNAVAILABLE: the server is shutting down. Retry; the next server takes over."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 10
@@ -127,15 +127,15 @@ batch sizes, a lower target or more epochs.
 ERROR_REASON_INVALID_RESULT: ErrorReason.ValueType  # 6
 """INVALID_ARGUMENT: a measurement contradicts itself or an earlier one; nothing was changed. Faults as FieldViolations.
 
-    {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 reported for epoch 3; ..."}
+    {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
 """
 ERROR_REASON_INVALID_REQUEST: ErrorReason.ValueType  # 7
 """INVALID_ARGUMENT: any other field of a request is missing or makes no sense. Faults as FieldViolations.
 
-    {"field": "page_token", "description": "not a token of this server; pass next_page_token as it was received"}
+    {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
 """
 ERROR_REASON_STORAGE_UNAVAILABLE: ErrorReason.ValueType  # 8
-"""UNAVAILABLE: the database could not be written; nothing of the call was kept. Retry."""
+"""UNAVAILABLE: the database could not be read or written; nothing of the call was kept. Retry."""
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 9
 """UNAVAILABLE: the server is shutting down. Retry; the next server takes over."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 10
