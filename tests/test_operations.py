@@ -25,6 +25,12 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_unit_leaves_the_metrics_of_the_process() -> None:
+    """Nothing hides /proc/stat from the server, without which prometheus-client has no process_… metric."""
+    settings = [line for line in (DOCS / "wattwise.service").read_text().splitlines() if not line.startswith("#")]
+    assert not [line for line in settings if line.startswith("ProcSubset=pid")]
+
+
 def test_options_that_are_spoken_of_exist() -> None:
     """Every option and variable in the guide and the unit is one of a command."""
     wattwise = Path(sys.executable).with_name("wattwise")
