@@ -157,6 +157,24 @@ def spoil(bad: Path, copy: Path) -> None:
                 connection.execute(f"PRAGMA user_version = {max(migrations()) + 1}")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("lost", [False, True])
+def test_restore_by_root_leaves_the_files_to_their_owner(server: LiveServer, tmp_path: Path, lost: bool) -> None:
+    """The server's user can open what root restored: the file is its former owner's, or its folder's."""
+    copy, user = tmp_path / "copy.db", 12345
+    wattwise(server, "backup", copy)
+    server.stop()
+    folder = server.database.parent
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, user, user)
+        if lost and path != folder:
+            path.unlink()
+    wattwise(server, "restore", copy, "--force")
+    for name in ("wattwise.db", "wattwise.db.lock"):
+        found = (folder / name).stat()
+        assert (found.st_uid, found.st_gid) == (user, user)
+
+
 def test_restore_where_nothing_is(server: LiveServer, tmp_path: Path) -> None:
     """After the loss of the database a backup takes its place, and leftovers of the lost one are no part of it."""
     job = Trainer(server.trainer)

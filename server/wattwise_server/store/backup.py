@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from wattwise_server.errors import StartError
@@ -69,6 +69,7 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
                 shutil.copyfile(source, fresh)
             except OSError as error:
                 raise StartError(f"cannot copy {source} to {database}: {error.strerror}") from error
+            _take_after(fresh, database)
             _must_be_sound(fresh, f"{source} is damaged and was not restored; use another backup")
             return _set_aside(database)
 
@@ -112,6 +113,15 @@ def _new_file(target: Path) -> Iterator[Path]:
     finally:
         for path in (fresh, *(fresh.with_name(fresh.name + side) for side in (*_SIDE_FILES, "-journal"))):
             path.unlink(missing_ok=True)
+
+
+def _take_after(fresh: Path, database: Path) -> None:
+    """Root that restores must not take the file, or its lock, away from the server's user."""
+    if os.geteuid() == 0:
+        former = (database if database.exists() else database.parent).stat()
+        for path in (fresh, Path(f"{database}.lock")):
+            with suppress(OSError):
+                os.chown(path, former.st_uid, former.st_gid)
 
 
 def _sync(path: Path) -> None:
