@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -36,7 +35,9 @@ class ServeCommand:
         _option(parser, "grace_seconds", _seconds, defaults.grace_seconds, "time for calls in flight at shutdown")
         _option(parser, "log_level", _level, defaults.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
         _option(parser, "log_format", _format, defaults.log_format, f"how lines are logged: {', '.join(FORMATS)}")
-        _option(parser, "metrics_address", str, defaults.metrics_address, "host:port that answers Prometheus")
+        _option(
+            parser, "metrics_address", str, defaults.metrics_address, "host:port that answers Prometheus; empty: none"
+        )
         _option(parser, "tls_cert", _file, None, "PEM file of the server's certificate, which turns TLS on")
         _option(parser, "tls_key", _file, None, "PEM file of its private key")
         _option(parser, "tls_client_ca", _file, None, "PEM file of authorities whose certificates clients must have")
@@ -90,10 +91,9 @@ def _option(parser: argparse.ArgumentParser, name: str, kind: Callable[[str], An
     variable = f"WATTWISE_{name.upper()}"
     flag = f"--{name.replace('_', '-')}"
     # A string default goes through `kind` like an argument, so that a bad variable is refused like a bad option.
-    usual = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
-    given = os.environ.get(variable, usual)
-    text = f"{text} (${variable}; default: {usual or 'none'})"
-    parser.add_argument(flag, type=kind, default=given, metavar=_METAVARS.get(kind), help=text)
+    given = os.environ.get(variable, "" if default is None else str(default))
+    shown = "none" if default is None else default
+    parser.add_argument(flag, type=kind, default=given, help=f"{text} (${variable}; default: {shown})")
 
 
 def _flag(parser: argparse.ArgumentParser, name: str, text: str) -> None:
@@ -137,25 +137,17 @@ def _epochs(text: str) -> int:
 
 
 def _days(text: str) -> float:
-    days = _number(text)
+    days = float(text)
     if not 0 <= days <= 36_500:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days; give up to 36500, or 0 to keep all")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of days; give up to 36500, or 0 to keep all")
     return days
 
 
 def _seconds(text: str) -> float:
-    value = _number(text)
+    value = float(text)
     if not 0 <= value < 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; give 0 to 3600 seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a time; give 0 to 3600 seconds")
     return value
-
-
-def _number(text: str) -> float:
-    """What a text says; nan, which is within no limits, if that is no number."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _format(text: str) -> str:
@@ -178,14 +170,3 @@ def _level(text: str) -> str:
     if text not in _LEVELS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a level; use {', '.join(_LEVELS)}")
     return text
-
-
-_METAVARS: dict[Callable[[str], Any], str] = {
-    _count: "N",
-    _days: "DAYS",
-    _epochs: "N",
-    _file: "FILE",
-    _format: "FORMAT",
-    _level: "LEVEL",
-    _seconds: "SECONDS",
-}

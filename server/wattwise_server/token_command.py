@@ -18,7 +18,6 @@ _MOST_DAYS = 36_500
 _PREFIX_HELP = (
     "what the ids of its jobs start with, such as team-a- (team-a is also of team-abc); only an admin has none"
 )
-_ROLE_HELP = "trainer: trains; operator: also looks at jobs and deletes them; admin: the same, even without a prefix"
 
 
 class TokenCommand:
@@ -36,7 +35,7 @@ class TokenCommand:
         actions = parser.add_subparsers(metavar="ACTION", required=True)
         create = actions.add_parser("create", parents=[common], help="make a token and print it, this once")
         create.add_argument("--prefix", default="", help=_PREFIX_HELP)
-        create.add_argument("--role", choices=_ROLES, required=True, help=_ROLE_HELP)
+        create.add_argument("--role", choices=_ROLES, required=True, help="what it may call")
         create.add_argument("--expires", type=_days, metavar="DAYS", help="refuse it after so many days")
         create.set_defaults(handler=_create)
         actions.add_parser("list", parents=[common], help="the tokens of the file").set_defaults(handler=_list)

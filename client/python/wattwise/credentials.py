@@ -144,9 +144,7 @@ class Authorization:
         try:
             text = file.read_text(encoding="ascii")
         except OSError as error:
-            raise CredentialsError(
-                f"cannot read the token file {file}: {error.strerror}; name a file that you can read"
-            ) from None
+            raise CredentialsError(f"cannot read the token file {file}: {error.strerror}") from None
         except UnicodeDecodeError:
             raise CredentialsError(
                 f"{file} is no token file: it should hold what wattwise token create printed"
