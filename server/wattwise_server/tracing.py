@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,10 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace
 
 from wattwise_server.call import REQUEST_ID, current_trace, metadata
 from wattwise_server.errors import StartError
+from wattwise_server.logs import say
 from wattwise_server.watch import WatchedCall
+
+log = logging.getLogger(__name__)
 
 _LAST_SPANS_SECONDS = 5.0
 _OURS_TO_ANSWER_FOR = frozenset(
@@ -83,6 +87,7 @@ def tracing() -> Iterator[Tracing]:
             provider.add_span_processor(BatchSpanProcessor(exporter))
     except (ValueError, TypeError, OSError) as error:
         raise StartError(f"traces cannot be sent as the OTEL_* variables say: {error}") from error
+    say(log, logging.INFO, "sending traces", exporters=", ".join(_names()))
     try:
         yield Tracing(provider.get_tracer("wattwise_server", version("wattwise")))
     finally:
@@ -98,8 +103,11 @@ def _resource() -> Resource:
 
 
 def _exporters() -> list[SpanExporter]:
-    names = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
-    return [_exporter(name) for name in names]
+    return [_exporter(name) for name in _names()]
+
+
+def _names() -> list[str]:
+    return [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
 
 
 def _exporter(name: str) -> SpanExporter:

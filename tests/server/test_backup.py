@@ -91,7 +91,9 @@ def test_backup_replaces_only_when_told(server: LiveServer, tmp_path: Path) -> N
 def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) -> None:
     """Where there is no database, or no folder for the copy, nothing is made and the command says so."""
     missing = f"sqlite:///{tmp_path}/missing.db"
-    assert "there is no file" in wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
+    said = wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
+    assert "there is no file" in said
+    assert "name the server's database with --database" in said
     assert "cannot write beside" in wattwise(server, "backup", tmp_path / "no" / "x", fails=True)
     assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "postgres://x", fails=True)
     assert [path.name for path in tmp_path.iterdir()] == ["server"]

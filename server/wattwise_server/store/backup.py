@@ -29,7 +29,7 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
         StartError: when there is no such database, it is damaged, or the copy cannot be made; the target is as it was.
     """
     _must_be_free(target, overwrite=overwrite)
-    _must_exist(database)
+    _must_exist(database, "the server's database with --database")
     if target.exists() and target.samefile(database):
         raise StartError(f"{target} is the database itself: name another file")
     with _new_file(target) as fresh:
@@ -59,7 +59,7 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
         StartError: when the backup is none, is damaged or newer than the program, a server uses the database, or it
             cannot be written; the database is as it was.
     """
-    _must_exist(source)
+    _must_exist(source, "a backup")
     with owned(database):
         _must_be_free(database, overwrite=overwrite)
         if database.exists() and source.samefile(database):
@@ -74,9 +74,9 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
             return _set_aside(database)
 
 
-def _must_exist(path: Path) -> None:
+def _must_exist(path: Path, meant: str) -> None:
     if not path.is_file():
-        raise StartError(f"there is no file {path}: name the one that is meant")
+        raise StartError(f"there is no file {path}: name {meant}")
 
 
 def _must_be_free(path: Path, *, overwrite: bool) -> None:
