@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -20,10 +19,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace
 
 from wattwise_server.call import REQUEST_ID, current_trace, metadata
 from wattwise_server.errors import StartError
-from wattwise_server.logs import say
 from wattwise_server.watch import WatchedCall
-
-log = logging.getLogger(__name__)
 
 _LAST_SPANS_SECONDS = 5.0
 _OURS_TO_ANSWER_FOR = frozenset(
@@ -87,7 +83,6 @@ def tracing() -> Iterator[Tracing]:
             provider.add_span_processor(BatchSpanProcessor(exporter))
     except (ValueError, TypeError, OSError) as error:
         raise StartError(f"traces cannot be sent as the OTEL_* variables say: {error}") from error
-    say(log, logging.INFO, "sending traces", exporters=", ".join(_names()))
     try:
         yield Tracing(provider.get_tracer("wattwise_server", version("wattwise")))
     finally:
@@ -103,11 +98,8 @@ def _resource() -> Resource:
 
 
 def _exporters() -> list[SpanExporter]:
-    return [_exporter(name) for name in _names()]
-
-
-def _names() -> list[str]:
-    return [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
+    names = [name.strip() for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(",")]
+    return [_exporter(name) for name in names]
 
 
 def _exporter(name: str) -> SpanExporter:
