@@ -130,6 +130,14 @@ def test_unknown_command(refused: Ask) -> None:
     assert "unknown command 'job'; did you mean 'jobs'?" in refused("job", "list", status=2)
 
 
+@pytest.mark.parametrize("command", ["serve", "jobs list"])
+def test_unknown_argument(refused: Ask, command: str) -> None:
+    """A mistyped option is named, with where those that there are can be seen."""
+    words = command.split()
+    said = refused(*words, "--databse", "x", status=2)
+    assert f"unknown arguments: --databse x; see `wattwise {words[0]} --help`" in said
+
+
 def test_light_install_shows_what_is_missing() -> None:
     """Where the server's packages are missing, --help says how to get the command, and the others work."""
     listed = answer("--help", missing=("aiosqlite",))

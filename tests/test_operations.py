@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from tests.live_server import LiveServer
 
 DOCS = Path(__file__).parents[1] / "docs"
 SERVER = Path(__file__).parents[1] / "server"
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    """Systemd finds no fault in the unit, once it names a program that is there."""
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """Systemd finds no fault in the units, once they name a program that is there."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
-    unit = (DOCS / "wattwise.service").read_text().replace("/opt/wattwise/bin/wattwise", sys.executable)
-    (tmp_path / "wattwise.service").write_text(unit)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", tmp_path / "wattwise.service"], capture_output=True, text=True, check=False
-    )
+    units = [tmp_path / name for name in ("wattwise.service", "wattwise-backup.service", "wattwise-backup.timer")]
+    for unit in units:
+        unit.write_text((DOCS / unit.name).read_text().replace("/opt/wattwise/bin/wattwise", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nightly_backup_makes_one_and_drops_the_old(server: LiveServer, tmp_path: Path) -> None:
+    """What the backup's unit runs leaves a backup of today and none that is older than 30 days."""
+    unit = (DOCS / "wattwise-backup.service").read_text()
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    for name, days in (("wattwise-old.db", 32), ("wattwise-young.db", 28), ("by-hand.db", 90)):
+        (folder / name).touch()
+        os.utime(folder / name, (time.time() - days * 86_400,) * 2)
+    environment = {**os.environ, "WATTWISE_DATABASE": f"sqlite:///{server.database}"}
+    for command in re.findall(r"^ExecStart(?:Post)?=(.+)$", unit, re.MULTILINE):
+        # As systemd reads it: words, of which none is a pattern; doubled signs are single ones.
+        typed = command.replace("$$", "$").replace("%%", "%").replace("/var/backups/wattwise", str(folder))
+        typed = typed.replace("/opt/wattwise/bin/wattwise", str(Path(sys.executable).with_name("wattwise")))
+        subprocess.run(shlex.split(typed), check=True, env=environment, timeout=60)
+    left = {path.name for path in folder.iterdir()}
+    (made,) = left - {"wattwise-young.db", "by-hand.db"}
+    assert re.fullmatch(r"wattwise-[\d-]{17}\.db", made)
+    assert len(left) == 3
+
+
+def test_unit_leaves_the_metrics_of_the_process() -> None:
+    """Nothing hides /proc/stat from the server, without which prometheus-client has no process_… metric."""
+    settings = [line for line in (DOCS / "wattwise.service").read_text().splitlines() if not line.startswith("#")]
+    assert not [line for line in settings if line.startswith("ProcSubset=pid")]
 
 
 def test_options_that_are_spoken_of_exist() -> None:

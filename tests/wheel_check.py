@@ -33,6 +33,8 @@ def main() -> None:
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, *OLDEST)
         run(python, "-c", TRAINER, cwd=folder)
         run(wattwise, "--version", cwd=folder)
+        for file in (HOUSE / "docs").iterdir():
+            assert (folder / "env/share/wattwise" / file.name).read_bytes() == file.read_bytes(), file
         told = subprocess.run([wattwise, "serve"], capture_output=True, text=True, check=False, cwd=folder)
         assert told.returncode == 2, told
         assert 'pip install "wattwise[server]"' in told.stderr, told

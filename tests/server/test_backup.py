@@ -94,7 +94,9 @@ def test_backup_replaces_only_when_told(server: LiveServer, tmp_path: Path) -> N
 def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) -> None:
     """Where there is no database, or no folder for the copy, nothing is made and the command says so."""
     missing = f"sqlite:///{tmp_path}/missing.db"
-    assert "there is no file" in wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
+    said = wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
+    assert "there is no file" in said
+    assert "name the server's database with --database" in said
     assert "cannot write beside" in wattwise(server, "backup", tmp_path / "no" / "x", fails=True)
     assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "postgres://x", fails=True)
     assert [path.name for path in tmp_path.iterdir()] == ["server"]
@@ -158,6 +160,24 @@ def spoil(bad: Path, copy: Path) -> None:
             connection.execute("CREATE TABLE other (x)")
             if bad.name == "newer":
                 connection.execute(f"PRAGMA user_version = {max(migrations()) + 1}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("lost", [False, True])
+def test_restore_by_root_leaves_the_files_to_their_owner(server: LiveServer, tmp_path: Path, lost: bool) -> None:
+    """The server's user can open what root restored: the file is its former owner's, or its folder's."""
+    copy, user = tmp_path / "copy.db", 12345
+    wattwise(server, "backup", copy)
+    server.stop()
+    folder = server.database.parent
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, user, user)
+        if lost and path != folder:
+            path.unlink()
+    wattwise(server, "restore", copy, "--force")
+    for name in ("wattwise.db", "wattwise.db.lock"):
+        found = (folder / name).stat()
+        assert (found.st_uid, found.st_gid) == (user, user)
 
 
 def test_restore_where_nothing_is(server: LiveServer, tmp_path: Path) -> None:

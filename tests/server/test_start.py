@@ -91,10 +91,11 @@ async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
         (["--metrics-address", "127.0.0.1:70000"], "write host:port"),
         (["--metrics-address", "no.such.host.invalid:0"], "cannot listen on no.such.host.invalid:0"),
         (["--log-format", "xml"], "use human, json"),
+        (["--database", "sqlite:///."], "may this user read and write the file"),
     ],
 )
 def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], told: str) -> None:
-    """A wrong address of the metrics, or format of the log, is refused with what would be right."""
+    """A value that an option cannot have is refused with what would be right."""
     assert told in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -100,7 +100,9 @@ def _run(arguments: list[str]) -> int:
         parser.error(unknown(name, points))
     if isinstance(missing := commands.get(name or ""), MissingCommand):
         return missing.run(argparse.Namespace())
-    args = parser.parse_args(arguments)
+    args, strange = parser.parse_known_args(arguments)
+    if strange:
+        parser.error(f"unknown arguments: {' '.join(strange)}; see `wattwise {args.command} --help`")
     try:
         status = commands[args.command].run(args)
     except WattwiseError as error:
@@ -126,6 +128,11 @@ def unknown(name: str, names: Mapping[str, object]) -> str:
     return f"unknown command {name!r}; {hint}"
 
 
+def sentence(text: str) -> str:
+    """A command's few words as they stand by themselves."""
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="wattwise",
@@ -135,5 +142,5 @@ def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"wattwise {metadata.version('wattwise')}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in commands.items():
-        command.add_arguments(subparsers.add_parser(name, help=command.help, description=command.help))
+        command.add_arguments(subparsers.add_parser(name, help=command.help, description=sentence(command.help)))
     return parser

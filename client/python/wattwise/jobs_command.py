@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.cli import MISUSED
+from wattwise.cli import MISUSED, sentence
 from wattwise.client import Client
 from wattwise.credential_options import add_credential_options, credentials_of
 from wattwise.jobs_tables import print_job, print_jobs, print_trials
@@ -44,7 +44,7 @@ class JobsCommand:
         actions = parser.add_subparsers(metavar="ACTION", required=True)
 
         def add(name: str, text: str, handler: Callable[[Client, argparse.Namespace], int]) -> argparse.ArgumentParser:
-            action = actions.add_parser(name, help=text, description=_sentence(text), parents=[common])
+            action = actions.add_parser(name, help=text, description=sentence(text), parents=[common])
             action.set_defaults(handler=handler)
             return action
 
@@ -125,10 +125,6 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
 
 def _add_id(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job_id", metavar="ID", help="the job, as `wattwise jobs list` names it")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _common_options() -> argparse.ArgumentParser:

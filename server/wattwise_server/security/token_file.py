@@ -47,6 +47,8 @@ def remove_token(path: Path, token_id: str) -> Token:
     Raises:
         StartError: there is no such token, or the file cannot be written, or it holds something else than tokens.
     """
+    # Nor is a lock left of a name that was mistyped.
+    _lines(path)
     with _changing(path):
         lines = _lines(path)
         token = _parsed(path, lines).get(token_id)

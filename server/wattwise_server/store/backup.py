@@ -29,7 +29,7 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
         StartError: when there is no such database, it is damaged, or the copy cannot be made; the target is as it was.
     """
     _must_be_free(target, overwrite=overwrite)
-    _must_exist(database)
+    _must_exist(database, "the server's database with --database")
     if target.exists() and target.samefile(database):
         raise StartError(f"{target} is the database itself: name another file")
     with _new_file(target) as fresh:
@@ -59,7 +59,7 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
         StartError: when the backup is none, is damaged or newer than the program, a server uses the database, or it
             cannot be written; the database is as it was.
     """
-    _must_exist(source)
+    _must_exist(source, "a backup")
     with owned(database):
         _must_be_free(database, overwrite=overwrite)
         if database.exists() and source.samefile(database):
@@ -67,7 +67,8 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
         aside: Path | None = None
         try:
             with _new_file(database) as fresh:
-                shutil.copyfile(source, fresh)
+                _copy(source, fresh, database)
+                _take_after(fresh, database)
                 _must_be_sound(fresh, f"{source} is damaged and was not restored; use another backup")
                 aside = _set_aside(database)
         except StartError:
@@ -77,9 +78,16 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
         return aside
 
 
-def _must_exist(path: Path) -> None:
+def _copy(source: Path, fresh: Path, database: Path) -> None:
+    try:
+        shutil.copyfile(source, fresh)
+    except OSError as error:
+        raise StartError(f"cannot copy {source} to {database}: {error.strerror}") from error
+
+
+def _must_exist(path: Path, meant: str) -> None:
     if not path.is_file():
-        raise StartError(f"there is no file {path}: name the one that is meant")
+        raise StartError(f"there is no file {path}: name {meant}")
 
 
 def _must_be_free(path: Path, *, overwrite: bool) -> None:
@@ -118,6 +126,15 @@ def _new_file(target: Path) -> Iterator[Path]:
     finally:
         for path in (fresh, *(fresh.with_name(fresh.name + side) for side in (*_SIDE_FILES, "-journal"))):
             path.unlink(missing_ok=True)
+
+
+def _take_after(fresh: Path, database: Path) -> None:
+    """Root that restores must not take the file, or its lock, away from the server's user."""
+    if os.geteuid() == 0:
+        former = (database if database.exists() else database.parent).stat()
+        for path in (fresh, Path(f"{database}.lock")):
+            with suppress(OSError):
+                os.chown(path, former.st_uid, former.st_gid)
 
 
 def _sync(path: Path) -> None:

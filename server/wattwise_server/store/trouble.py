@@ -9,6 +9,7 @@ _ADVICE = {
     "disk is full": "make room on its disk",
     "disk I/O error": "look after its disk: is it full, or failing?",
     "readonly database": "may this user write the file and its folder, and is the disk mounted for writing?",
+    "unable to open": "may this user read and write the file, and its folder?",
     "malformed": "the file is damaged: stop the server and restore a backup",
     "not a database": "the file is damaged, or none of this program's: restore a backup, or name another file",
 }

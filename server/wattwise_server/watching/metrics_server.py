@@ -54,6 +54,8 @@ class MetricsServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Binds, without HTTPServer's look-up of the host's name, which may take long and serves nothing here."""
+        # A scrape's closed connection must not keep a restarted server off its port for a minute.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         socket.socket.bind(self.socket, self.server_address)
         self.server_address = self.socket.getsockname()
 

@@ -95,4 +95,6 @@ def _tracing(after: ExitStack) -> list[CallWatcher]:
         # The variables are often set for a whole cluster: no reason to stand still.
         say(log, logging.WARNING, "no traces are sent", missing=error.name, message="pip install 'wattwise[otel]'")
         return []
-    return [after.enter_context(tracing())]
+    traced = after.enter_context(tracing())
+    say(log, logging.INFO, "sending traces", exporters=os.environ.get("OTEL_TRACES_EXPORTER") or "otlp")
+    return [traced]

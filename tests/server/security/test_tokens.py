@@ -217,6 +217,13 @@ def test_server_refuses_to_start_on_a_spoilt_file(file: Path, tmp_path: Path) ->
     assert f"wattwise serve: {file}, line 1 is no JSON object" in said
 
 
+def test_revoking_from_no_file_leaves_nothing(token: Type, file: Path) -> None:
+    """A name of the file that was mistyped is told, and not even a lock is left of it."""
+    status, _, told = token("revoke", "0" * 12)
+    assert (status, "there is no token file" in told) == (1, True)
+    assert not list(file.parent.iterdir())
+
+
 def test_file_that_cannot_be_read_is_told(file: Path, tmp_path: Path) -> None:
     """A file that is missing, no text, or a folder says what to do."""
     with pytest.raises(StartError, match="make one with wattwise token create"):

@@ -210,6 +210,20 @@ def test_only_figures_are_served_and_the_port_closes(watched: WatchedServer) -> 
         urllib.request.urlopen(url, timeout=10)  # noqa: S310 - it is http
 
 
+def test_restarted_server_gets_its_port_again(watched: WatchedServer) -> None:
+    """A scrape just before the end does not keep the next server from the same port."""
+    (place,) = re.findall(r"//([^/]+)/", watched.metrics_url)
+    host, _, port = place.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as scrape:
+        scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        while scrape.recv(65536):
+            pass
+    # The server closed it first: its side of the connection lingers in the kernel.
+    assert watched.stop() == 0
+    watched.start("--metrics-address", place)
+    assert place in watched.metrics_url
+
+
 def test_idle_connections_do_not_pile_up(watched: WatchedServer) -> None:
     """Whoever connects and says nothing takes one of few places, and gives it back by leaving."""
     host, port = re.findall(r"//(.+):(\d+)/", watched.metrics_url)[0]

@@ -91,12 +91,13 @@ def test_every_call_is_a_span(watched: WatchedServer, collector: Collector, monk
 
 
 def test_traces_go_to_the_console_too(watched: WatchedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OTEL_TRACES_EXPORTER and OTEL_SERVICE_NAME are heeded."""
+    """OTEL_TRACES_EXPORTER and OTEL_SERVICE_NAME are heeded, and the log says that traces are sent."""
     watched.stop()
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "nightly")
     watched.start()
     Trainer(watched.trainer)
+    assert [line["exporters"] for line in watched.events("sending traces")] == ["console"]
     watched.process.terminate()
     assert watched.process.stdout is not None
     span = json.loads(watched.process.stdout.read())
