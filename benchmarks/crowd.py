@@ -33,33 +33,34 @@ def main() -> None:
 
 
 async def _measure(echo: str, server: str, rounds: int, seconds: float) -> dict[str, list[float]]:
-    trials = await asyncio.to_thread(_trials, server)
+    dispatched = await asyncio.to_thread(two_trials_each, server)
     async with AsyncExitStack() as stack:
         floor = await stack.enter_async_context(grpc.aio.insecure_channel(echo))
         real = await stack.enter_async_context(grpc.aio.insecure_channel(server))
         kinds = {
-            "echo": _unary_callers(floor, trials[:CALLERS]),
-            "report": _unary_callers(real, trials[:CALLERS]),
-            "echo_stream": _stream_callers(floor, trials[CALLERS:]),
-            "stream": _stream_callers(real, trials[CALLERS:]),
+            "echo": unary_callers(floor, dispatched[:CALLERS]),
+            "report": unary_callers(real, dispatched[:CALLERS]),
+            "echo_stream": stream_callers(floor, dispatched[CALLERS:]),
+            "stream": stream_callers(real, dispatched[CALLERS:]),
         }
         for callers in kinds.values():
-            await _rate(callers, 0.5)
+            await rate(callers, 0.5)
         found: dict[str, list[float]] = {name: [] for name in kinds}
         for _ in range(rounds):
             for name, callers in kinds.items():
-                found[name].append(await _rate(callers, seconds))
+                found[name].append(await rate(callers, seconds))
     return found
 
 
-def _trials(server: str) -> list[v1.Trial]:
+def two_trials_each(server: str) -> list[v1.Trial]:
     """Two trials for each caller, of one job each: one for its calls and one for its stream."""
     with grpc.insecure_channel(server) as channel:
         stub = v1.BatchSizeOptimizerStub(channel)
         return [jobs.next_trial(stub, jobs.register(stub).job_id) for _ in range(2 * CALLERS)]
 
 
-async def _rate(callers: list[Caller], seconds: float) -> float:
+async def rate(callers: list[Caller], seconds: float) -> float:
+    """Calls a second of all callers together."""
     end = time.perf_counter() + seconds
 
     async def call_on(caller: Caller) -> int:
@@ -74,7 +75,8 @@ async def _rate(callers: list[Caller], seconds: float) -> float:
     return sum(counts) / (time.perf_counter() - begun)
 
 
-def _unary_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
+def unary_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
+    """Callers that each report on a trial of their own."""
     stub: Any = v1.BatchSizeOptimizerStub(channel)
 
     def caller(trial: v1.Trial) -> Caller:
@@ -84,7 +86,7 @@ def _unary_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
     return [caller(trial) for trial in trials]
 
 
-def _stream_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
+def stream_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
     """Callers that each send a measurement on a stream of their own and wait for the decision."""
     stub: Any = v1.BatchSizeOptimizerStub(channel)
 
