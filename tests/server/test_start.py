@@ -84,6 +84,21 @@ async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--metrics-address", "nowhere"], "write host:port"),
+        (["--metrics-address", "127.0.0.1:70000"], "write host:port"),
+        (["--metrics-address", "no.such.host.invalid:0"], "cannot listen on no.such.host.invalid:0"),
+        (["--log-format", "xml"], "use human, json"),
+    ],
+)
+def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], told: str) -> None:
+    """A wrong address of the metrics, or format of the log, is refused with what would be right."""
+    assert told in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_metrics_without_their_package_say_what_to_install(tmp_path: Path) -> None:
     """Asked for figures, a server without prometheus-client does not start."""
     done = python(without("prometheus_client", "--metrics-address", "127.0.0.1:0"), tmp_path)
