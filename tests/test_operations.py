@@ -1,4 +1,4 @@
-"""What docs/operations.md hands to an operator works."""
+"""What docs/operations.md hands to an operator works, and leaves nothing out."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class ServeCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
-        config = _config(args)
+        config = config_of(args)
         configure(config.log_level, config.log_format)
         try:
             uvloop.run(run(config, _announce))
@@ -96,7 +96,8 @@ def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
     add_option(group, "keep_measurements_days", days, usual.keep_measurements_days, text)
 
 
-def _config(args: argparse.Namespace) -> Config:
+def config_of(args: argparse.Namespace) -> Config:
+    """The settings that the arguments are."""
     return Config(
         address=args.address,
         database=args.database,

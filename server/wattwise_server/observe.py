@@ -102,7 +102,7 @@ class Observers:
 
     def witness(self, event: Event) -> Tell:
         """Something happens."""
-        return partial(_tell, [observer.witness(event) for observer in self._observers])
+        return partial(_tell, [_witnessed(observer, event) for observer in self._observers])
 
     def committed(self, rows: int, seconds: float) -> None:
         """A commit is durable."""
@@ -111,6 +111,13 @@ class Observers:
     def commit_failed(self) -> None:
         """A commit failed."""
         _tell(observer.commit_failed for observer in self._observers)
+
+
+def _witnessed(observer: Observer, event: Event) -> Tell:
+    try:
+        return observer.witness(event)
+    except Exception as error:  # noqa: BLE001 - the call that runs must not fail for it
+        return partial(say_bug, log, "observer failed", error)
 
 
 def _tell(tells: Iterable[Tell]) -> None:

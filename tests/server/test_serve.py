@@ -112,8 +112,9 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
     ],
 )
 def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], told: str) -> None:
-    """A wrong option, address or database is refused with what would be right."""
+    """A wrong option, address or database is refused with what would be right, and leaves nothing behind."""
     assert told in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_options_are_variables_too(tmp_path: Path) -> None:

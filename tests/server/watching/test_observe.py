@@ -14,9 +14,16 @@ from wattwise_server.store.open import open_store
 
 
 class Faulty:
-    """An observer all of whose methods fail."""
+    """An observer all of whose methods fail.
+
+    Args:
+        blind: whether it fails when it witnesses an event already, and not only when it is to tell it.
+    """
 
     wants_reports = True
+
+    def __init__(self, *, blind: bool) -> None:
+        self._blind = blind
 
     def opened(self, jobs: int, running_trials: int) -> None:
         raise OSError(f"{jobs} jobs, {running_trials} trials")
@@ -25,6 +32,8 @@ class Faulty:
         def tell() -> None:
             raise OSError(f"witnessed {type(event).__name__}")
 
+        if self._blind:
+            tell()
         return tell
 
     def committed(self, rows: int, seconds: float) -> None:
@@ -36,7 +45,7 @@ class Faulty:
 
 async def test_observer_that_fails_is_logged_and_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A job is registered and a trial dispatched, whatever whoever is told of it makes of that."""
-    observers, clock = Observers([Faulty(), Faulty()]), steady_clock()
+    observers, clock = Observers([Faulty(blind=True), Faulty(blind=False)]), steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
         optimizer = Optimizer(store, clock, observer=observers)
         gpu = GpuConfig(100.0, 1, "Test GPU")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).parents[2] / "docs/operations.md"
+GUIDE = Path(__file__).parents[3] / "docs/operations.md"
 PORT = "50051"
 
 
