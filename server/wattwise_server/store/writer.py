@@ -133,8 +133,7 @@ class Writer:
                 await self._group.commit([statement for submission in sound for statement in submission.statements])
         except Exception as error:  # noqa: BLE001 - the log gets all of it, and those who wait hear of it
             if len(sound) > 1:
-                for submission in sound:
-                    await self._commit([submission])
+                await self._commit_singly(sound)
             else:
                 _tell(error)
                 sound[0].fail(error)
@@ -144,6 +143,15 @@ class Writer:
         for submission in group:
             if not submission.done:
                 submission.fail(RuntimeError("it rests on what could not be kept"))
+
+    async def _commit_singly(self, group: Sequence[Submission]) -> None:
+        for place, submission in enumerate(group, 1):
+            await self._commit([submission])
+            if isinstance(submission.error, sqlite3.OperationalError):
+                # A disk that is full or gone is so for all of them.
+                for other in group[place:]:
+                    other.fail(submission.error)
+                return
 
 
 def _tell(error: Exception) -> None:
