@@ -27,6 +27,15 @@ class Owner(Protocol):
     lost: bool
 
 
+class _Nobody:
+    """The owner of what has been dealt with."""
+
+    lost = False
+
+
+_NOBODY = _Nobody()
+
+
 class Submission:
     """Statements on their way to the disk.
 
@@ -77,9 +86,12 @@ class Submission:
 
     def _finish(self) -> None:
         self.done = True
+        # Its owner remembers it: what it held on to must not stay as long, nor be a cycle for the collector to find.
+        self.owner, self.statements, self._then = _NOBODY, (), None
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        self._waiters.clear()
 
 
 class Writer:

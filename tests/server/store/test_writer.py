@@ -1,0 +1,35 @@
+"""What the writer holds on to."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from datetime import datetime, timezone
+from pathlib import Path
+
+from wattwise_server.store.group import Statement
+from wattwise_server.store.open import open_store
+from wattwise_server.store.writer import Submission
+
+
+class Owner:
+    """Remembers what was submitted last, as a job's memory does."""
+
+    lost = False
+    submitted: Submission | None = None
+
+
+async def test_what_is_durable_is_let_go(tmp_path: Path) -> None:
+    """An owner who is forgotten is gone at once: no cycle keeps him until the garbage collector comes by."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
+        owner = Owner()
+        owner.submitted = store._writer.submit(owner, [Statement(None, "DELETE FROM jobs WHERE FALSE", ())])
+        await owner.submitted.durable()
+        there = weakref.ref(owner)
+        gc.disable()
+        try:
+            del owner
+            assert there() is None
+        finally:
+            gc.enable()
