@@ -2,7 +2,7 @@
 
 Every statement of one submission is in the same commit, in order. When a group cannot be committed, its submissions are
 tried one by one; one that fails takes along all that its owner has submitted since, which may rest on what was not
-kept, and nobody else's.
+kept, and nobody else's, unless it failed of the storage (full, gone, locked), which would fail the others alike.
 """
 
 from __future__ import annotations

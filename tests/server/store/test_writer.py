@@ -7,6 +7,8 @@ import weakref
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
+from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.group import Statement
 from wattwise_server.store.open import open_store
 from wattwise_server.store.writer import Submission
@@ -33,3 +35,17 @@ async def test_what_is_durable_is_let_go(tmp_path: Path) -> None:
             assert there() is None
         finally:
             gc.enable()
+
+
+async def test_a_storage_that_fails_is_not_asked_for_everybody(tmp_path: Path) -> None:
+    """When a group fails of the storage and its first submission does again, the others fail without a try of theirs."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
+        seen: list[str] = []
+        await store._writer._group.connection.set_trace_callback(seen.append)
+        statements = [Statement(None, "DELETE FROM jobs WHERE FALSE", ()), Statement(None, "DELETE FROM nothing", ())]
+        submissions = [store._writer.submit(Owner(), statements) for _ in range(5)]
+        for submission in submissions:
+            with pytest.raises(StorageUnavailableError):
+                await submission.durable()
+        assert seen.count("BEGIN IMMEDIATE") == 2
