@@ -45,8 +45,6 @@ _LAST_ANSWERS_SECONDS = 2.0
 _OPTIONS = (
     # No request comes near it; gRPC itself refuses larger ones, before it has read them, with RESOURCE_EXHAUSTED.
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    # Messages are small: nothing is gained by pings that find out how much the network could hold.
-    ("grpc.http2.bdp_probe", 0),
     # A port that is taken is an error, never shared with whoever has it.
     ("grpc.so_reuseport", 0),
     # Trainers ping to notice that the server has vanished; the server does likewise.

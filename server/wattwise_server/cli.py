@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -43,7 +42,6 @@ class ServeCommand:
         """Serves until told to stop; 0 then, 1 when it cannot start."""
         config = config_of(args)
         configure(config.log_level, config.log_format)
-        _spare_the_collector()
         try:
             uvloop.run(run(config, _announce))
         except StartError as error:
@@ -63,13 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="wattwise serve", description=COMMAND.help)
     COMMAND.add_arguments(parser)
     return COMMAND.run(parser.parse_args(argv))
-
-
-def _spare_the_collector() -> None:
-    """Looking again and again through all the modules for garbage would cost calls a few percent of their time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 def _announce(address: str) -> None:

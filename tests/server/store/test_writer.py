@@ -38,7 +38,7 @@ async def test_what_is_durable_is_let_go(tmp_path: Path) -> None:
 
 
 async def test_a_storage_that_fails_is_not_asked_for_everybody(tmp_path: Path) -> None:
-    """When a group fails of the storage and its first submission does again, the others fail without a try of theirs."""
+    """A group that fails of the storage, and its first submission again: the others fail without a try of theirs."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         seen: list[str] = []
