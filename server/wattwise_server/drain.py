@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from wattwise_server.errors import ShuttingDownError
 
@@ -12,31 +13,21 @@ T = TypeVar("T")
 
 
 class Drain:
-    """Whether the server is on its way out, and who waits for a stream's next item meanwhile."""
+    """Whether the server is on its way out, and which streams it ends then."""
 
     def __init__(self) -> None:
         self.begun = False
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._streams: WeakSet[UntilDrained[Any]] = WeakSet()
 
     def begin(self) -> None:
         """Wakes all who wait within `UntilDrained`, now and from now on, with ShuttingDownError."""
         self.begun = True
-        for task in self._waiting:
-            task.cancel()
+        for stream in tuple(self._streams):
+            stream.interrupt()
 
-    def enter(self, task: asyncio.Task[Any]) -> None:
-        """Notes that a task waits for an item.
-
-        Raises:
-            ShuttingDownError: if nobody is to wait any more.
-        """
-        if self.begun:
-            raise ShuttingDownError
-        self._waiting.add(task)
-
-    def leave(self, task: asyncio.Task[Any]) -> None:
-        """Notes that it waits no longer."""
-        self._waiting.discard(task)
+    def follow(self, stream: UntilDrained[Any]) -> None:
+        """Interrupts a stream when it is time, for as long as there is the stream."""
+        self._streams.add(stream)
 
 
 class UntilDrained(Generic[T]):
@@ -44,31 +35,48 @@ class UntilDrained(Generic[T]):
 
     A task is cancelled only while it waits here. A write that is cancelled would leave gRPC with half an operation, and
     no status could be sent after it. One task iterates, from beginning to end.
+
+    Args:
+        read: Waits for the next item.
+        end: What `read` returns after the last one, if it does not raise StopAsyncIteration.
+        drain: When to stop.
     """
 
-    def __init__(self, items: AsyncIterator[T], drain: Drain) -> None:
-        self._items = items
+    def __init__(self, read: Callable[[], Awaitable[T]], drain: Drain, end: object = None) -> None:
+        self._read = read
         self._drain = drain
+        self._end = end
+        self._waiting: asyncio.Task[Any] | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
 
     async def __anext__(self) -> T:
-        task = self._task = self._task or _this_task()
-        self._drain.enter(task)
+        task = self._task or self._begin()
+        if self._drain.begun:
+            raise ShuttingDownError
+        self._waiting = task
         try:
-            return await self._items.__anext__()
+            item = await self._read()
         except asyncio.CancelledError:
             if self._drain.begun:
                 raise ShuttingDownError from None
             raise
         finally:
-            self._drain.leave(task)
+            self._waiting = None
+        if item is self._end:
+            raise StopAsyncIteration
+        return item
 
+    def interrupt(self) -> None:
+        """Wakes the task that waits for an item, if one does."""
+        if self._waiting is not None:
+            self._waiting.cancel()
 
-def _this_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("gRPC runs every handler in a task")
-    return task
+    def _begin(self) -> asyncio.Task[Any]:
+        self._task = asyncio.current_task()
+        if self._task is None:
+            raise RuntimeError("gRPC runs every handler in a task")
+        self._drain.follow(self)
+        return self._task

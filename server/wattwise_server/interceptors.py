@@ -82,8 +82,9 @@ class Calls:
                 raise request
             await self._write_all(serve(request, context), context)
 
-        async def converse(requests: Any, context: Context) -> None:
-            await serve(UntilDrained(requests, self._drain), context)
+        async def converse(_: Any, context: Context) -> None:
+            # Not by gRPC's iterator, which is a generator around the same and would cost every message its time.
+            await serve(UntilDrained(context.read, self._drain, end=grpc.aio.EOF), context)
 
         if handler.request_streaming:
             return remade(handler, self._run(converse, method), reader(handler))
@@ -119,7 +120,7 @@ class Calls:
 
     async def _write_all(self, responses: Any, context: Context) -> None:
         async with contextlib.aclosing(responses):
-            async for response in UntilDrained(responses, self._drain):
+            async for response in UntilDrained(responses.__anext__, self._drain):
                 await context.write(response)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from wattwise_server.drain import Drain, UntilDrained
@@ -17,10 +16,8 @@ class Inbox:
         self.messages: asyncio.Queue[str] = asyncio.Queue()
         self.waiting = asyncio.Event()
 
-    def __aiter__(self) -> AsyncIterator[str]:
-        return self
-
-    async def __anext__(self) -> str:
+    async def read(self) -> str:
+        """The next message."""
         self.waiting.set()
         return await self.messages.get()
 
@@ -28,7 +25,7 @@ class Inbox:
 async def test_who_waits_for_a_message_is_woken_by_the_drain() -> None:
     """Waiting for the next message ends with the refusal that says to retry, and so does every later wait."""
     inbox, drain = Inbox(), Drain()
-    items = UntilDrained(inbox, drain)
+    items = UntilDrained(inbox.read, drain)
     wait = asyncio.ensure_future(items.__anext__())
     await inbox.waiting.wait()
     drain.begin()
@@ -44,7 +41,7 @@ async def test_an_answer_that_is_being_written_is_finished_first() -> None:
     begun, written, answers = asyncio.Event(), asyncio.Event(), []
 
     async def converse() -> None:
-        async for message in UntilDrained(inbox, drain):
+        async for message in UntilDrained(inbox.read, drain):
             begun.set()
             await written.wait()
             answers.append(message)
@@ -62,7 +59,7 @@ async def test_an_answer_that_is_being_written_is_finished_first() -> None:
 async def test_a_client_that_vanishes_is_no_drain() -> None:
     """A cancelled call ends as cancelled."""
     inbox, drain = Inbox(), Drain()
-    wait = asyncio.ensure_future(UntilDrained(inbox, drain).__anext__())
+    wait = asyncio.ensure_future(UntilDrained(inbox.read, drain).__anext__())
     await inbox.waiting.wait()
     wait.cancel()
     with pytest.raises(asyncio.CancelledError):
