@@ -33,6 +33,14 @@ def job_of(tx: Transaction, job_id: str) -> Job:
     return tx.job
 
 
+def running_trial_of(tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | None:
+    """A running trial with its job, as almost every call is about; None for whatever else there may be."""
+    job, trial = tx.job, tx.running_trial(key.trial_number)
+    if job is None or trial is None or key.batch_size not in (0, trial.batch_size):
+        return None
+    return job, trial
+
+
 async def trial_of(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     """A trial with its job.
 

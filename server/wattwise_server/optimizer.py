@@ -22,7 +22,7 @@ from wattwise_server.errors import (
 )
 from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
 from wattwise_server.lifecycle import Lifecycle, observe
-from wattwise_server.lookup import decision_in, job_of, opened, priced_in, trial_of
+from wattwise_server.lookup import decision_in, job_of, opened, priced_in, running_trial_of, trial_of
 from wattwise_server.observe import UNOBSERVED, EpochReported, Event, JobRegistered, Observer, TrialDispatched
 from wattwise_server.policy.base import Dispatched, Exhausted
 from wattwise_server.policy.registry import POLICIES
@@ -121,7 +121,7 @@ class Optimizer:
             InvalidResultError: the measurement makes no sense; nothing was changed.
         """
         async with opened(self._store, report.trial.job_id) as tx:
-            found = await self._find(tx, report.trial)
+            found = running_trial_of(tx, report.trial) or await self._find(tx, report.trial)
             if isinstance(found, Decision):
                 return found
             job, trial = found

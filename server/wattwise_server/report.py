@@ -31,39 +31,47 @@ def checked(report: Report, spec: JobSpec, last: Measurement | None, now: dateti
         InvalidResultError: with one violation per fault.
     """
     measured = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
-    faults = _number_faults(spec, measured) + _order_faults(last, measured)
+    faults = _number_faults(spec, measured)
+    if last is not None:
+        faults += _order_faults(last, measured)
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
     return measured
 
 
 def _number_faults(spec: JobSpec, measured: Measurement) -> list[tuple[str, str]]:
+    epoch, time_seconds, energy_joules, metric, _ = measured
     faults = []
-    for name, value in (("time_seconds", measured.time_seconds), ("energy_joules", measured.energy_joules)):
-        if not 0 <= value < math.inf:
-            faults.append((name, f"is {value}; report the finite sum since the trial's first epoch, 0 or more"))
-    if math.isinf(measured.metric):
-        faults.append(("metric", f"is {measured.metric}; report NaN for a metric that has diverged"))
-    if measured.epoch < 1:
-        faults.append(("current_epoch", f"is {measured.epoch}; count epochs from 1"))
-    if not faults and cost(spec, measured.energy_joules, measured.time_seconds) > LARGEST_COST:
+    if not 0 <= time_seconds < math.inf:
+        faults.append(("time_seconds", _no_sum(time_seconds)))
+    if not 0 <= energy_joules < math.inf:
+        faults.append(("energy_joules", _no_sum(energy_joules)))
+    if math.isinf(metric):
+        faults.append(("metric", f"is {metric}; report NaN for a metric that has diverged"))
+    if epoch < 1:
+        faults.append(("current_epoch", f"is {epoch}; count epochs from 1"))
+    if not faults and cost(spec, energy_joules, time_seconds) > LARGEST_COST:
         faults.append(("energy_joules", f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"))
     return faults
 
 
-def _order_faults(last: Measurement | None, measured: Measurement) -> list[tuple[str, str]]:
-    if last is None:
-        return []
+def _no_sum(value: float) -> str:
+    return f"is {value}; report the finite sum since the trial's first epoch, 0 or more"
+
+
+def _order_faults(last: Measurement, measured: Measurement) -> list[tuple[str, str]]:
     epoch = measured.epoch
     if epoch == last.epoch and not last.repeats(measured):
         return [("current_epoch", f"{epoch} was reported before with other numbers; report every epoch once")]
     faults = []
     if epoch < last.epoch:
         faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs never go back"))
-    for name, value, before in (
-        ("time_seconds", measured.time_seconds, last.time_seconds),
-        ("energy_joules", measured.energy_joules, last.energy_joules),
-    ):
-        if value < before:
-            faults.append((name, f"{value} is less than the {before} of epoch {last.epoch}; report the sum so far"))
+    if measured.time_seconds < last.time_seconds:
+        faults.append(("time_seconds", _shrunk(measured.time_seconds, last.time_seconds, last.epoch)))
+    if measured.energy_joules < last.energy_joules:
+        faults.append(("energy_joules", _shrunk(measured.energy_joules, last.energy_joules, last.epoch)))
     return faults
+
+
+def _shrunk(value: float, before: float, epoch: int) -> str:
+    return f"{value} is less than the {before} of epoch {epoch}; report the sum so far"

@@ -69,21 +69,24 @@ def answer(spec: JobSpec, measured: Measurement, verdict: Verdict) -> Decision:
 
 
 def _message(spec: JobSpec, measured: Measurement, verdict: Verdict) -> str:
-    metric, target = f"metric {measured.metric:.6g}", f"target {spec.target_metric:.6g}"
-    price = f"cost {verdict.cost:.6g} J"
-    bound = "no cost bound yet" if verdict.bound is None else f"bound {verdict.bound:.6g} J"
-    if spec.beta_knob is None:
-        bound = "early stopping off"
+    metric = f"metric {measured.metric:.6g}, target {spec.target_metric:.6g}"
+    price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound)}"
     epoch = f"epoch {measured.epoch} of {spec.max_epochs}"
     match verdict.end_reason:
         case None:
-            return f"go on: {metric}, {target} in {epoch}; {price}, {bound}"
+            return f"go on: {metric} in {epoch}; {price}"
         case EndReason.TARGET_REACHED:
-            return f"target reached: {metric}, {target} in {epoch}; {price}, {bound}"
+            return f"target reached: {metric} in {epoch}; {price}"
         case EndReason.COST_BOUND:
-            return f"cost bound exceeded: {price}, {bound} in {epoch}; {metric}, {target}"
+            return f"cost bound exceeded: {price} in {epoch}; {metric}"
         case _:
-            return f"max epochs reached: {epoch}; {metric}, {target}; {price}, {bound}"
+            return f"max epochs reached: {epoch}; {metric}; {price}"
+
+
+def _bound(spec: JobSpec, bound: float | None) -> str:
+    if spec.beta_knob is None:
+        return "early stopping off"
+    return "no cost bound yet" if bound is None else f"bound {bound:.6g} J"
 
 
 def _given_up(trial: Trial) -> str:

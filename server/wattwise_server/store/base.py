@@ -50,6 +50,9 @@ class Transaction(Protocol):
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
 
+    def running_trial(self, number: int) -> Trial | None:
+        """The dispatched trial of this number."""
+
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
 

@@ -7,9 +7,10 @@ commit that takes a visit per statement would spend most of its time waiting.
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import aiosqlite
@@ -18,25 +19,40 @@ _LARGEST_INSERT = 64
 """Rows; fewer than the statements that a connection keeps prepared, as there is one for each number of rows."""
 
 
-_Alike = tuple[str, str, list[tuple[object, ...]]]
-"""SQL, the text of a row of it, and the parameters of each of the statements."""
-
-
-class Statement(NamedTuple):
-    """SQL with its parameters.
+class Sql:
+    """The text of a statement; made once, and told from others by being itself.
 
     Attributes:
-        rank: Statements of one commit that all have a rank are sorted by it, so that equal SQL comes together; one
+        text: The statement.
+        rank: Statements of one commit that all have a rank are sorted by it, so that equal ones come together; one
             without a rank keeps the whole commit in the order of submission.
-        sql: The statement.
-        parameters: For its question marks.
         row: The text of its last row of VALUES, if the statement may insert several rows at once.
     """
 
-    rank: int | None
-    sql: str
-    parameters: tuple[object, ...]
-    row: str = ""
+    __slots__ = ("_texts", "rank", "row", "text")
+
+    def __init__(self, text: str, rank: int | None = None, row: str = "") -> None:
+        self.text = text
+        self.rank = rank
+        self.row = row
+        self._texts: dict[int, str] = {}
+
+    def of_rows(self, count: int) -> str:
+        """The text that inserts as many rows."""
+        text = self._texts.get(count)
+        if text is None:
+            text = self._texts[count] = self.text + f", {self.row}" * (count - 1)
+        return text
+
+
+_Parameters = tuple[object, ...]
+
+
+class Statement(NamedTuple):
+    """SQL with the parameters for its question marks."""
+
+    sql: Sql
+    parameters: _Parameters
 
 
 class GroupConnection(sqlite3.Connection):
@@ -65,35 +81,29 @@ class GroupConnection(sqlite3.Connection):
 
 
 def _steps(group: Sequence[Statement]) -> Iterator[tuple[str, Sequence[Any]]]:
-    for sql, row, parameters in _in_order(group) if any(each.rank is None for each in group) else _by_rank(group):
-        if row:
-            yield from _inserts(sql, row, parameters)
+    for sql, alike in _in_order(group) if any(each.sql.rank is None for each in group) else _by_rank(group):
+        if sql.row:
+            yield from _inserts(sql, alike)
         else:
-            yield from ((sql, each) for each in parameters)
+            yield from ((sql.text, parameters) for parameters in alike)
 
 
-def _by_rank(group: Sequence[Statement]) -> Iterator[_Alike]:
-    kinds: dict[tuple[int | None, str, str], list[tuple[object, ...]]] = {}
-    for rank, sql, parameters, row in group:
-        kinds.setdefault((rank, sql, row), []).append(parameters)
-    for kind in sorted(kinds) if len(kinds) > 1 else kinds:
-        yield kind[1], kind[2], kinds[kind]
+def _by_rank(group: Sequence[Statement]) -> Iterator[tuple[Sql, list[_Parameters]]]:
+    kinds: defaultdict[Sql, list[_Parameters]] = defaultdict(list)
+    for sql, parameters in group:
+        kinds[sql].append(parameters)
+    yield from sorted(kinds.items(), key=lambda kind: kind[0].rank or 0)
 
 
-def _in_order(group: Sequence[Statement]) -> Iterator[_Alike]:
-    for (sql, row), alike in groupby(group, key=lambda statement: (statement.sql, statement.row)):
-        yield sql, row, [statement.parameters for statement in alike]
+def _in_order(group: Sequence[Statement]) -> Iterator[tuple[Sql, list[_Parameters]]]:
+    for sql, alike in groupby(group, key=itemgetter(0)):
+        yield sql, [parameters for _, parameters in alike]
 
 
-def _inserts(sql: str, row: str, parameters: list[tuple[object, ...]]) -> Iterator[tuple[str, Sequence[Any]]]:
-    for begin in range(0, len(parameters), _LARGEST_INSERT):
-        rows = parameters[begin : begin + _LARGEST_INSERT]
-        yield _insert(sql, row, len(rows)), [value for each in rows for value in each]
-
-
-@cache
-def _insert(sql: str, row: str, count: int) -> str:
-    return sql + f", {row}" * (count - 1)
+def _inserts(sql: Sql, alike: list[_Parameters]) -> Iterator[tuple[str, Sequence[Any]]]:
+    for begin in range(0, len(alike), _LARGEST_INSERT):
+        rows = alike[begin : begin + _LARGEST_INSERT]
+        yield sql.of_rows(len(rows)), list(chain.from_iterable(rows))
 
 
 class Group:

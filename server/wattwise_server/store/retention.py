@@ -10,7 +10,7 @@ import asyncio
 from datetime import datetime
 from typing import NamedTuple
 
-from wattwise_server.store.group import Statement
+from wattwise_server.store.group import Sql, Statement
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.rows import to_micros
 from wattwise_server.store.writer import Writer
@@ -19,10 +19,13 @@ _ROWS = 500
 _TRIALS = 200
 _PAUSE_SECONDS = 0.05
 
-_FORGET = """
+_FORGET = Sql(
+    """
     DELETE FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch IN (
         SELECT epoch FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch <= ?3 ORDER BY epoch LIMIT ?4)
-"""
+    """,
+    rank=5,
+)
 
 
 class _Owner:
@@ -69,7 +72,7 @@ class Retention:
             trial = _Place(row["job_key"], row["trial_number"])
             through = row["newest"] - 1 if row["lost"] else row["newest"]
             if row["over"] and row["oldest"] <= through:
-                statements.append(Statement(5, _FORGET, (*trial, through, room)))
+                statements.append(Statement(_FORGET, (*trial, through, room)))
                 room -= through - row["oldest"] + 1
             if room <= 0:
                 # This trial may have rows left: it comes first next time.

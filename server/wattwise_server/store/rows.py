@@ -22,7 +22,7 @@ from wattwise_server.domain import (
     TrialStatus,
     TrialType,
 )
-from wattwise_server.store.group import Statement
+from wattwise_server.store.group import Sql, Statement
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -113,17 +113,24 @@ _TRIAL = (
 )
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
 
-_INSERT_JOB = (
+_INSERT_JOB = Sql(
     f"INSERT INTO jobs (job_key, {', '.join((*_JOB_ONCE, *_JOB_STATE))}) "  # noqa: S608 - names of this file alone
-    f"VALUES ({', '.join('?' * (1 + len(_JOB_ONCE) + len(_JOB_STATE)))})"
+    f"VALUES ({', '.join('?' * (1 + len(_JOB_ONCE) + len(_JOB_STATE)))})",
+    rank=0,
 )
-_UPDATE_JOB = f"UPDATE jobs SET {', '.join(f'{column} = ?' for column in _JOB_STATE)} WHERE job_key = ?"  # noqa: S608
-_SAVE_ARM = _upsert("arms", ("job_key", "batch_size"), _ARM)
-_SAVE_TRIAL = _upsert("trials", ("job_key", "trial_number"), _TRIAL)
+_UPDATE_JOB = Sql(
+    f"UPDATE jobs SET {', '.join(f'{column} = ?' for column in _JOB_STATE)} WHERE job_key = ?",  # noqa: S608
+    rank=1,
+)
+_SAVE_ARM = Sql(_upsert("arms", ("job_key", "batch_size"), _ARM), rank=2)
+_SAVE_TRIAL = Sql(_upsert("trials", ("job_key", "trial_number"), _TRIAL), rank=3)
 _MEASUREMENT_ROW = f"({', '.join('?' * len(_MEASUREMENT))})"
-_ADD_MEASUREMENT = f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES {_MEASUREMENT_ROW}"  # noqa: S608
-
-_FORGET_MEASUREMENTS = "DELETE FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch <= ?"
+_ADD_MEASUREMENT = Sql(
+    f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES {_MEASUREMENT_ROW}",  # noqa: S608
+    rank=4,
+    row=_MEASUREMENT_ROW,
+)
+_FORGET_MEASUREMENTS = Sql("DELETE FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch <= ?", rank=5)
 
 
 def insert_job(key: int, job: Job) -> list[Statement]:
@@ -137,12 +144,12 @@ def insert_job(key: int, job: Job) -> list[Statement]:
         spec.policy.value,
         to_micros(job.create_time),
     )
-    return [Statement(0, _INSERT_JOB, (key, *once, *_job_state(job))), *save_arms(key, job.search.arms)]
+    return [Statement(_INSERT_JOB, (key, *once, *_job_state(job))), *save_arms(key, job.search.arms)]
 
 
 def update_job(key: int, job: Job) -> Statement:
     """Saves what changes in a job, but for its arms."""
-    return Statement(1, _UPDATE_JOB, (*_job_state(job), key))
+    return Statement(_UPDATE_JOB, (*_job_state(job), key))
 
 
 def _job_state(job: Job) -> tuple[object, ...]:
@@ -162,7 +169,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
 
 def save_arms(key: int, arms: Sequence[ArmState]) -> list[Statement]:
     """Saves arms, but for what is derived from the trials."""
-    return [Statement(2, _SAVE_ARM, (key, arm.batch_size, *_arm(arm))) for arm in arms]
+    return [Statement(_SAVE_ARM, (key, arm.batch_size, *_arm(arm))) for arm in arms]
 
 
 def _arm(arm: ArmState) -> tuple[object, ...]:
@@ -188,17 +195,17 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.observation,
         *last,
     )
-    return Statement(3, _SAVE_TRIAL, (key, trial.number, *values))
+    return Statement(_SAVE_TRIAL, (key, trial.number, *values))
 
 
 def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
     """Keeps one measurement."""
-    return Statement(4, _ADD_MEASUREMENT, (key, trial_number, *_measurement(measured)), _MEASUREMENT_ROW)
+    return Statement(_ADD_MEASUREMENT, (key, trial_number, *_measurement(measured)))
 
 
 def forget_measurements(key: int, trial_number: int, through_epoch: int) -> Statement:
     """Drops a trial's measurements up to an epoch."""
-    return Statement(5, _FORGET_MEASUREMENTS, (key, trial_number, through_epoch))
+    return Statement(_FORGET_MEASUREMENTS, (key, trial_number, through_epoch))
 
 
 def _measurement(measured: Measurement) -> tuple[object, ...]:

@@ -18,7 +18,7 @@ from itertools import count
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, Trial, TrialKey, TrialStatus
-from wattwise_server.errors import ServiceError, StorageUnavailableError
+from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.entry import Entry
 from wattwise_server.store.hub import Hub, Subscription
 from wattwise_server.store.queries import Queries
@@ -50,47 +50,45 @@ class SqliteStore:
         """The one way to read and change a job."""
         return SqliteTransaction(self, job_id)
 
-    async def enter(self, job_id: str) -> Entry:
-        """Locks and loads a job."""
-        entry = self._entry(job_id)
+    def use(self, job_id: str) -> Entry:
+        """What is remembered of a job, kept until it is let go; to be locked, and loaded unless it is."""
+        entry = self._entries.get(job_id)
+        if entry is None or entry.lost:
+            entry = self._entries[job_id] = Entry()
+            self._forget()
+        self._entries.move_to_end(job_id)
         entry.users += 1
-        try:
-            await entry.lock.acquire()
-            try:
-                if not entry.loaded:
-                    await self._load(job_id, entry)
-            except BaseException:
-                entry.lock.release()
-                raise
-        except BaseException:
-            self._let_go(job_id, entry)
-            raise
         return entry
 
-    async def leave(self, entry: Entry, tx: SqliteTransaction, error: BaseException | None) -> None:
-        """Submits what a block has saved unless an error ended it, unlocks the job and waits until all is durable."""
-        try:
-            try:
-                if error is None:
-                    self._submit(entry, tx)
-            finally:
-                entry.lock.release()
-            # A refusal is an answer too: it may rest on what a transaction before it has yet to make durable.
-            if error is None or isinstance(error, ServiceError):
-                await entry.durable()
-        finally:
-            self._let_go(tx.job_id, entry)
+    def let_go(self, job_id: str, entry: Entry) -> None:
+        """Ends a use; a job that there is not is forgotten at once."""
+        entry.users -= 1
+        if entry.job is None and entry.idle and self._entries.get(job_id) is entry:
+            del self._entries[job_id]
 
     def new_key(self) -> int:
         """A key for a job that is created."""
         return next(self._keys)
 
-    def _let_go(self, job_id: str, entry: Entry) -> None:
-        entry.users -= 1
-        if entry.job is None and entry.idle and self._entries.get(job_id) is entry:
-            del self._entries[job_id]
+    async def load(self, job_id: str, entry: Entry) -> None:
+        """Reads a job that is locked; its running trials get a whole lease each."""
+        found = await self.queries.job(job_id)
+        if found is not None:
+            entry.key, entry.job = found
+            lease = entry.job.spec.lease_from(self.clock())
+            running = await self.queries.running(job_id, entry.key)
+            for trial in running:
+                entry.see(trial._replace(lease_expire_time=lease))
+            for trial in entry.running.values():
+                self._watch_lease(trial, entry.key)
+        entry.loaded = True
 
-    def _submit(self, entry: Entry, tx: SqliteTransaction) -> None:
+    def submit(self, entry: Entry, tx: SqliteTransaction) -> None:
+        """Makes what a block has saved part of the memory, and hands it to the writer.
+
+        Raises:
+            StorageUnavailableError: what it rests on was not kept.
+        """
         if entry.lost:
             raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
         for trial in tx.apply():
@@ -109,14 +107,6 @@ class SqliteStore:
         for tell in tx.followers:
             tell()
 
-    def _entry(self, job_id: str) -> Entry:
-        entry = self._entries.get(job_id)
-        if entry is None or entry.lost:
-            entry = self._entries[job_id] = Entry()
-            self._forget()
-        self._entries.move_to_end(job_id)
-        return entry
-
     def _forget(self) -> None:
         # A few at a time: however many jobs run, a call pays for no more than these.
         for _ in range(min(4, len(self._entries) - REMEMBERED_JOBS)):
@@ -125,18 +115,6 @@ class SqliteStore:
                 del self._entries[job_id]
             else:
                 self._entries.move_to_end(job_id)
-
-    async def _load(self, job_id: str, entry: Entry) -> None:
-        found = await self.queries.job(job_id)
-        if found is not None:
-            entry.key, entry.job = found
-            lease = entry.job.spec.lease_from(self.clock())
-            running = await self.queries.running(job_id, entry.key)
-            for trial in running:
-                entry.see(trial._replace(lease_expire_time=lease))
-            for trial in entry.running.values():
-                self._watch_lease(trial, entry.key)
-        entry.loaded = True
 
     def _watch_lease(self, trial: Trial, key: int) -> None:
         if trial.lease_expire_time is not None:

@@ -7,16 +7,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wattwise_server.domain import Job, Measurement, Trial
+from wattwise_server.errors import ServiceError
 from wattwise_server.store import rows
 from wattwise_server.store.entry import Entry
-from wattwise_server.store.group import Statement
+from wattwise_server.store.group import Sql, Statement
 from wattwise_server.store.hub import Topic
 
 if TYPE_CHECKING:
     from wattwise_server.store.sqlite import SqliteStore
 
-_DELETE_JOB = "DELETE FROM jobs WHERE job_key = ?"
-_REMEMBER_DELETED = "INSERT OR REPLACE INTO deleted_trials VALUES (?, ?, ?, ?)"
+_DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
+_REMEMBER_DELETED = Sql("INSERT OR REPLACE INTO deleted_trials VALUES (?, ?, ?, ?)")
 
 
 class SqliteTransaction:
@@ -37,14 +38,37 @@ class SqliteTransaction:
         self.followers: list[Callable[[], None]] = []
 
     async def __aenter__(self) -> SqliteTransaction:
-        self._entry = entry = await self._store.enter(self.job_id)
+        store, job_id = self._store, self.job_id
+        self._entry = entry = store.use(job_id)
+        try:
+            await entry.lock.acquire()
+            try:
+                if not entry.loaded:
+                    await store.load(job_id, entry)
+            except BaseException:
+                entry.lock.release()
+                raise
+        except BaseException:
+            store.let_go(job_id, entry)
+            raise
         self.job, self.key = entry.job, entry.key
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._store.leave(self._entry, self, error)
+        entry = self._entry
+        try:
+            try:
+                if error is None:
+                    self._store.submit(entry, self)
+            finally:
+                entry.lock.release()
+            # A refusal is an answer too: it may rest on what a transaction before it has yet to make durable.
+            if (submitted := entry.submitted) is not None and (error is None or isinstance(error, ServiceError)):
+                await submitted.durable()
+        finally:
+            self._store.let_go(self.job_id, entry)
 
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
@@ -63,9 +87,9 @@ class SqliteTransaction:
         now, running = rows.to_micros(self._store.clock()), self.running()
         for trial in running:
             values = (trial.job_id, trial.number, trial.batch_size, now)
-            self.statements.append(Statement(None, _REMEMBER_DELETED, values))
+            self.statements.append(Statement(_REMEMBER_DELETED, values))
             self.topics.add((self.job_id, trial.number))
-        self.statements.append(Statement(None, _DELETE_JOB, (self.key,)))
+        self.statements.append(Statement(_DELETE_JOB, (self.key,)))
         self.topics.add((self.job_id, None))
         self.job, self.deleted = None, True
         return running
@@ -74,6 +98,11 @@ class SqliteTransaction:
         """The dispatched trials by number."""
         latest = self._entry.running | self._changed
         return [trial for _, trial in sorted(latest.items()) if trial.running]
+
+    def running_trial(self, number: int) -> Trial | None:
+        """The trial of this number if it is running."""
+        known = self._changed.get(number) or self._entry.running.get(number)
+        return known if known is not None and known.running else None
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""

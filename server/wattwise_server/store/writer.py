@@ -88,10 +88,10 @@ class Submission:
         self.done = True
         # Its owner remembers it: what it held on to must not stay as long, nor be a cycle for the collector to find.
         self.owner, self.statements, self._then = _NOBODY, (), None
-        for waiter in self._waiters:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
 
 
 class Writer:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.group import Statement
+from wattwise_server.store.group import Sql, Statement
 from wattwise_server.store.open import open_store
 from wattwise_server.store.writer import Submission
 
@@ -26,7 +26,7 @@ async def test_what_is_durable_is_let_go(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         owner = Owner()
-        owner.submitted = store._writer.submit(owner, [Statement(None, "DELETE FROM jobs WHERE FALSE", ())])
+        owner.submitted = store._writer.submit(owner, [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())])
         await owner.submitted.durable()
         there = weakref.ref(owner)
         gc.disable()
@@ -43,7 +43,7 @@ async def test_a_storage_that_fails_is_not_asked_for_everybody(tmp_path: Path) -
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         seen: list[str] = []
         await store._writer._group.connection.set_trace_callback(seen.append)
-        statements = [Statement(None, "DELETE FROM jobs WHERE FALSE", ()), Statement(None, "DELETE FROM nothing", ())]
+        statements = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ()), Statement(Sql("DELETE FROM nothing"), ())]
         submissions = [store._writer.submit(Owner(), statements) for _ in range(5)]
         for submission in submissions:
             with pytest.raises(StorageUnavailableError):
