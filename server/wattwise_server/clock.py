@@ -8,8 +8,10 @@ from datetime import datetime, timedelta, timezone
 
 Clock = Callable[[], datetime]
 
+_MICROSECOND = timedelta(microseconds=1)
+
 
 def steady_clock() -> Clock:
     """A clock whose readings never go back, whatever happens to the system's time meanwhile."""
-    start, since = datetime.now(timezone.utc), time.monotonic()
-    return lambda: start + timedelta(seconds=time.monotonic() - since)
+    start, since = datetime.now(timezone.utc), time.monotonic_ns()
+    return lambda: start + _MICROSECOND * ((time.monotonic_ns() - since) // 1000)

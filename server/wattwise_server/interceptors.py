@@ -72,14 +72,7 @@ class Calls:
             return guarded(handler, _refuse)
         serve = behavior(handler)
 
-        async def answer(request: Any, context: Context) -> Any:
-            if type(request) is InvalidRequestError:
-                raise request
-            return await serve(request, context)
-
         async def write(request: Any, context: Context) -> None:
-            if type(request) is InvalidRequestError:
-                raise request
             await self._write_all(serve(request, context), context)
 
         async def converse(_: Any, context: Context) -> None:
@@ -88,7 +81,7 @@ class Calls:
 
         if handler.request_streaming:
             return remade(handler, self._run(converse, method), reader(handler))
-        return remade(handler, self._run(write if handler.response_streaming else answer, method), reader(handler))
+        return remade(handler, self._run(write if handler.response_streaming else serve, method), reader(handler))
 
     def _run(self, serve: Any, method: str) -> Any:
         drain, active = self._drain, self._active
@@ -104,6 +97,8 @@ class Calls:
             try:
                 if drain.begun:
                     raise ShuttingDownError  # noqa: TRY301 - so that it becomes a status here, as all errors do
+                if type(request) is InvalidRequestError:
+                    raise request  # noqa: TRY301
                 return await serve(request, context)
             except ServiceError as error:
                 await _abort(context, details_of(error))
