@@ -215,7 +215,10 @@ class Search:
 
 
 class Meter(NamedTuple):
-    """The kind of meter that energy comes from, and another that the job's trials were measured by before; '': none."""
+    """The kind of meter that energy comes from, and the others that came before it in the job; '': none.
+
+    Where it is several kinds, there is " then " between them.
+    """
 
     kind: str = ""
     other: str = ""

@@ -11,7 +11,7 @@ LONGEST_KIND = 50
 
 _THEN = " then "
 _MOST_KINDS = 4
-"""Of one trial: what changes with every report is not worth a row each time."""
+"""That one trial, or what was before it, is said to be of: nobody can make a row that grows without end."""
 
 
 def kind_fault(kind: str) -> str | None:
@@ -22,20 +22,21 @@ def kind_fault(kind: str) -> str | None:
 
 
 def metered(job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
-    """A trial and its job once a result of the trial has said its kind of meter; the same ones if that is known."""
-    own = _own(trial.meter.kind, kind)
-    if own == trial.meter.kind:
+    """A trial and its job once a result of the trial has said its kind of meter; the same ones if that is known.
+
+    A trial that changes its meter is of both kinds from then on, for both are in its sums.
+    """
+    own = _kinds(trial.meter.kind)
+    if kind in own or len(own) == _MOST_KINDS:
         return job, trial
-    meter = Meter(own, job.meter.other if job.meter.kind in ("", own) else job.meter.kind)
+    before = dict.fromkeys((*_kinds(job.meter.other), *_kinds(job.meter.kind)))
+    others = [other for other in before if other != kind]
+    meter = Meter(_THEN.join((*own, kind)), _THEN.join(others[:_MOST_KINDS]))
     return (job if job.meter == meter else replace(job, meter=meter)), trial._replace(meter=meter)
 
 
-def _own(known: str, said: str) -> str:
-    """What a trial's sums are measured by: every kind that it has said, for all of them are in the sums."""
-    kinds = known.split(_THEN) if known else []
-    if said in kinds or len(kinds) == _MOST_KINDS:
-        return known
-    return _THEN.join([*kinds, said])
+def _kinds(text: str) -> list[str]:
+    return text.split(_THEN) if text else []
 
 
 def warned(trial: Trial, decision: Decision) -> Decision:

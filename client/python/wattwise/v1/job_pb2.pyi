@@ -301,8 +301,8 @@ class Job(google.protobuf.message.Message):
     meter: builtins.str
     """The kind of meter that its trials are measured by: that of the trial that was the last to say one. Empty while none has."""
     other_meter: builtins.str
-    """Another kind that trials of it were measured by; costs of the one cannot be compared with those of the other. Empty
-    when all trials that said a kind said the same.
+    """The other kinds that its trials were measured by, so that costs cannot be compared; " then " stands between several.
+    Empty when all trials that said a kind said the same.
     """
     @property
     def spec(self) -> Global___JobSpec:

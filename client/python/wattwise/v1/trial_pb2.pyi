@@ -196,8 +196,8 @@ class Trial(google.protobuf.message.Message):
     said another. Empty while no result has said any.
     """
     other_meter: builtins.str
-    """Another kind of meter that trials before it were measured by, so that its cost cannot be compared with theirs.
-    Empty when there is none.
+    """The other kinds of meter that earlier results of the job came from, so that costs cannot be compared; " then "
+    stands between several. Empty when there are none.
     """
     @property
     def id(self) -> Global___TrialId:
