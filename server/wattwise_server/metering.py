@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wattwise_server.domain import Decision, Job, Meter, Trial
+from wattwise_server.domain import Decision, Job, Meter, Trial, TrialStatus
 
 LONGEST_KIND = 50
 """Characters that the name of a kind may have."""
 
+_ESTIMATE = "estimate"
 _THEN = " then "
 _MOST_KINDS = 4
 """That one trial, or what was before it, is said to be of: nobody can make a row that grows without end."""
@@ -39,12 +40,21 @@ def _kinds(text: str) -> list[str]:
     return text.split(_THEN) if text else []
 
 
-def warned(trial: Trial, decision: Decision) -> Decision:
-    """The decision with what the trial's user should know of its meter."""
-    if not trial.meter.other:
-        return decision
-    said = (
+def with_meter(trial: Trial, decision: Decision) -> Decision:
+    """The decision with what the trial's user should know of its meter: that it estimates, or that it is another."""
+    kind, other = trial.meter
+    if _ESTIMATE in kind and trial.status is not TrialStatus.FAILED and _is_estimate(kind):
+        partly = "" if kind == _ESTIMATE else "partly "
+        decision = decision._replace(message=f"{decision.message}; the energy is {partly}an estimate")
+    return decision._replace(warning=_warning(trial)) if other else decision
+
+
+def _is_estimate(kind: str) -> bool:
+    return any(_ESTIMATE in each.split("+") for each in _kinds(kind))
+
+
+def _warning(trial: Trial) -> str:
+    return (
         f"trial {trial.number} is measured by {trial.meter.kind}, earlier results of job {trial.job_id!r} by "
         f"{trial.meter.other}: their costs cannot be compared; give what another meter measures a job_id of its own"
     )
-    return decision._replace(warning=said)

@@ -50,6 +50,35 @@ def test_meter_that_nobody_said_is_empty(server: LiveServer) -> None:
     assert (get(server, trial).meter, job_of(server, trainer).meter) == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("meter", "told"),
+    [
+        ("estimate", "; the energy is an estimate"),
+        ("nvml+estimate", "; the energy is partly an estimate"),
+        ("estimated by eye", "no cost bound yet"),
+        ("nvml", "no cost bound yet"),
+        ("", "no cost bound yet"),
+    ],
+)
+def test_decision_says_that_its_joules_are_estimates(server: LiveServer, meter: str, told: str) -> None:
+    """The sentence with the cost ends with it, while training goes on, when it is over and when asked again."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    assert trainer.report(trial, 10.0, metric=0.1, meter=meter).message.endswith(told)
+    last = trainer.report(trial, 20.0, epoch=2, meter=meter)
+    assert last.message.endswith(told)
+    assert trainer.report(trial, 20.0, epoch=2, meter=meter) == last
+
+
+def test_ended_trial_tells_no_joules(server: LiveServer) -> None:
+    """Whoever reports to a trial that its trainer has ended reads nothing of a meter."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    trainer.report(trial, 10.0, metric=0.1, meter="estimate")
+    trainer.end(trial, v1.END_REASON_ERROR)
+    assert trainer.heartbeat(trial).message.endswith("ask for a new batch size to train on")
+
+
 def test_warning_names_both_and_says_what_to_do(server: LiveServer) -> None:
     """Who measures another way than the job's trials before is told so, with what it means and what to do."""
     trainer = Trainer(server.trainer)
@@ -130,6 +159,8 @@ def test_server_logs_it_once_per_trial(watched: WatchedServer) -> None:
     (line,) = watched.events("meters differ")
     assert (line["level"], line["job"], line["trial"]) == ("warning", trainer.job_id, 2)
     assert (line["meter"], line["other_meter"]) == ("estimate", "nvml")
+    (decided,) = watched.events("trial decided")
+    assert (decided["cost_joules"], decided["meter"]) == (100.0, "nvml")
 
 
 def test_meter_costs_one_row_more_once(watched: WatchedServer) -> None:

@@ -85,7 +85,8 @@ def _say_end(trial: Trial) -> None:
     elif trial.status is TrialStatus.FAILED:
         _say_of(trial, "trial failed", reason=reason)
     else:
-        _say_of(trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost)
+        meter = trial.meter.kind or None
+        _say_of(trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost, meter=meter)
 
 
 def _say_of(trial: Trial, event: str, level: int = logging.INFO, **fields: object) -> None:
