@@ -30,9 +30,13 @@ def job_spec(**given: Any) -> v1.JobSpec:
     return v1.JobSpec(**(usual | given))
 
 
-def result(trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0) -> v1.TrainingResult:
+def result(
+    trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0, *, meter: str = ""
+) -> v1.TrainingResult:
     """A measurement whose cost is `cost` when eta is 1."""
-    return v1.TrainingResult(trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch)
+    return v1.TrainingResult(
+        trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch, meter=meter
+    )
 
 
 class Trainer:
@@ -50,10 +54,10 @@ class Trainer:
         return self.stub.GetNextBatchSize(request).trial
 
     def report(
-        self, trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0
+        self, trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0, *, meter: str = ""
     ) -> v1.Decision:
         """Reports an epoch."""
-        request = v1.ReportResultRequest(result=result(trial, cost, metric, epoch, time))
+        request = v1.ReportResultRequest(result=result(trial, cost, metric, epoch, time, meter=meter))
         return self.stub.ReportResult(request).decision
 
     def heartbeat(self, trial: v1.Trial) -> v1.Decision:
@@ -64,11 +68,11 @@ class Trainer:
         """Ends a trial."""
         return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=reason)).trial
 
-    def run(self, cost: float, *, converges: bool = True) -> v1.Trial:
+    def run(self, cost: float, *, converges: bool = True, meter: str = "") -> v1.Trial:
         """A whole trial: converges at once, or reaches its last epoch in vain."""
         trial = self.next()
         if converges:
-            self.report(trial, cost)
+            self.report(trial, cost, meter=meter)
         else:
-            self.report(trial, cost, metric=0.1, epoch=self.spec.max_epochs)
+            self.report(trial, cost, metric=0.1, epoch=self.spec.max_epochs, meter=meter)
         return trial

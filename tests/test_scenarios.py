@@ -151,6 +151,7 @@ class Replay:
             energy_joules=given["cost"],
             metric=given["metric"],
             current_epoch=given["epoch"],
+            meter=given.get("meter", ""),
         )
         return (await self.call("ReportResult", v1.ReportResultRequest(result=result))).decision  # type: ignore[no-any-return]
 
@@ -181,9 +182,11 @@ def check(message: Message, then: dict[str, Any]) -> None:
             assert not holder.HasField(name), f"{name} is {value}"
         elif field.enum_type is not None:
             assert field.enum_type.values_by_number[value].name == expected, name
-        elif name == "message":
+        elif name in ("message", "warning") and expected:
             assert expected in value
         elif isinstance(expected, list):
             assert list(value) == expected, name
+        elif isinstance(expected, str):
+            assert value == expected, name
         else:
             assert math.isclose(value, expected, rel_tol=1e-12), f"{name} is {value}, not {expected}"

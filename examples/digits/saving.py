@@ -1,9 +1,11 @@
-"""What the search gave against always using the default batch size, from measured costs alone."""
+"""What the search gave against always using the default batch size, from what the trials reported alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from wattwise.estimates import estimate_mark
 
 from examples.digits.recurrence import Launch
 
@@ -13,11 +15,16 @@ SETTLED = 10
 
 @dataclass(frozen=True)
 class Spent:
-    """Sums over some recurrences: energy and cost in joules, time in seconds; and each recurrence's own cost."""
+    """Sums over some recurrences: energy and cost in joules, time in seconds; and each recurrence's own cost.
+
+    Attributes:
+        unit: "J", and whether they are estimates.
+    """
 
     costs: tuple[float, ...]
     energy: float
     time: float
+    unit: str
 
     @property
     def recurrences(self) -> int:
@@ -40,6 +47,7 @@ def spent(launches: Sequence[Launch], first: int = 1) -> Spent:
         costs=tuple(costs.values()),
         energy=sum(launch.trial.energy_joules for launch in counted),
         time=sum(launch.trial.time_seconds for launch in counted),
+        unit=f"J{estimate_mark(*(launch.trial.meter for launch in counted))}",
     )
 
 
@@ -47,13 +55,15 @@ def report(launches: Sequence[Launch], baseline: Sequence[Launch], meter: str) -
     """The closing lines: all recurrences, then the newest, each against as many of the default batch size."""
     default = spent(baseline)
     size, runs = baseline[0].trial.id.batch_size, default.recurrences
-    yield f"The default batch size {size} was measured in {runs} {'run' if runs == 1 else 'runs'} of its own:"
-    yield f"  {_per_recurrence(default)}; a run cost {min(default.costs):.1f} to {max(default.costs):.1f} J"
+    cheapest, dearest = min(default.costs), max(default.costs)
+    yield f"The default batch size {size} had {runs} {'run' if runs == 1 else 'runs'} of its own:"
+    yield f"  {_per_recurrence(default)}; a run cost {cheapest:.1f} to {dearest:.1f} {default.unit}"
     everything = spent(launches)
     yield f"Wattwise, all {everything.recurrences} recurrences, the exploring ones too:"
     yield f"  {_per_recurrence(everything)}; {_against(everything, default)}"
     n = everything.recurrences
-    yield f"  {everything.cost:.0f} J in all, where {n} times the default's mean is {n * default.cost / runs:.0f} J"
+    usual = f"{n * default.cost / runs:.0f} {default.unit}"
+    yield f"  {everything.cost:.0f} {everything.unit} in all, where {n} times the default's mean is {usual}"
     if everything.recurrences > SETTLED:
         settled = spent(launches, everything.recurrences - SETTLED + 1)
         yield f"Wattwise, the last {SETTLED} recurrences:"
@@ -62,8 +72,9 @@ def report(launches: Sequence[Launch], baseline: Sequence[Launch], meter: str) -
 
 
 def _per_recurrence(some: Spent) -> str:
-    n = some.recurrences
-    return f"cost {some.cost / n:.1f} J, energy {some.energy / n:.1f} J, time {some.time / n:.2f} s per recurrence"
+    n, unit = some.recurrences, some.unit
+    costs = f"cost {some.cost / n:.1f} {unit}, energy {some.energy / n:.1f} {unit}"
+    return f"{costs}, time {some.time / n:.2f} s per recurrence"
 
 
 def _against(some: Spent, default: Spent) -> str:

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 from wattwise import v1
+from wattwise.estimates import estimate_mark
 
 from examples.digits.recurrence import Launch
 
@@ -90,7 +91,8 @@ class Board:
 def _heading(job: v1.Job) -> str:
     stage = "bandit" if job.stage == v1.STAGE_MAB else f"pruning round {job.pruning_round + 1}"
     survivors = ", ".join(map(str, job.surviving_batch_sizes))
-    cheapest = f"{job.min_cost:.1f} J at {job.min_cost_batch_size}" if job.HasField("min_cost") else "none yet"
+    unit = f"J{estimate_mark(job.meter, job.other_meter)}"
+    cheapest = f"{job.min_cost:.1f} {unit} at {job.min_cost_batch_size}" if job.HasField("min_cost") else "none yet"
     return f"{job.spec.job_id}: {stage}; surviving batch sizes {survivors}; cheapest so far {cheapest}"
 
 
@@ -103,7 +105,7 @@ def _cells(launch: Launch, stage: str, why: str) -> tuple[str, ...]:
         stage,
         str(trial.id.batch_size),
         str(trial.last_epoch),
-        f"{trial.cost:.1f} J",
+        f"{trial.cost:.1f} J{estimate_mark(trial.meter)}",
         _TOO_DEAR if too_dear else _ENDS.get(trial.end_reason, "failed"),
         why,
     )

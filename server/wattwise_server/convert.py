@@ -104,7 +104,8 @@ def result(measured: v1.TrainingResult) -> Report:
         InvalidRequestError: it names no trial.
     """
     key = _trainers_trial(measured, "result.trial")
-    return Report(key, measured.current_epoch, measured.time_seconds, measured.energy_joules, measured.metric)
+    sums = (measured.time_seconds, measured.energy_joules, measured.metric)
+    return Report(key, measured.current_epoch, *sums, measured.meter)
 
 
 def _trainers_trial(holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest, where: str) -> TrialKey:
@@ -153,6 +154,8 @@ def fill_decision(message: v1.Decision, made: Decision) -> None:
     message.cost = made.cost
     if made.cost_bound is not None:
         message.cost_bound = made.cost_bound
+    if made.warning:
+        message.warning = made.warning
 
 
 def job(known: Job) -> v1.Job:
@@ -168,6 +171,8 @@ def job(known: Job) -> v1.Job:
         arms=_arms(known) if search.stage is Stage.MAB else [],
         create_time=_timestamp(known.create_time),
         num_trials=known.num_trials,
+        meter=known.meter.kind,
+        other_meter=known.meter.other,
     )
 
 
@@ -222,6 +227,8 @@ def trial(known: Trial) -> v1.Trial:
         last_epoch=last.epoch if last else 0,
         last_metric=last.metric if last else None,
         lease_expire_time=_timestamp(known.lease_expire_time),
+        meter=known.meter.kind,
+        other_meter=known.meter.other,
     )
 
 

@@ -214,6 +214,16 @@ class Search:
         return next(arm for arm in self.arms if arm.batch_size == batch_size)
 
 
+class Meter(NamedTuple):
+    """The kind of meter that energy comes from, and the others that came before it in the job; '': none.
+
+    Where it is several kinds, there is " then " between them.
+    """
+
+    kind: str = ""
+    other: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job: what was registered, and what has been learnt."""
@@ -223,6 +233,7 @@ class Job:
     create_time: datetime
     num_trials: int = 0
     num_observations: int = 0
+    meter: Meter = field(default=Meter())
 
 
 class TrialKey(NamedTuple):
@@ -276,6 +287,7 @@ class Trial(NamedTuple):
     target_reached: bool = False
     observation: int | None = None
     lease_expire_time: datetime | None = None
+    meter: Meter = Meter()
 
     @property
     def key(self) -> TrialKey:
@@ -294,6 +306,7 @@ class Trial(NamedTuple):
             self.request_id,
             last=last,
             lease_expire_time=lease_expire_time,
+            meter=self.meter,
         )
 
     @property
@@ -316,3 +329,4 @@ class Decision(NamedTuple):
     message: str
     cost: float = 0.0
     cost_bound: float | None = None
+    warning: str = ""

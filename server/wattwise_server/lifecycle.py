@@ -8,8 +8,9 @@ from dataclasses import replace
 from wattwise_server.clock import Clock
 from wattwise_server.domain import EndReason, Job, Search, Trial, TrialStatus, TrialType
 from wattwise_server.lookup import priced_in
+from wattwise_server.metering import metered
 from wattwise_server.observe import Event as Seen
-from wattwise_server.observe import JobDeleted, Observer, TrialEnded, TrialRevived
+from wattwise_server.observe import JobDeleted, MetersDiffer, Observer, TrialEnded, TrialRevived
 from wattwise_server.policy.base import Event, Failed, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
@@ -60,6 +61,17 @@ class Lifecycle:
         tx.save_trial(back)
         self._tell(tx, TrialRevived(back))
         return job, back
+
+    def meter(self, tx: Transaction, job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
+        """Keeps by what kind of meter a trial is measured, once its trainer has said one that is new."""
+        job_now, trial_now = metered(job, trial, kind)
+        if job_now is not job:
+            tx.save_job(job_now)
+        if trial_now is not trial:
+            tx.save_trial(trial_now)
+            if trial_now.meter.other:
+                self._tell(tx, MetersDiffer(trial_now))
+        return job_now, trial_now
 
     def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:
         """Deletes a job; returns its trials that are told to stop."""

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from wattwise_server.domain import Decision, Job, Trial, TrialKey
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
 from wattwise_server.job_spec import identifier_fault
+from wattwise_server.metering import with_meter
 from wattwise_server.policy.stopping import decision, priced
 from wattwise_server.store.base import Store, Transaction
 
@@ -65,4 +66,4 @@ def priced_in(job: Job, trial: Trial) -> Trial:
 
 def decision_in(job: Job, trial: Trial) -> Decision:
     """What the trainer of a trial is to be told."""
-    return decision(job.spec, job.search.min_cost, trial)
+    return with_meter(trial, decision(job.spec, job.search.min_cost, trial))

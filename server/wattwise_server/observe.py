@@ -60,8 +60,17 @@ class TrialRevived:
     trial: Trial
 
 
+@dataclass(frozen=True, slots=True)
+class MetersDiffer:
+    """A trial is measured by another kind of meter than trials of its job before it."""
+
+    trial: Trial
+
+
 Tell: TypeAlias = Callable[[], None]
-Event: TypeAlias = JobRegistered | JobDeleted | TrialDispatched | EpochReported | TrialEnded | TrialRevived
+Event: TypeAlias = (
+    JobRegistered | JobDeleted | TrialDispatched | EpochReported | TrialEnded | TrialRevived | MetersDiffer
+)
 
 
 class Observer(Protocol):

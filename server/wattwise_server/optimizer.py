@@ -23,6 +23,7 @@ from wattwise_server.errors import (
 from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
 from wattwise_server.lifecycle import Lifecycle, observe
 from wattwise_server.lookup import decision_in, job_of, opened, priced_in, running_trial_of, trial_of
+from wattwise_server.metering import with_meter
 from wattwise_server.observe import UNOBSERVED, EpochReported, Event, JobRegistered, Observer, TrialDispatched
 from wattwise_server.policy.base import Dispatched, Exhausted
 from wattwise_server.policy.registry import POLICIES
@@ -130,6 +131,8 @@ class Optimizer:
             measured = checked(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
+            if report.meter not in ("", trial.meter.kind):
+                job, trial = self._lifecycle.meter(tx, job, trial, report.meter)
             return self._take(tx, job, trial, measured)
 
     async def heartbeat(self, key: TrialKey) -> Decision:
@@ -229,7 +232,7 @@ class Optimizer:
                 self._tell(tx, EpochReported(job, trial, before))
         if verdict.end_reason is not None:
             self._lifecycle.stop_dearer(tx, self._lifecycle.succeed(tx, job, trial, verdict))
-        return answer(job.spec, measured, verdict)
+        return with_meter(trial, answer(job.spec, measured, verdict))
 
     def _tell(self, tx: Transaction, event: Event) -> None:
         tx.once_durable(self._observer.witness(event))

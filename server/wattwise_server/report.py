@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from wattwise_server.domain import JobSpec, Measurement, TrialKey
 from wattwise_server.errors import InvalidResultError, Violation
+from wattwise_server.metering import kind_fault
 from wattwise_server.policy.cost import cost
 
 LARGEST_COST = 1e100
@@ -15,13 +16,18 @@ LARGEST_COST = 1e100
 
 
 class Report(NamedTuple):
-    """One epoch's sums as a trainer sent them: seconds and joules since the trial's start."""
+    """One epoch's sums as a trainer sent them: seconds and joules since the trial's start.
+
+    Attributes:
+        meter: The kind of meter that the energy comes from; '' when the trainer did not say.
+    """
 
     trial: TrialKey
     epoch: int
     time_seconds: float
     energy_joules: float
     metric: float
+    meter: str = ""
 
 
 def checked(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
@@ -34,6 +40,8 @@ def checked(report: Report, spec: JobSpec, last: Measurement | None, now: dateti
     faults = _number_faults(spec, measured)
     if last is not None:
         faults += _order_faults(last, measured)
+    if report.meter and (fault := kind_fault(report.meter)):
+        faults.append(("meter", fault))
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
     return measured

@@ -97,6 +97,8 @@ def test_order_of_calls(grpc_addr: str) -> None:
         bso.on_train_begin()
     with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before trial"):
         _ = bso.trial
+    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before meter"):
+        _ = bso.meter
     with bso:
         bso.get_batch_size()
         with pytest.raises(OperationOrderError, match=r"on_train_begin\(\) ahead of"):

@@ -8,9 +8,10 @@ from examples.digits.recurrence import Launch
 from examples.digits.saving import report, spent
 
 
-def launch(recurrence: int, cost: float, *, batch_size: int = 16) -> Launch:
+def launch(recurrence: int, cost: float, *, batch_size: int = 16, meter: str = "rapl") -> Launch:
     """A trial that cost so much, half of it energy's."""
-    trial = v1.Trial(id=v1.TrialId(batch_size=batch_size), cost=cost, energy_joules=cost, time_seconds=cost / 65)
+    named = v1.TrialId(batch_size=batch_size)
+    trial = v1.Trial(id=named, cost=cost, energy_joules=cost, time_seconds=cost / 65, meter=meter)
     return Launch(recurrence, trial, v1.Job(), "", target_reached=True)
 
 
@@ -25,6 +26,14 @@ def test_saving_is_against_as_many_runs_of_the_default() -> None:
     assert "60 J in all, where 2 times the default's mean is 80 J" in text
     assert "25% less cost than with the default" in text
     assert "a run cost 30.0 to 50.0 J" in text
+
+
+def test_estimates_are_called_estimates() -> None:
+    """Every joule of the saving says that it was estimated, where it was."""
+    estimated = [launch(n, 20.0, meter="estimate") for n in range(1, 13)]
+    text = "\n".join(report(estimated, estimated[:2], "an estimate"))
+    assert text.count(" J") == text.count(" J (estimate)") == 9
+    assert "(estimate)" not in "\n".join(report([launch(1, 20.0)], [launch(1, 20.0)], "a meter"))
 
 
 def test_loss_is_called_a_loss() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import NvmlMonitor, Window, default_monitor
+from wattwise.monitor import NvmlMonitor, Window, default_monitor, meter_kind
 from wattwise.monitor.nvml import PowerIntegral
 
 from tests.monitor.nvml_stub import Machine, Runner, StubGpu, runner
@@ -36,6 +36,12 @@ def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[lis
     monitor.begin_window("epoch")
     machine.show(used(FIRST, 1.5), used(SECOND, 5000))
     return monitor.gpu_indices, monitor.end_window("epoch").total_energy
+
+
+def case_kind(machine: Machine, indices: list[int]) -> str:
+    """The kind of a meter of some of three GPUs, the last of which is too old for a counter."""
+    machine.show(FIRST, SECOND, OLD)
+    return meter_kind(NvmlMonitor(indices))
 
 
 def case_overlap(machine: Machine) -> tuple[float, float]:
@@ -186,6 +192,12 @@ def test_counter_reset(machine: Machine, run: Runner) -> None:
     """A counter that was reset within a window is an error, not a negative energy."""
     with pytest.raises(MonitorError, match="went backwards within window 'epoch'"):
         run(case_reset, machine)
+
+
+@pytest.mark.parametrize(("indices", "kind"), [([0, 1], "nvml"), ([2], "nvml-polled"), ([0, 2], "nvml-polled")])
+def test_kind_tells_counters_from_polling(machine: Machine, run: Runner, indices: list[int], kind: str) -> None:
+    """A sum of counters is one kind of meter, and a sum in which any GPU's power is polled another."""
+    assert run(case_kind, machine, indices) == kind
 
 
 def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner) -> None:

@@ -15,7 +15,7 @@ from wattwise.exchange import log
 from wattwise.exits import ExitGuard, end_reason
 from wattwise.launch import Launch
 from wattwise.metric import number
-from wattwise.monitor import Monitor, default_monitor
+from wattwise.monitor import Monitor, default_monitor, meter_kind
 from wattwise.offline import decision_without_server
 from wattwise.session import Session
 from wattwise.spec import JobSpec
@@ -120,6 +120,15 @@ class BatchSizeOptimizer:
     def request_id(self) -> str:
         """What the calls of this launch are named in the server's log, and in errors."""
         return self._launch.request_id
+
+    @property
+    def meter(self) -> str:
+        """The kind of meter that measures this trial, such as "nvml"; "estimate" when nothing is measured.
+
+        Raises:
+            OperationOrderError: before `get_batch_size`.
+        """
+        return self._given("meter")[1].trial.meter
 
     @property
     def reason(self) -> str:
@@ -239,7 +248,10 @@ class BatchSizeOptimizer:
 
     def _ask(self) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
         monitor = default_monitor() if self._monitor is None else self._monitor
+        kind = meter_kind(monitor)
         job, answer = self._launch.ask(monitor)
+        # The server hears it with the first result, the other ranks with this answer.
+        answer.trial.meter = kind
         trial = answer.trial.id
         self._windows = TrainingWindows(monitor, f"wattwise {trial.job_id} {trial.trial_number}")
         return job, answer
@@ -274,6 +286,7 @@ class BatchSizeOptimizer:
                 energy_joules=windows.energy_joules,
                 metric=value if math.isfinite(value) else math.nan,
                 current_epoch=self._epoch,
+                meter=self.meter,
             )
             decision = session.report(result)
             if decision is None and not session.over:

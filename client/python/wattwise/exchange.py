@@ -55,6 +55,7 @@ class Exchange:
         self._posted = 0
         self._answered = 0
         self._refusal: WattwiseError | None = None
+        self._has_warned = False
 
     @property
     def over(self) -> bool:
@@ -97,13 +98,14 @@ class Exchange:
         return None
 
     def answer(self, report: Report | None, decision: v1.Decision) -> None:
-        """Notes what the server decided.
+        """Notes what the server decided; what it warns of is logged once per trial.
 
         Args:
             report: the measurement that it answers; None if it answers none.
             decision: the decision.
         """
         self.found()
+        self._pass_on(decision.warning)
         with self.changed:
             if report is not None:
                 self._acknowledge(report)
@@ -165,6 +167,11 @@ class Exchange:
         """
         with self.changed:
             return self.changed.wait_for(lambda: self.finished, timeout)
+
+    def _pass_on(self, warning: str) -> None:
+        if warning and not self._has_warned:
+            self._has_warned = True
+            log.warning("%s", warning)
 
     def _settled(self, report: Report) -> bool:
         return self._answered >= report.number or self.over or self.away or self.finished

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.errors import WattwiseError
+from wattwise.estimates import estimate_mark
 from wattwise.humanize import duration, enum_name, joules, moment, spread
 
 if TYPE_CHECKING:
@@ -18,15 +19,16 @@ _WIDTH = 100_000
 
 def print_jobs(jobs: Iterable[v1.Job]) -> None:
     """One row per job."""
-    table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "registered")
+    table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "meter", "registered")
     for job in jobs:
         table.add_row(
             job.spec.job_id,
             stage(job),
             sizes(job.surviving_batch_sizes),
             str(job.num_trials),
-            joules(job.min_cost) if job.HasField("min_cost") else "",
+            joules(job.min_cost) + mark_of(job) if job.HasField("min_cost") else "",
             str(job.min_cost_batch_size) if job.HasField("min_cost_batch_size") else "",
+            f"{job.meter}, {job.other_meter} before" if job.other_meter else job.meter,
             moment(job.create_time),
         )
     _show(table, "no jobs")
@@ -41,12 +43,13 @@ def print_job(job: v1.Job) -> None:
     _show(table, "")
     if job.arms:
         print()  # noqa: T201 - the command's answer
-        print_arms(job.arms)
+        print_arms(job.arms, mark_of(job))
 
 
-def print_arms(arms: Iterable[v1.Arm]) -> None:
-    """One row per arm; the rewards that the server keeps are costs with their sign turned."""
-    table = _table("*batch size", "*observations", "*mean cost", "*std dev of the mean", "*std dev of a trial")
+def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
+    """One row per arm; the rewards that the server keeps are costs with their sign turned, and may be estimates."""
+    costs = (f"*{cost}{mark}" for cost in ("mean cost", "std dev of the mean", "std dev of a trial"))
+    table = _table("*batch size", "*observations", *costs)
     for arm in arms:
         table.add_row(
             str(arm.batch_size),
@@ -62,9 +65,10 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
     """One row per trial of a job."""
     table = _table(
         *("*trial", "*batch size", "type", "status", "ended by", "target"),
-        *("*epoch", "*metric", "*time", "*energy", "*cost", "started", "lease runs out"),
+        *("*epoch", "*metric", "*time", "*energy", "*cost", "meter", "started", "lease runs out"),
     )
     for trial in trials:
+        mark = estimate_mark(trial.meter)
         table.add_row(
             str(trial.id.trial_number),
             str(trial.id.batch_size),
@@ -75,12 +79,18 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
             str(trial.last_epoch) if trial.last_epoch else "",
             f"{trial.last_metric:.6g}" if trial.HasField("last_metric") else "",
             duration(trial.time_seconds) if trial.HasField("cost") else "",
-            joules(trial.energy_joules) if trial.HasField("cost") else "",
-            joules(trial.cost) if trial.HasField("cost") else "",
+            joules(trial.energy_joules) + mark if trial.HasField("cost") else "",
+            joules(trial.cost) + mark if trial.HasField("cost") else "",
+            trial.meter,
             moment(trial.start_time),
             lease(trial),
         )
     _show(table, "no trials")
+
+
+def mark_of(job: v1.Job) -> str:
+    """What stands behind the costs of a job: whether they are estimates, or some of them."""
+    return estimate_mark(job.meter, job.other_meter)
 
 
 def stage(job: v1.Job) -> str:
@@ -133,7 +143,7 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         )
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
     if job.HasField("min_cost"):
-        yield "min cost", f"{joules(job.min_cost)} at batch size {job.min_cost_batch_size}"
+        yield "min cost", f"{joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"
     else:
         yield "min cost", "none yet: no trial has converged"
     sign = "at least" if spec.higher_is_better_metric else "at most"
@@ -143,6 +153,9 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "stopped early", stopping
     gpu = spec.gpu
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W at most together"
+    if job.meter:
+        mixed = f", {job.other_meter} before: these costs cannot be compared" if job.other_meter else ""
+        yield "meter", f"{job.meter}{mixed}"
     yield "trials", str(job.num_trials)
     yield "registered", moment(job.create_time)
 

@@ -14,6 +14,7 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
+    Meter,
     Moments,
     PolicyName,
     Search,
@@ -70,6 +71,7 @@ _SPEC = (
 )
 _GPU = ("max_power_watts", "number_of_gpus", "gpu_model")
 _JOB_ONCE = ("job_id", "job_id_prefix", *_SPEC, *_GPU, "policy", "create_time")
+_METER = ("meter", "other_meter")
 _JOB_STATE = (
     "stage",
     "pruning_round",
@@ -80,6 +82,7 @@ _JOB_STATE = (
     "missed_floor",
     "num_trials",
     "num_observations",
+    *_METER,
 )
 _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
@@ -110,6 +113,7 @@ _TRIAL = (
     "last_energy_joules",
     "last_metric",
     "last_report_time",
+    *_METER,
 )
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
 
@@ -164,6 +168,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         search.missed_floor,
         job.num_trials,
         job.num_observations,
+        *job.meter,
     )
 
 
@@ -194,6 +199,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         *judged,
         trial.observation,
         *last,
+        *trial.meter,
     )
     return Statement(_SAVE_TRIAL, (key, trial.number, *values))
 
@@ -227,9 +233,14 @@ def read_job(row: Row, arms: tuple[ArmState, ...]) -> Job:
     search = Search(
         stage=Stage(row["stage"]),
         arms=arms,
-        **{name: row[name] for name in _JOB_STATE if name not in ("stage", "num_trials", "num_observations")},
+        **{name: row[name] for name in _JOB_STATE if name not in ("stage", "num_trials", "num_observations", *_METER)},
     )
-    return Job(spec, search, from_micros(row["create_time"]), row["num_trials"], row["num_observations"])
+    counts = (row["num_trials"], row["num_observations"])
+    return Job(spec, search, from_micros(row["create_time"]), *counts, _read_meter(row))
+
+
+def _read_meter(row: Row) -> Meter:
+    return Meter(*(row[name] for name in _METER))
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -271,6 +282,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         converged=bool(row["converged"]),
         target_reached=bool(row["target_reached"]),
         observation=row["observation"],
+        meter=_read_meter(row),
     )
 
 

@@ -14,6 +14,7 @@ from wattwise_server.observe import (
     Event,
     JobDeleted,
     JobRegistered,
+    MetersDiffer,
     Tell,
     TrialDispatched,
     TrialEnded,
@@ -66,12 +67,15 @@ def _say(event: Event) -> None:
             _say_end(trial)
         case TrialRevived(trial):
             _say_of(trial, "trial revived", type=trial.type.value)
+        case MetersDiffer(trial):
+            kinds = {"meter": trial.meter.kind, "other_meter": trial.meter.other}
+            _say_of(trial, "meters differ", logging.WARNING, **kinds)
 
 
 def _say_report(trial: Trial) -> None:
     if trial.last is not None:
         measured = {"metric": trial.last.metric, "seconds": trial.last.time_seconds, "joules": trial.last.energy_joules}
-        _say_of(trial, "epoch reported", logging.DEBUG, **measured)
+        _say_of(trial, "epoch reported", logging.DEBUG, **measured, meter=trial.meter.kind or None)
 
 
 def _say_end(trial: Trial) -> None:
@@ -81,7 +85,8 @@ def _say_end(trial: Trial) -> None:
     elif trial.status is TrialStatus.FAILED:
         _say_of(trial, "trial failed", reason=reason)
     else:
-        _say_of(trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost)
+        meter = trial.meter.kind or None
+        _say_of(trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost, meter=meter)
 
 
 def _say_of(trial: Trial, event: str, level: int = logging.INFO, **fields: object) -> None:

@@ -36,6 +36,8 @@ from wattwise_server.watching.calls import WatchedCall
 UNKNOWN_METHOD = "unknown"
 
 _STAGES = ("pruning", "mab")
+_MEASURING = ("nvml", "nvml-polled", "amdsmi", "rapl", "nvml+rapl", "nvml-polled+rapl", "amdsmi+rapl", "zeus", "custom")
+_METERS = (*_MEASURING, "estimate", "unknown", "other")
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -95,12 +97,14 @@ class Metrics:
         self._lost = Counter("wattwise_leases_lost", "Trials given up because their lease ran out.", **self._here)
         self._revived = Counter("wattwise_trials_revived", "Lost trials that were heard of again.", **self._here)
         totals = [
-            ("energy_joules", "Energy that trials have reported."),
             ("training_seconds", "Training time that trials have reported."),
             ("cost_joules", "Cost of what trials have reported, as each job weighs energy and time."),
         ]
-        energy, time, costs = (Counter(f"wattwise_{name}", text, ["stage"], **self._here) for name, text in totals)
-        self._spent = {stage: (energy.labels(stage), time.labels(stage), costs.labels(stage)) for stage in _STAGES}
+        time, costs = (Counter(f"wattwise_{name}", text, ["stage"], **self._here) for name, text in totals)
+        self._spent = {stage: (time.labels(stage), costs.labels(stage)) for stage in _STAGES}
+        text = "Energy that trials have reported, by the kind of meter that it comes from."
+        energy = Counter("wattwise_energy_joules", text, ["stage", "meter"], **self._here)
+        self._energy = {(stage, meter): energy.labels(stage, meter) for stage in _STAGES for meter in _METERS}
         for stage in _STAGES:
             self._dispatched.labels(stage)
             for reason in EndReason:
@@ -153,8 +157,9 @@ class Metrics:
         joules, seconds = trial.last.energy_joules, trial.last.time_seconds
         if before is not None:
             joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
-        energy, time, costs = self._spent[_stage(trial)]
-        energy.inc(joules)
+        stage = _stage(trial)
+        time, costs = self._spent[stage]
+        self._energy[stage, _meter(trial)].inc(joules)
         time.inc(seconds)
         # The cost is linear: that of the differences is the difference, and rounding can't make it negative.
         costs.inc(cost(job.spec, joules, seconds))
@@ -221,6 +226,11 @@ class Metrics:
 def _stage(trial: Trial) -> str:
     """The stage of the job that dispatched a trial, which may have moved on by the time that it ends."""
     return "mab" if trial.type is TrialType.MAB else "pruning"
+
+
+def _meter(trial: Trial) -> str:
+    kind = trial.meter.kind or "unknown"
+    return kind if kind in _METERS else "other"
 
 
 def _short(method: str) -> str:

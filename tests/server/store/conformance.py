@@ -15,6 +15,7 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
+    Meter,
     Moments,
     Observation,
     Trial,
@@ -65,7 +66,7 @@ class StoreConformance:
         job = a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True)
         arms = tuple(replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), failures=2) for arm in job.search.arms)
         search = replace(job.search, arms=arms, exploring=1, min_cost=1 / 3, min_cost_batch_size=8, missed_floor=2 / 3)
-        job = replace(job, search=search, num_trials=1)
+        job = replace(job, search=search, num_trials=1, meter=Meter("nvml", "estimate"))
         ended = a_trial(
             1,
             status=TrialStatus.SUCCEEDED,
@@ -74,6 +75,7 @@ class StoreConformance:
             last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW),
             cost=1 / 3,
             observation=1,
+            meter=Meter("estimate", "nvml"),
         )
         async with opener() as store:
             async with store.transaction("j") as tx:

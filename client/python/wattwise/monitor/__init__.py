@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError
+from wattwise.monitor.kind import meter_kind
 from wattwise.monitor.window import Measurement, Monitor, Window
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "Window",
     "default_monitor",
     "gpu_config",
+    "meter_kind",
 ]
 
 

@@ -25,6 +25,7 @@ class NvmlMonitor(WindowMonitor):
 
     Attributes:
         gpu_indices: As given, or the numbers of all visible GPUs.
+        kind: "nvml"; "nvml-polled" when a GPU among them has no energy counter.
 
     Raises:
         MonitorError: There is no driver or no such GPU; the message says what to pass instead.
@@ -36,6 +37,8 @@ class NvmlMonitor(WindowMonitor):
         self._gpus = visible_gpus(gpu_indices)
         self._counting = [gpu for gpu in self._gpus if gpu.has_energy_counter]
         self._polled = [gpu for gpu in self._gpus if not gpu.has_energy_counter]
+        # A sum is no better than its worst part.
+        self.kind = "nvml-polled" if self._polled else "nvml"
         self._integral = PowerIntegral()
         super().__init__(
             gpu_indices=range(len(self._gpus)) if gpu_indices is None else gpu_indices,

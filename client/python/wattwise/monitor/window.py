@@ -31,6 +31,7 @@ class Monitor(Protocol):
     """An energy meter. Ours fit, and Zeus's `ZeusMonitor` as it is.
 
     A meter may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are read through NVML.
+    And it may have a `kind: str`, a word that is shown beside its energy: "estimate" where it does not measure.
     """
 
     @property
@@ -78,7 +79,7 @@ class WindowMonitor(ABC):
         poll_seconds: How often the counter must be read while a window is open; None when its ends are enough.
 
     Attributes:
-        kind: What measures: "nvml", "rapl" or "estimate".
+        kind: What measures: "nvml", "nvml-polled", "rapl" or "estimate".
         gpu_indices: As given.
     """
 

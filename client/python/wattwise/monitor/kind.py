@@ -1,0 +1,39 @@
+"""What kind of meter a monitor is: the word that travels with its energy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wattwise.errors import MonitorError
+
+if TYPE_CHECKING:
+    from wattwise.monitor.window import Monitor
+
+_LONGEST = 50
+
+
+def meter_kind(monitor: Monitor) -> str:
+    """The kind of a meter, as it is shown wherever its energy is.
+
+    Args:
+        monitor: Ours have a `kind`, and any other may have one.
+
+    Returns:
+        Its `kind`; without one "zeus" for a monitor of the package `zeus`, else "custom".
+
+    Raises:
+        MonitorError: Its `kind` is no word that can be shown.
+    """
+    kind = getattr(monitor, "kind", None)
+    if kind is None:
+        return "zeus" if any(_package(part) == "zeus" for part in type(monitor).__mro__) else "custom"
+    if isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST:
+        return kind
+    raise MonitorError(
+        f"the kind of {monitor!r} is {kind!r}; give it one of 1 to {_LONGEST} printable characters that says how it "
+        'measures, such as kind = "wall-meter", or none at all'
+    )
+
+
+def _package(part: type) -> str:
+    return part.__module__.partition(".")[0]
