@@ -22,15 +22,19 @@ _VARIABLES = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVML_STUB")
 
 @dataclass(frozen=True)
 class StubGpu:
-    """What one GPU tells, in NVML's own units; None is a question that it does not support."""
+    """What one GPU tells, in NVML's own units; None is a question that it does not support.
+
+    An energy of "+" counts up by itself, in steps of 20 ms, at the GPU's power.
+    """
 
     uuid: str = "GPU-aaaa"
     name: str = "Stub V100"
-    energy_mj: int | None = 0
+    energy_mj: int | str | None = 0
     power_mw: int | None = 100_000
     lowest_limit_mw: int | None = 100_000
     highest_limit_mw: int | None = 250_000
     enforced_limit_mw: int | None = 200_000
+    mig_mode: int | None = None
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
         config: GpuConfig = own()
         return config
     from wattwise.monitor.gpu import INSTEAD, visible_gpus  # noqa: PLC0415 - our meters get by without it
-    from wattwise.monitor.nvml import gpu_config_of  # noqa: PLC0415
+    from wattwise.monitor.gpu_monitor import gpu_config_of  # noqa: PLC0415
 
     if not monitor.gpu_indices:
         raise MonitorError(f"{monitor!r} measures no GPU, so its power limit is unknown; {INSTEAD}")

@@ -24,6 +24,7 @@ class Gpu:
     Attributes:
         name: Its model, such as "NVIDIA H200".
         uuid: "GPU-…".
+        is_split: Whether it is in MIG mode, in which several trainings may share it.
         has_energy_counter: Whether it counts energy itself; GPUs before Volta only tell their power.
     """
 
@@ -33,6 +34,7 @@ class Gpu:
             self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
             self.name = str(nvml.nvmlDeviceGetName(self._handle))
             self.uuid = str(nvml.nvmlDeviceGetUUID(self._handle))
+        self.is_split = (self._asked(nvml.nvmlDeviceGetMigMode) or [0])[0] == nvml.NVML_DEVICE_MIG_ENABLE
         self.has_energy_counter = self._asked(nvml.nvmlDeviceGetTotalEnergyConsumption) is not None
 
     def energy_joules(self) -> float:
@@ -75,7 +77,7 @@ def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[Gpu]:
         gpu_indices: Which of the visible GPUs, from 0; None for all of them.
 
     Raises:
-        MonitorError: There is no driver or no such GPU, or a GPU is asked for twice.
+        MonitorError: There is no driver or no such GPU, a GPU is asked for twice, or one is split into MIG slices.
     """
     nvml = _load()
     with _explained(nvml, "the number of GPUs"):
@@ -102,6 +104,11 @@ def _open(nvml: Any, index: int) -> Gpu | MonitorError:
 def _usable(gpu: Gpu | MonitorError) -> Gpu:
     if isinstance(gpu, MonitorError):
         raise gpu
+    if gpu.is_split:
+        raise MonitorError(
+            f"{gpu.name} ({gpu.uuid}) is split into MIG slices, whose energy no GPU measures apart from the others'; "
+            "leave it out with gpu_indices or CUDA_VISIBLE_DEVICES, or pass monitor=EstimateMonitor(watts=...)"
+        )
     return gpu
 
 
