@@ -1,7 +1,8 @@
 """Energy meters behind one small protocol.
 
-`NvmlMonitor` measures NVIDIA GPUs, `RaplMonitor` the processors, `EstimateMonitor` multiplies a known power by time.
-Zeus's `ZeusMonitor` fits the same protocol as it is.
+`NvmlMonitor` measures NVIDIA GPUs, `AmdSmiMonitor` AMD's, `RaplMonitor` the processors; `EstimateMonitor` multiplies a
+known power by time, and `CombinedMonitor` adds several up. Zeus's `ZeusMonitor` fits the same protocol as it is.
+`python -m wattwise.monitor` shows which of them this machine has.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from wattwise.errors import MonitorError
 from wattwise.monitor.window import Measurement, Monitor, Window
 
 if TYPE_CHECKING:
+    from wattwise.monitor.amdsmi import AmdSmiMonitor
+    from wattwise.monitor.combined import CombinedMonitor
     from wattwise.monitor.estimate import EstimateMonitor
     from wattwise.monitor.nvml import NvmlMonitor
     from wattwise.monitor.rapl import RaplMonitor
     from wattwise.spec import GpuConfig
 
 __all__ = [
+    "AmdSmiMonitor",
+    "CombinedMonitor",
     "EstimateMonitor",
     "Measurement",
     "Monitor",
@@ -30,7 +35,13 @@ __all__ = [
 ]
 
 
-_MODULES = {"EstimateMonitor": "estimate", "NvmlMonitor": "nvml", "RaplMonitor": "rapl"}
+_MODULES = {
+    "AmdSmiMonitor": "amdsmi",
+    "CombinedMonitor": "combined",
+    "EstimateMonitor": "estimate",
+    "NvmlMonitor": "nvml",
+    "RaplMonitor": "rapl",
+}
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, to which every misspelt name would look like one of ours.

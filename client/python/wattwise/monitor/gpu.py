@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.visible import visible_devices
+from wattwise.monitor.visible import chosen_devices, visible_devices
 
 INSTEAD = (
     "pass another meter instead: monitor=RaplMonitor() for training on the processor, "
@@ -87,7 +87,7 @@ def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[Gpu]:
     if not visible:
         hidden = "" if variable is None else f" that CUDA_VISIBLE_DEVICES={variable!r} shows"
         raise MonitorError(f"this machine has no NVIDIA GPU{hidden}; {INSTEAD}")
-    chosen = [_usable(gpus[i]) for i in (visible if gpu_indices is None else _chosen(visible, gpu_indices))]
+    chosen = [_usable(gpus[i]) for i in chosen_devices(visible, gpu_indices)]
     if len(chosen) < len(gpus) and "GPU-" not in (variable or ""):
         _warn_of_order([gpu for gpu in gpus if isinstance(gpu, Gpu)], chosen)
     return chosen
@@ -110,15 +110,6 @@ def _usable(gpu: Gpu | MonitorError) -> Gpu:
             "leave it out with gpu_indices or CUDA_VISIBLE_DEVICES, or pass monitor=EstimateMonitor(watts=...)"
         )
     return gpu
-
-
-def _chosen(visible: Sequence[int], indices: Sequence[int]) -> list[int]:
-    wrong = [i for i in indices if not 0 <= i < len(visible)]
-    if wrong or not indices:
-        raise MonitorError(f"gpu_indices={list(indices)} is wrong: the visible GPUs are {list(range(len(visible)))}")
-    if len(set(indices)) < len(indices):
-        raise MonitorError(f"gpu_indices={list(indices)} names a GPU twice; name every GPU once")
-    return [visible[i] for i in indices]
 
 
 def _warn_of_order(gpus: Sequence[Gpu], chosen: Sequence[Gpu]) -> None:
