@@ -57,11 +57,16 @@ def default_monitor() -> NvmlMonitor:
     """The meter of a trainer that names none: all visible NVIDIA GPUs.
 
     Raises:
-        MonitorError: There is no such GPU; the message says what to pass instead.
+        MonitorError: There is no such GPU; the message says what to pass instead, and what of it this machine has.
     """
     from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415 - loaded by those who have no other meter
 
-    return NvmlMonitor()
+    try:
+        return NvmlMonitor()
+    except MonitorError as error:
+        from wattwise.monitor.present import alternatives  # noqa: PLC0415 - loads all meters
+
+        raise MonitorError(f"{error}. {alternatives()}") from error
 
 
 def gpu_config(monitor: Monitor) -> GpuConfig:

@@ -69,9 +69,9 @@ class GpuMonitor(WindowMonitor):
         return f"{type(self).__name__}({', '.join(f'{gpu.name} ({gpu.uuid})' for gpu in self._measured)})"
 
     @property
-    def polls_power(self) -> bool:
-        """Whether some GPU's energy is integrated from its power rather than counted by the GPU."""
-        return bool(self._polled)
+    def counts_energy(self) -> bool:
+        """Whether some of the GPUs are measured by an energy counter of their own."""
+        return bool(self._counting)
 
     def gpu_config(self) -> GpuConfig:
         """The measured GPUs: their model, their number, and the highest power limit of one times their number.
