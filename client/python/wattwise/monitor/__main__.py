@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m wattwise.monitor",
-        description="Shows which energy meters this machine has and what each measures, all at the same time. GPUs that "
-        "count energy are measured by their power too, so that the two can be compared: run it beside a load.",
+        description="Shows which energy meters this machine has and what each measures, all at the same time. GPUs "
+        "that count energy are measured by their power too, so that the two can be compared: run it beside a load.",
     )
     parser.add_argument("--seconds", type=_seconds, default=3.0, help="how long to measure (default: 3)")
     parser.add_argument("--powercap", type=Path, default=POWERCAP, help=f"the kernel's zones (default: {POWERCAP})")
