@@ -116,3 +116,11 @@ int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
     *pending = *current;
     return status;
 }
+
+/* Volta where energy is counted, Pascal elsewhere, which is how Zeus tells which GPUs count. */
+int nvmlDeviceGetArchitecture(void *device, unsigned *architecture) {
+    char text[32];
+    int status = field(device, ENERGY, text, sizeof text);
+    *architecture = status == SUCCESS ? 5 : 4;
+    return status == NOT_SUPPORTED ? SUCCESS : status;
+}
