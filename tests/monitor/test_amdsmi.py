@@ -19,6 +19,7 @@ from wattwise.spec import GpuConfig
 
 from tests.monitor.amdsmi_stub import StubAmdGpu, build_amd_library
 from tests.monitor.nvml_stub import Machine, Runner, runner
+from tests.monitor.test_gpu_config import ZeusShaped
 
 FIRST = StubAmdGpu(serial="00000000000000aa", energy_steps=1_000)
 SECOND = StubAmdGpu(serial="00000000000000bb", energy_steps=9_000)
@@ -30,6 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """Runs a function in a fresh process in which amdsmi finds the stub of AMD's library."""
     folder = tmp_path_factory.mktemp("amdsmi")
     build_amd_library(folder)
+    (folder / "libnvidia-ml.so.1").touch()  # not a library: here are no GPUs of NVIDIA's, whatever this machine has
     with runner(folder) as started:
         yield started
 
@@ -70,6 +72,11 @@ def case_window(indices: list[int] | None = None) -> Window:
 def case_config() -> GpuConfig:
     """What a job's specification says of the GPUs."""
     return gpu_config(AmdSmiMonitor())
+
+
+def case_config_of_zeus() -> GpuConfig:
+    """What is found out of the GPUs of a monitor that does not tell."""
+    return gpu_config(ZeusShaped([1]))
 
 
 def case_kind() -> tuple[str, str]:
@@ -157,6 +164,12 @@ def test_config(machine: Machine, run: Runner, gpu: StubAmdGpu, watts: float) ->
     """Max power sums the highest limits, or those in force, in watts, whether told in microwatts or in watts."""
     machine.show(gpu, replace(gpu, serial="bb"))
     assert run(case_config) == GpuConfig(max_power_watts=watts, number_of_gpus=2, gpu_model="Stub MI300X")
+
+
+def test_config_of_a_zeus_monitor(machine: Machine, run: Runner) -> None:
+    """A monitor that only has gpu_indices gets the configuration of AMD's GPUs where there are no others."""
+    machine.show(FIRST, replace(SECOND, name="Stub MI210", highest_limit_uw=300_000_000))
+    assert run(case_config_of_zeus) == GpuConfig(max_power_watts=300.0, number_of_gpus=1, gpu_model="Stub MI210")
 
 
 def test_no_power_limit(machine: Machine, run: Runner) -> None:

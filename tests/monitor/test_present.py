@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +73,16 @@ def test_nothing_is_present(machine: Machine, run: Runner, tmp_path: Path) -> No
     for call, why in (("NvmlMonitor()", "Driver Not Loaded"), ("RaplMonitor()", "no RAPL package zone")):
         assert why in line_of(printed, call)
     assert printed.rstrip().endswith("the watts that your training draws.")
+
+
+def test_the_command(machine: Machine, tmp_path: Path) -> None:
+    """`python -m wattwise.monitor` prints the same and exits with its status."""
+    machine.show(replace(COUNTING, energy_mj=None))
+    build_library(tmp_path)
+    command = [sys.executable, "-m", "wattwise.monitor", "--seconds", "0.1", "--powercap", str(tmp_path)]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert watts_of(done.stdout, "NvmlMonitor()") == pytest.approx(250, rel=1e-3)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])

@@ -8,6 +8,7 @@ known power by time, and `CombinedMonitor` adds several up. Zeus's `ZeusMonitor`
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from wattwise.monitor.amdsmi import AmdSmiMonitor
     from wattwise.monitor.combined import CombinedMonitor
     from wattwise.monitor.estimate import EstimateMonitor
+    from wattwise.monitor.gpu_monitor import MeasuredGpu
     from wattwise.monitor.nvml import NvmlMonitor
     from wattwise.monitor.rapl import RaplMonitor
     from wattwise.spec import GpuConfig
@@ -86,9 +88,23 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
     if callable(own):
         config: GpuConfig = own()
         return config
-    from wattwise.monitor.gpu import INSTEAD, visible_gpus  # noqa: PLC0415 - our meters get by without it
+    from wattwise.monitor.gpu import INSTEAD  # noqa: PLC0415 - our meters get by without it
     from wattwise.monitor.gpu_monitor import gpu_config_of  # noqa: PLC0415
 
     if not monitor.gpu_indices:
         raise MonitorError(f"{monitor!r} measures no GPU, so its power limit is unknown; {INSTEAD}")
-    return gpu_config_of(visible_gpus(monitor.gpu_indices))
+    return gpu_config_of(_gpus(monitor.gpu_indices))
+
+
+def _gpus(gpu_indices: Sequence[int]) -> Sequence[MeasuredGpu]:
+    """NVIDIA's GPUs of these numbers, or, on a machine that has none, AMD's."""
+    from wattwise.monitor.amd_gpu import visible_amd_gpus  # noqa: PLC0415 - likewise
+    from wattwise.monitor.gpu import visible_gpus  # noqa: PLC0415
+
+    try:
+        return visible_gpus(gpu_indices)
+    except MonitorError as error:
+        try:
+            return visible_amd_gpus(gpu_indices)
+        except MonitorError:
+            raise error from None
