@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
+ZEUS_VENV := .venv-zeus
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test soak test-torch check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test soak test-torch test-jax test-zeus test-gpu check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,15 @@ soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams w
 
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 	$(BIN)/python -m pytest -m torch
+
+test-jax: $(VENV)/.jax ## the tests that compute with JAX
+	$(BIN)/python -m pytest -m jax
+
+test-zeus: $(ZEUS_VENV)/.done ## the tests with the real ZeusMonitor, in an environment of its own
+	$(ZEUS_VENV)/bin/python -m pytest -m zeus
+
+test-gpu: $(VENV)/.test ## the tests of meters on this machine's NVIDIA GPU; with a PyTorch that has CUDA in .venv, under load
+	$(BIN)/python -m pytest -m gpu -s
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -63,7 +73,7 @@ readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
 
 clean: ## remove the virtual environments and what tools left behind
-	rm -rf $(VENV) $(PROTOS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PROTOS_VENV) $(ZEUS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or later, or name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
@@ -79,6 +89,16 @@ $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/b
 
 $(VENV)/.torch: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	@touch $@
+
+$(VENV)/.jax: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'jax>=0.4.35'
+	@touch $@
+
+$(ZEUS_VENV)/.done: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m venv $(ZEUS_VENV)
+	$(ZEUS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(ZEUS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' 'zeus==0.16.0'
 	@touch $@
 
 $(VENV)/.soak: $(VENV)/.test

@@ -38,7 +38,7 @@ def test_killed_server_comes_back(server: LiveServer, caplog: pytest.LogCaptureF
         wait_until(lambda: epochs(client, bso.trial) == [1, 3])
         wait_until(lambda: caplog.messages[-1].endswith("is back"))
         bso.on_evaluate(0.4)
-        assert epochs(client, bso.trial) == [1, 3, 4]
+        wait_until(lambda: epochs(client, bso.trial) == [1, 3, 4])
         bso.on_evaluate(0.95)
         assert bso.target_reached
         assert client.get_trial(bso.trial.id).trial.energy_joules == 50

@@ -2,17 +2,19 @@
  *
  * It knows what the file named by NVML_STUB says at the moment of the call, a line per GPU, fields separated by tabs:
  *
- *     uuid  name  energy_mJ  power_mW  lowest_limit_mW  highest_limit_mW  enforced_limit_mW
+ *     uuid  name  energy_mJ  power_mW  lowest_limit_mW  highest_limit_mW  enforced_limit_mW  mig_mode
  *
- * A field "-" is not supported by that GPU; a uuid "lost" is a GPU that fell off the bus. No file: no driver. Every
- * reading of power adds a byte to the file named by NVML_STUB with ".reads" behind it.
+ * A field "-" is not supported by that GPU; an energy "+" counts up every 20 ms at the GPU's power, as a real counter
+ * does; a uuid "lost" is a GPU that fell off the bus. No file: no driver. Every reading of power adds a byte to the file
+ * named by NVML_STUB with ".reads" behind it.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
-enum { UUID, NAME, ENERGY, POWER, LOWEST, HIGHEST, ENFORCED, FIELDS };
+enum { UUID, NAME, ENERGY, POWER, LOWEST, HIGHEST, ENFORCED, MIG, FIELDS };
 
 /* Copies one field of GPU `device` (counted from 1, as our handles are). */
 static int field(void *device, int wanted, char *value, size_t size) {
@@ -40,6 +42,16 @@ static int number32(void *device, int wanted, unsigned *value) {
     char text[32];
     int status = field(device, wanted, text, sizeof text);
     if (status == SUCCESS) *value = (unsigned)strtoul(text, NULL, 10);
+    return status;
+}
+
+/* What a counter shows that follows the clock in steps of 20 ms. */
+static int counted(void *device, unsigned long long *millijoules) {
+    struct timespec now;
+    unsigned milliwatts;
+    int status = number32(device, POWER, &milliwatts);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *millijoules = ((unsigned long long)now.tv_sec * 50 + now.tv_nsec / 20000000) * milliwatts / 50;
     return status;
 }
 
@@ -76,6 +88,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned size) { return field(de
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
     char text[32];
     int status = field(device, ENERGY, text, sizeof text);
+    if (status == SUCCESS && strcmp(text, "+") == 0) return counted(device, millijoules);
     if (status == SUCCESS) *millijoules = strtoull(text, NULL, 10);
     return status;
 }
@@ -97,3 +110,17 @@ int nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *lowest,
 }
 
 int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *milliwatts) { return number32(device, ENFORCED, milliwatts); }
+
+int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
+    int status = number32(device, MIG, current);
+    *pending = *current;
+    return status;
+}
+
+/* Volta where energy is counted, Pascal elsewhere, which is how Zeus tells which GPUs count. */
+int nvmlDeviceGetArchitecture(void *device, unsigned *architecture) {
+    char text[32];
+    int status = field(device, ENERGY, text, sizeof text);
+    *architecture = status == SUCCESS ? 5 : 4;
+    return status == NOT_SUPPORTED ? SUCCESS : status;
+}

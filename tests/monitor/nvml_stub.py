@@ -11,26 +11,42 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pytest
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 P = ParamSpec("P")
 T = TypeVar("T")
-_VARIABLES = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVML_STUB")
+_VARIABLES = (
+    "AMDSMI_STUB",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "NVML_STUB",
+    "ROCM_HOME",
+    "ROCM_PATH",
+    "ROCR_VISIBLE_DEVICES",
+)
 
 
 @dataclass(frozen=True)
 class StubGpu:
-    """What one GPU tells, in NVML's own units; None is a question that it does not support."""
+    """What one GPU tells, in NVML's own units; None is a question that it does not support.
+
+    An energy of "+" counts up by itself, in steps of 20 ms, at the GPU's power.
+    """
 
     uuid: str = "GPU-aaaa"
     name: str = "Stub V100"
-    energy_mj: int | None = 0
+    energy_mj: int | str | None = 0
     power_mw: int | None = 100_000
     lowest_limit_mw: int | None = 100_000
     highest_limit_mw: int | None = 250_000
     enforced_limit_mw: int | None = 200_000
+    mig_mode: int | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +55,7 @@ class Machine:
 
     file: Path
 
-    def show(self, *gpus: StubGpu) -> None:
+    def show(self, *gpus: DataclassInstance) -> None:
         """Makes these the machine's GPUs from now on; readers see the old ones or the new ones, whole."""
         lines = ("\t".join("-" if value is None else str(value) for value in astuple(gpu)) + "\n" for gpu in gpus)
         fresh = self.file.with_suffix(".new")
@@ -59,7 +75,7 @@ class Runner:
         self._origin = origin
 
     def __call__(self, case: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `case` returns or raises there, under this process's variables for CUDA."""
+        """What `case` returns or raises there, under this process's variables for GPUs."""
         variables = {name: os.environ.get(name) for name in _VARIABLES}
         return self._origin.submit(_run_in_fork, variables, case, args, kwargs).result()
 
@@ -77,12 +93,16 @@ def runner(library: Path) -> Iterator[Runner]:
 
 def build_library(folder: Path) -> None:
     """Compiles the library into the folder; skips the test where there is no C compiler."""
+    compile_library(folder / "libnvidia-ml.so.1", Path(__file__).with_name("nvml_stub.c"))
+
+
+def compile_library(library: Path, *sources: Path) -> None:
+    """Compiles a shared library; skips the test where there is no C compiler."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
-        pytest.skip("no C compiler (cc, gcc or clang) to build the NVML stub with")
-    source = Path(__file__).with_name("nvml_stub.c")
+        pytest.skip(f"no C compiler (cc, gcc or clang) to build a stub of {library.name} with")
     command = [compiler, "-shared", "-fPIC", "-std=gnu11", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True)
+    subprocess.run([*command, "-o", str(library), *map(str, sources)], check=True)
 
 
 def _run_in_fork(

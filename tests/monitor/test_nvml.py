@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from wattwise.errors import MonitorError
 from wattwise.monitor import NvmlMonitor, Window, default_monitor, meter_kind
-from wattwise.monitor.nvml import PowerIntegral
+from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, PowerIntegral
 
 from tests.monitor.nvml_stub import Machine, Runner, StubGpu, runner
 
@@ -23,8 +22,13 @@ OLD = StubGpu(uuid="GPU-cccc", energy_mj=None, power_mw=250_000)
 
 def used(gpu: StubGpu, joules: float) -> StubGpu:
     """The GPU after it used that much more."""
-    assert gpu.energy_mj is not None
+    assert isinstance(gpu.energy_mj, int)
     return replace(gpu, energy_mj=gpu.energy_mj + round(joules * 1000))
+
+
+def pass_time() -> None:
+    """Makes an open window one in which counters count."""
+    time.sleep(COUNTER_SECONDS)
 
 
 # What follows with a name in case_ runs in a process of its own.
@@ -35,6 +39,7 @@ def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[lis
     monitor = NvmlMonitor(indices)
     monitor.begin_window("epoch")
     machine.show(used(FIRST, 1.5), used(SECOND, 5000))
+    pass_time()
     return monitor.gpu_indices, monitor.end_window("epoch").total_energy
 
 
@@ -51,6 +56,7 @@ def case_overlap(machine: Machine) -> tuple[float, float]:
     machine.show(used(FIRST, 1))
     monitor.begin_window("late")
     machine.show(used(FIRST, 11))
+    pass_time()
     early = monitor.end_window("early")
     machine.show(used(FIRST, 111))
     return early.total_energy, monitor.end_window("late").total_energy
@@ -66,15 +72,40 @@ def case_lost_gpu(machine: Machine) -> tuple[str, float]:
     machine.show(FIRST, SECOND)
     monitor.begin_window("epoch")
     machine.show(used(FIRST, 3), SECOND)
+    pass_time()
     return str(refusal.value), monitor.end_window("epoch").total_energy
 
 
-def case_reset(machine: Machine) -> Window:
-    """A counter that starts anew within a window."""
-    monitor = NvmlMonitor([0])
+def case_counter_shows(machine: Machine, *gpus: StubGpu) -> tuple[Window, list[str]]:
+    """A window over all GPUs that ends with these, and what is logged."""
+    messages = logged()
+    monitor = NvmlMonitor()
     monitor.begin_window("epoch")
-    machine.show(replace(FIRST, energy_mj=0))
-    return monitor.end_window("epoch")
+    pass_time()
+    machine.show(*gpus)
+    return monitor.end_window("epoch"), messages
+
+
+def case_short_window(machine: Machine, begun: StubGpu, ended: StubGpu) -> tuple[Window, list[str]]:
+    """A window over one GPU that is shorter than counters can tell, as soon as this machine is quick enough for one."""
+    messages = logged()
+    monitor = NvmlMonitor([0])
+    while True:
+        machine.show(begun)
+        monitor.begin_window("step")
+        machine.show(ended)
+        window = monitor.end_window("step")
+        if window.time < COUNTER_SECONDS:
+            return window, messages
+
+
+def logged() -> list[str]:
+    """What Wattwise logs from now on."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("wattwise").addHandler(handler)
+    return messages
 
 
 def case_constant_power(machine: Machine) -> Window:
@@ -114,24 +145,6 @@ def case_without_pynvml() -> str:
     """The same where nvidia-ml-py is not installed."""
     sys.modules["pynvml"] = None  # type: ignore[assignment]  # what makes an import fail
     return repr(default_monitor())
-
-
-def case_synchronised(initialised: bool) -> list[int]:
-    """The devices that PyTorch was told to wait for at both ends of a window, by a process that uses 1 and 3 of 4."""
-    waited: list[int] = []
-    cuda = SimpleNamespace(
-        is_initialized=lambda: initialised,
-        device_count=lambda: 4,
-        current_device=lambda: 1,
-        memory_reserved=lambda device: 1 << 20 if device == 3 else 0,
-        synchronize=waited.append,
-    )
-    fake: Any = SimpleNamespace(cuda=cuda)
-    sys.modules["torch"] = fake
-    monitor = NvmlMonitor()
-    monitor.begin_window("epoch")
-    monitor.end_window("epoch")
-    return waited
 
 
 def test_counters_are_summed_in_joules(machine: Machine, run: Runner) -> None:
@@ -188,10 +201,41 @@ def test_lost_gpu_of_others(machine: Machine, run: Runner) -> None:
     assert run(case_energy, machine, [0, 1]) == ([0, 1], 5001.5)
 
 
-def test_counter_reset(machine: Machine, run: Runner) -> None:
-    """A counter that was reset within a window is an error, not a negative energy."""
-    with pytest.raises(MonitorError, match="went backwards within window 'epoch'"):
-        run(case_reset, machine)
+@pytest.mark.parametrize(("millijoules", "said"), [(0, "went backwards"), (7_000, "stands still")])
+def test_a_counter_that_cannot_be_right(machine: Machine, run: Runner, millijoules: int, said: str) -> None:
+    """A counter that was reset or stands still gives way to its GPU's power times time, which is logged once."""
+    window, messages = run(case_counter_shows, machine, replace(FIRST, energy_mj=millijoules), used(SECOND, 20))
+    assert window.total_energy == pytest.approx(100 * window.time + 20)
+    (message,) = messages
+    assert f"counter of Stub V100 (GPU-aaaa) {said}" in message
+
+
+def test_a_reset_counter_without_power(machine: Machine, run: Runner) -> None:
+    """A counter that was reset on a GPU that does not tell its power is an error, not a negative energy."""
+    with pytest.raises(MonitorError, match=r"GPU-aaaa\) went backwards, and .* does not tell its power"):
+        run(case_counter_shows, machine, replace(FIRST, energy_mj=0, power_mw=None), SECOND)
+
+
+@pytest.mark.parametrize("joules", [0, 2])
+def test_a_window_shorter_than_the_counter_can_tell(machine: Machine, run: Runner, joules: int) -> None:
+    """Within a short window the counter's steps do not matter: energy is power times time, and nothing is logged."""
+    window, messages = run(case_short_window, machine, FIRST, used(FIRST, joules))
+    assert window.total_energy == pytest.approx(100 * window.time)
+    assert messages == []
+
+
+def test_a_short_window_without_power(machine: Machine, run: Runner) -> None:
+    """A GPU that only counts is taken by its counter, however short the window."""
+    mute = replace(FIRST, power_mw=None)
+    assert run(case_short_window, machine, mute, used(mute, 2))[0].total_energy == 2
+
+
+def test_mig(machine: Machine, run: Runner) -> None:
+    """A GPU split into slices is refused by name, and does not stand in the way of those that are measured."""
+    machine.show(replace(FIRST, mig_mode=1), replace(SECOND, mig_mode=0))
+    with pytest.raises(MonitorError, match=r"Stub V100 \(GPU-aaaa\) is split into MIG.*EstimateMonitor"):
+        run(NvmlMonitor)
+    assert run(case_energy, machine, [1]) == ([1], 5000.0)
 
 
 @pytest.mark.parametrize(("indices", "kind"), [([0, 1], "nvml"), ([2], "nvml-polled"), ([0, 2], "nvml-polled")])
@@ -209,10 +253,11 @@ def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner) ->
 
 
 def test_old_and_new_gpus_together(machine: Machine, run: Runner) -> None:
-    """Counted and integrated energies add up; here the counting GPU used nothing."""
-    machine.show(FIRST, OLD, replace(OLD, uuid="GPU-dddd", power_mw=150_000))
-    window = run(case_constant_power, machine)
-    assert window.total_energy == pytest.approx((250 + 150) * window.time)
+    """Counted and integrated energies add up; here two GPUs draw 400 W and one counts 3 J."""
+    others = (OLD, replace(OLD, uuid="GPU-dddd", power_mw=150_000))
+    machine.show(FIRST, *others)
+    window, _ = run(case_counter_shows, machine, used(FIRST, 3), *others)
+    assert window.total_energy == pytest.approx((250 + 150) * window.time + 3)
 
 
 def test_power_is_read_within_the_window(machine: Machine, run: Runner) -> None:
@@ -275,15 +320,3 @@ def test_no_package(run: Runner) -> None:
     """Without nvidia-ml-py the user is told what to install or pass."""
     with pytest.raises(MonitorError, match=r"nvidia-ml-py is not installed.*EstimateMonitor"):
         run(case_without_pynvml)
-
-
-@pytest.mark.usefixtures("machine")
-def test_pytorch_is_waited_for(run: Runner) -> None:
-    """Both ends of a window wait for the devices that this process uses, and touch no other."""
-    assert run(case_synchronised, True) == [1, 3, 1, 3]
-
-
-@pytest.mark.usefixtures("machine")
-def test_pytorch_without_cuda_is_left_alone(run: Runner) -> None:
-    """CUDA is not initialised by measuring."""
-    assert run(case_synchronised, False) == []

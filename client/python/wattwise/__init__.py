@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         Violation,
         WattwiseError,
     )
-    from wattwise.monitor import EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
+    from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
     from wattwise.spec import GpuConfig, JobSpec
 
     __version__: str
@@ -58,8 +58,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = [
+    "AmdSmiMonitor",
     "BatchSizeOptimizer",
     "Client",
+    "CombinedMonitor",
     "Credentials",
     "CredentialsError",
     "DeadlineError",
@@ -94,8 +96,10 @@ __all__ = [
 ]
 
 _OUTSIDE_ERRORS = {
+    "AmdSmiMonitor": "wattwise.monitor.amdsmi",
     "BatchSizeOptimizer": "wattwise.callback",
     "Client": "wattwise.client",
+    "CombinedMonitor": "wattwise.monitor.combined",
     "Credentials": "wattwise.credentials",
     "EstimateMonitor": "wattwise.monitor.estimate",
     "GpuConfig": "wattwise.spec",

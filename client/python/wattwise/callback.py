@@ -199,6 +199,8 @@ class BatchSizeOptimizer:
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch that it ends and opens the next one. Does nothing once training is over.
 
+        A meter that fails meanwhile is logged, and its energy estimated until it works again.
+
         Args:
             metric: the validation metric after this epoch; rank 0's counts. NaN or infinite has not reached the target.
 
@@ -207,7 +209,6 @@ class BatchSizeOptimizer:
             MetricTypeError: if the metric is no number; nothing has happened then.
             InvalidResultError: if the server refused the measurement.
             OperationOrderError: before `on_train_begin`, or in a forked process.
-            MonitorError: if the energy cannot be measured.
         """
         if self._finished:
             return
@@ -253,7 +254,8 @@ class BatchSizeOptimizer:
         # The server hears it with the first result, the other ranks with this answer.
         answer.trial.meter = kind
         trial = answer.trial.id
-        self._windows = TrainingWindows(monitor, f"wattwise {trial.job_id} {trial.trial_number}")
+        watts = job.spec.gpu.max_power_watts
+        self._windows = TrainingWindows(monitor, f"wattwise {trial.job_id} {trial.trial_number}", watts)
         return job, answer
 
     def _attend(self) -> None:
@@ -286,7 +288,7 @@ class BatchSizeOptimizer:
                 energy_joules=windows.energy_joules,
                 metric=value if math.isfinite(value) else math.nan,
                 current_epoch=self._epoch,
-                meter=self.meter,
+                meter="estimate" if windows.estimated_seconds else self.meter,
             )
             decision = session.report(result)
             if decision is None and not session.over:
@@ -294,7 +296,7 @@ class BatchSizeOptimizer:
                 over = decision is not None
         finally:
             if not (over or session.over):
-                windows.open()
+                windows.reopen()
         return _Outcome(decision, over or session.over, session.over)
 
     def _warn_of_nan(self, value: float) -> None:

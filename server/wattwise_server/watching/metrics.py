@@ -36,7 +36,8 @@ from wattwise_server.watching.calls import WatchedCall
 UNKNOWN_METHOD = "unknown"
 
 _STAGES = ("pruning", "mab")
-_MEASURING = ("nvml", "nvml-polled", "amdsmi", "rapl", "nvml+rapl", "nvml-polled+rapl", "amdsmi+rapl", "zeus", "custom")
+_GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
+_MEASURING = (*_GPUS, *(f"{gpus}+rapl" for gpus in _GPUS), "rapl", "zeus", "custom")
 _METERS = (*_MEASURING, "estimate", "unknown", "other")
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -1,12 +1,14 @@
 """Energy meters behind one small protocol.
 
-`NvmlMonitor` measures NVIDIA GPUs, `RaplMonitor` the processors, `EstimateMonitor` multiplies a known power by time.
-Zeus's `ZeusMonitor` fits the same protocol as it is.
+`NvmlMonitor` measures NVIDIA GPUs, `AmdSmiMonitor` AMD's, `RaplMonitor` the processors; `EstimateMonitor` multiplies a
+known power by time, and `CombinedMonitor` adds several up. Zeus's `ZeusMonitor` fits the same protocol as it is.
+`python -m wattwise.monitor` shows which of them this machine has.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError
@@ -14,12 +16,17 @@ from wattwise.monitor.kind import meter_kind
 from wattwise.monitor.window import Measurement, Monitor, Window
 
 if TYPE_CHECKING:
+    from wattwise.monitor.amdsmi import AmdSmiMonitor
+    from wattwise.monitor.combined import CombinedMonitor
     from wattwise.monitor.estimate import EstimateMonitor
+    from wattwise.monitor.gpu_monitor import MeasuredGpu
     from wattwise.monitor.nvml import NvmlMonitor
     from wattwise.monitor.rapl import RaplMonitor
     from wattwise.spec import GpuConfig
 
 __all__ = [
+    "AmdSmiMonitor",
+    "CombinedMonitor",
     "EstimateMonitor",
     "Measurement",
     "Monitor",
@@ -32,7 +39,13 @@ __all__ = [
 ]
 
 
-_MODULES = {"EstimateMonitor": "estimate", "NvmlMonitor": "nvml", "RaplMonitor": "rapl"}
+_MODULES = {
+    "AmdSmiMonitor": "amdsmi",
+    "CombinedMonitor": "combined",
+    "EstimateMonitor": "estimate",
+    "NvmlMonitor": "nvml",
+    "RaplMonitor": "rapl",
+}
 
 if not TYPE_CHECKING:
     # Hidden from type checkers, to which every misspelt name would look like one of ours.
@@ -48,11 +61,16 @@ def default_monitor() -> NvmlMonitor:
     """The meter of a trainer that names none: all visible NVIDIA GPUs.
 
     Raises:
-        MonitorError: There is no such GPU; the message says what to pass instead.
+        MonitorError: There is no such GPU; the message says what to pass instead, and what of it this machine has.
     """
     from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415 - loaded by those who have no other meter
 
-    return NvmlMonitor()
+    try:
+        return NvmlMonitor()
+    except MonitorError as error:
+        from wattwise.monitor.present import alternatives  # noqa: PLC0415 - loads all meters
+
+        raise MonitorError(f"{error}. {alternatives()}") from error
 
 
 def gpu_config(monitor: Monitor) -> GpuConfig:
@@ -72,9 +90,23 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
     if callable(own):
         config: GpuConfig = own()
         return config
-    from wattwise.monitor.gpu import INSTEAD, visible_gpus  # noqa: PLC0415 - our meters get by without it
-    from wattwise.monitor.nvml import gpu_config_of  # noqa: PLC0415
+    from wattwise.monitor.gpu import INSTEAD  # noqa: PLC0415 - our meters get by without it
+    from wattwise.monitor.gpu_monitor import gpu_config_of  # noqa: PLC0415
 
     if not monitor.gpu_indices:
         raise MonitorError(f"{monitor!r} measures no GPU, so its power limit is unknown; {INSTEAD}")
-    return gpu_config_of(visible_gpus(monitor.gpu_indices))
+    return gpu_config_of(_gpus(monitor.gpu_indices))
+
+
+def _gpus(gpu_indices: Sequence[int]) -> Sequence[MeasuredGpu]:
+    """NVIDIA's GPUs of these numbers, or, on a machine that has none, AMD's."""
+    from wattwise.monitor.amd_gpu import visible_amd_gpus  # noqa: PLC0415 - likewise
+    from wattwise.monitor.gpu import visible_gpus  # noqa: PLC0415
+
+    try:
+        return visible_gpus(gpu_indices)
+    except MonitorError as error:
+        try:
+            return visible_amd_gpus(gpu_indices)
+        except MonitorError:
+            raise error from None

@@ -40,4 +40,4 @@ class EstimateMonitor(WindowMonitor):
 
     def _read(self) -> Reading:
         now = time.monotonic()
-        return Reading(now, self.watts * now)
+        return Reading(now, (self.watts * now,))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.visible import visible_devices
+from wattwise.monitor.visible import chosen_devices, visible_devices
 
 INSTEAD = (
     "pass another meter instead: monitor=RaplMonitor() for training on the processor, "
@@ -24,6 +24,7 @@ class Gpu:
     Attributes:
         name: Its model, such as "NVIDIA H200".
         uuid: "GPU-…".
+        is_split: Whether it is in MIG mode, in which several trainings may share it.
         has_energy_counter: Whether it counts energy itself; GPUs before Volta only tell their power.
     """
 
@@ -33,6 +34,7 @@ class Gpu:
             self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
             self.name = str(nvml.nvmlDeviceGetName(self._handle))
             self.uuid = str(nvml.nvmlDeviceGetUUID(self._handle))
+        self.is_split = (self._asked(nvml.nvmlDeviceGetMigMode) or [0])[0] == nvml.NVML_DEVICE_MIG_ENABLE
         self.has_energy_counter = self._asked(nvml.nvmlDeviceGetTotalEnergyConsumption) is not None
 
     def energy_joules(self) -> float:
@@ -75,7 +77,7 @@ def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[Gpu]:
         gpu_indices: Which of the visible GPUs, from 0; None for all of them.
 
     Raises:
-        MonitorError: There is no driver or no such GPU, or a GPU is asked for twice.
+        MonitorError: There is no driver or no such GPU, a GPU is asked for twice, or one is split into MIG slices.
     """
     nvml = _load()
     with _explained(nvml, "the number of GPUs"):
@@ -85,7 +87,7 @@ def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[Gpu]:
     if not visible:
         hidden = "" if variable is None else f" that CUDA_VISIBLE_DEVICES={variable!r} shows"
         raise MonitorError(f"this machine has no NVIDIA GPU{hidden}; {INSTEAD}")
-    chosen = [_usable(gpus[i]) for i in (visible if gpu_indices is None else _chosen(visible, gpu_indices))]
+    chosen = [_usable(gpus[i]) for i in chosen_devices(visible, gpu_indices)]
     if len(chosen) < len(gpus) and "GPU-" not in (variable or ""):
         _warn_of_order([gpu for gpu in gpus if isinstance(gpu, Gpu)], chosen)
     return chosen
@@ -102,16 +104,12 @@ def _open(nvml: Any, index: int) -> Gpu | MonitorError:
 def _usable(gpu: Gpu | MonitorError) -> Gpu:
     if isinstance(gpu, MonitorError):
         raise gpu
+    if gpu.is_split:
+        raise MonitorError(
+            f"{gpu.name} ({gpu.uuid}) is split into MIG slices, whose energy no GPU measures apart from the others'; "
+            "leave it out with gpu_indices or CUDA_VISIBLE_DEVICES, or pass monitor=EstimateMonitor(watts=...)"
+        )
     return gpu
-
-
-def _chosen(visible: Sequence[int], indices: Sequence[int]) -> list[int]:
-    wrong = [i for i in indices if not 0 <= i < len(visible)]
-    if wrong or not indices:
-        raise MonitorError(f"gpu_indices={list(indices)} is wrong: the visible GPUs are {list(range(len(visible)))}")
-    if len(set(indices)) < len(indices):
-        raise MonitorError(f"gpu_indices={list(indices)} names a GPU twice; name every GPU once")
-    return [visible[i] for i in indices]
 
 
 def _warn_of_order(gpus: Sequence[Gpu], chosen: Sequence[Gpu]) -> None:

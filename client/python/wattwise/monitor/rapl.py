@@ -68,7 +68,7 @@ class RaplMonitor(WindowMonitor):
         return GpuConfig(max_power_watts=watts, number_of_gpus=1, gpu_model=cpu_model())
 
     def _read(self) -> Reading:
-        return Reading(time.monotonic(), sum(zone.read_joules() for zone in self._zones))
+        return Reading(time.monotonic(), tuple(zone.read_joules() for zone in self._zones))
 
 
 def cpu_model() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wattwise.errors import MonitorError
 
 
-def visible_devices(variable: str | None, uuids: Sequence[str]) -> list[int]:
+def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUDA_VISIBLE_DEVICES") -> list[int]:
     """Reads CUDA_VISIBLE_DEVICES as CUDA does: a number or an unambiguous start of a UUID per device.
 
     As in CUDA, the first entry that names no GPU hides itself and all after it.
@@ -15,6 +15,7 @@ def visible_devices(variable: str | None, uuids: Sequence[str]) -> list[int]:
     Args:
         variable: The variable's value; None when it is not set, which shows every GPU.
         uuids: The UUIDs ("GPU-…") of the machine's GPUs, in the driver's order.
+        name: What the variable is called.
 
     Returns:
         The positions in `uuids` of the visible GPUs, in the order of the variable.
@@ -28,16 +29,36 @@ def visible_devices(variable: str | None, uuids: Sequence[str]) -> list[int]:
     for entry in (part.strip() for part in variable.split(",")):
         if entry.startswith("MIG-"):
             raise MonitorError(
-                f"CUDA_VISIBLE_DEVICES={variable} names a MIG slice, whose energy no GPU measures apart from the "
+                f"{name}={variable} names a MIG slice, whose energy no GPU measures apart from the "
                 "others'; pass monitor=EstimateMonitor(watts=...)"
             )
         device = _device(entry, uuids)
         if device is None:
             break
         if device in visible:
-            raise MonitorError(f"CUDA_VISIBLE_DEVICES={variable} names GPU {device} twice; name every GPU once")
+            raise MonitorError(f"{name}={variable} names GPU {device} twice; name every GPU once")
         visible.append(device)
     return visible
+
+
+def chosen_devices(visible: Sequence[int], indices: Sequence[int] | None) -> list[int]:
+    """Those of the visible devices that a meter is asked for.
+
+    Args:
+        visible: The visible devices.
+        indices: Positions in `visible`; None for all of them.
+
+    Raises:
+        MonitorError: An index names no device, or one is named twice, or there is none.
+    """
+    if indices is None:
+        return list(visible)
+    wrong = [i for i in indices if not 0 <= i < len(visible)]
+    if wrong or not indices:
+        raise MonitorError(f"gpu_indices={list(indices)} is wrong: the visible GPUs are {list(range(len(visible)))}")
+    if len(set(indices)) < len(indices):
+        raise MonitorError(f"gpu_indices={list(indices)} names a GPU twice; name every GPU once")
+    return [visible[i] for i in indices]
 
 
 def _device(entry: str, uuids: Sequence[str]) -> int | None:

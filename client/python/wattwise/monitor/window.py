@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.cuda import synchronize
+from wattwise.monitor.in_flight import synchronize
 from wattwise.monitor.poller import Poller
 from wattwise.spec import GpuConfig
 
@@ -64,22 +64,22 @@ class Reading:
 
     Attributes:
         time: Seconds of the monotonic clock.
-        energy: Joules.
+        energies: Joules by each counter of the meter.
     """
 
     time: float
-    energy: float
+    energies: tuple[float, ...]
 
 
 class WindowMonitor(ABC):
-    """Windows by name over one energy counter: they may nest and overlap, and threads may share the meter.
+    """Windows by name over energy counters: they may nest and overlap, and threads may share the meter.
 
     Args:
         gpu_indices: The measured GPUs among the visible ones; empty when no GPU is measured.
         poll_seconds: How often the counter must be read while a window is open; None when its ends are enough.
 
     Attributes:
-        kind: What measures: "nvml", "nvml-polled", "rapl" or "estimate".
+        kind: What measures: "nvml", "nvml-polled", "amdsmi", "rapl" or "estimate".
         gpu_indices: As given.
     """
 
@@ -92,7 +92,7 @@ class WindowMonitor(ABC):
         self._poller = None if poll_seconds is None else Poller(self._poll, poll_seconds)
 
     def begin_window(self, name: str, /) -> None:
-        """Starts to measure under this name, once the GPU work that PyTorch has queued is done.
+        """Starts to measure under this name, once the work that PyTorch or JAX has queued is done.
 
         Args:
             name: Any name that no open window has.
@@ -109,7 +109,7 @@ class WindowMonitor(ABC):
                 self._poller.start()
 
     def end_window(self, name: str, /) -> Window:
-        """Ends the window of this name, once the GPU work that PyTorch has queued is done.
+        """Ends the window of this name, once the work that PyTorch or JAX has queued is done.
 
         Args:
             name: The name that it was begun under; it is free again afterwards, even when the meter cannot be read.
@@ -128,9 +128,9 @@ class WindowMonitor(ABC):
             if self._poller and not self._open:
                 self._poller.stop()
             ended = self._read()
-        if ended.energy < begun.energy:
-            raise MonitorError(f"the {self.kind} energy counter went backwards within window {name!r}: was it reset?")
-        return Window(ended.time - begun.time, ended.energy - begun.energy)
+        seconds = ended.time - begun.time
+        used = [end - start for start, end in zip(begun.energies, ended.energies, strict=True)]
+        return Window(seconds, self._joules(used, seconds))
 
     @abstractmethod
     def gpu_config(self) -> GpuConfig:
@@ -140,9 +140,21 @@ class WindowMonitor(ABC):
             MonitorError: It cannot be told; the message says what to give instead.
         """
 
+    def _joules(self, used: Sequence[float], seconds: float) -> float:  # noqa: ARG002 - for meters that need it
+        """What a window used.
+
+        Args:
+            used: By how much each counter grew within it, in joules.
+            seconds: Its length.
+
+        Raises:
+            MonitorError: It cannot be told.
+        """
+        return sum(used)
+
     @abstractmethod
     def _read(self) -> Reading:
-        """Reads clock and counter; called under the lock."""
+        """Reads clock and counters; called under the lock."""
 
     def _poll(self) -> None:
         # What fails here fails in end_window too, where somebody is there to be told.
