@@ -14,6 +14,7 @@ from wattwise_server.observe import (
     Event,
     JobDeleted,
     JobRegistered,
+    PowerProfiled,
     Tell,
     TrialDispatched,
     TrialEnded,
@@ -66,6 +67,8 @@ def _say(event: Event) -> None:
             _say_end(trial)
         case TrialRevived(trial):
             _say_of(trial, "trial revived", type=trial.type.value)
+        case PowerProfiled(trial, limits, cheapest):
+            _say_of(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
 
 
 def _say_report(trial: Trial) -> None:
