@@ -89,7 +89,7 @@ class PowerLimits:
         self._before = [gpu.watts() for gpu in self._gpus]
         self.lowest_watts = max(gpu.lowest_watts for gpu in self._gpus)
         self.highest_watts = min(gpu.highest_watts for gpu in self._gpus)
-        self._touched = False
+        self._touched = self._over = False
         if self.lowest_watts > self.highest_watts:
             names = ", ".join(gpu.name for gpu in self._gpus)
             raise MonitorError(f"{names} have no power limit in common; train on GPUs of one model")
@@ -115,7 +115,7 @@ class PowerLimits:
             gpu.set_watts(watts)
 
     def set(self, watts: float) -> float:
-        """Sets all GPUs to one limit, or to the nearest that all of them may be set to.
+        """Sets all GPUs to one limit, or to the nearest that all of them may be set to; to none after `restore`.
 
         Returns:
             The limit that they have now, in watts.
@@ -126,16 +126,23 @@ class PowerLimits:
         watts = min(max(watts, self.lowest_watts), self.highest_watts)
         self._touched = True
         for gpu in self._gpus:
-            gpu.set_watts(watts)
+            if not self._over:
+                gpu.set_watts(watts)
+        if self._over:
+            # A signal handler may have restored them while they were being set.
+            self._put_back()
         return watts
 
     def restore(self) -> None:
-        """Gives every GPU its limit of before, if any was set; warns of what cannot be."""
-        if not self._touched:
-            return
+        """Gives every GPU its limit of before, if any was set, and sets none any more; warns of what cannot be."""
+        self._over = True
+        if self._touched:
+            self._put_back()
+            self._touched = False
+
+    def _put_back(self) -> None:
         for gpu, watts in zip(self._gpus, self._before, strict=True):
             _put_back(gpu, watts)
-        self._touched = False
 
 
 def _put_back(gpu: GpuPowerLimit, watts: float) -> None:
