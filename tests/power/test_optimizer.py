@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -270,6 +274,44 @@ def case_any_table(machine: Machine, address: str) -> int:
     return walks
 
 
+def case_signal_anywhere(machine: Machine, address: str) -> tuple[int, list[list[float]]]:
+    """SIGTERM, which this process survives, at one line of ours after another; how often, and limits that were left."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    left, fired = [], 0
+    for line in range(3, 560, 37):
+        training = Training(machine, address, job_id=f"{job_id_of(machine)}-{line}")
+        with raised_at(line) as raised:
+            training.steps(WARMUP + 10)
+        training.steps(WALK_STEPS)
+        training.plo.on_epoch_end()
+        fired += len(raised)
+        left.append(limits(machine))
+    return fired, left
+
+
+@contextlib.contextmanager
+def raised_at(line: int) -> Iterator[list[int]]:
+    """Raises SIGTERM when so many lines of what sets power limits have run; notes that in what is yielded."""
+    count, raised = 0, []
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
+        nonlocal count
+        file = frame.f_code.co_filename
+        if "wattwise/power" not in file and "power_limits" not in file:
+            return None
+        count += event == "line"
+        if count >= line and not raised:
+            raised.append(line)
+            signal.raise_signal(signal.SIGTERM)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield raised
+    finally:
+        sys.settrace(None)
+
+
 def test_unknown_limit_is_walked_for(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """From the highest limit down until two in a row cost more; the cheapest is reported and set on every GPU."""
     seen, known, now, said = run(case_walk, machine, grpc_addr)
@@ -395,6 +437,13 @@ def test_decided_trial_gives_the_gpus_back(
 def test_any_costs(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """Whatever limits cost: the cheapest visited is set, no limit too many is visited, and all are restored."""
     assert run(case_any_table, machine, grpc_addr) >= 25
+
+
+def test_sigterm_at_any_line(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Wherever a SIGTERM that the process survives finds the walk: the limits are put back, and never set again."""
+    fired, left = run(case_signal_anywhere, machine, grpc_addr)
+    assert fired == len(left) > 10
+    assert left == [BEFORE] * len(left)
 
 
 @pytest.mark.parametrize("meter", [EstimateMonitor(watts=50), Meter()])

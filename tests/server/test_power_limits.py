@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,7 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise_server.domain import GpuConfig, JobSpec, PowerSample
+from wattwise_server.job_spec import JobDraft
+from wattwise_server.optimizer import Optimizer
 from wattwise_server.policy.power import cheapest, cost_per_step
+from wattwise_server.power_limits import PowerLimits
+from wattwise_server.store.open import open_store
 
 from tests.jobs import Trainer, power_sample
 from tests.live_server import LiveServer
@@ -114,6 +120,22 @@ def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:
         if not ask(job, second).profiled_by_another:
             break
     assert ask(job).profiled_by_another
+
+
+async def test_lapsed_lease_is_enough(tmp_path: Path) -> None:
+    """A trial whose lease has run out profiles no more, even before it has been given up."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'w.db'}", lambda: now) as store:
+        optimizer, limits = Optimizer(store, lambda: now), PowerLimits(store, lambda: now)
+        await optimizer.register(JobDraft("j", "j", (8,), 8, GpuConfig(100.0, 1, "Test GPU")))
+        first, second = [(await optimizer.next_trial("j", name))[0].key for name in ("first", "second")]
+        await limits.limit(first)
+        now += timedelta(seconds=200)
+        await optimizer.heartbeat(second)
+        assert (await limits.limit(second)).profiled_by_another
+        now += timedelta(seconds=100)
+        assert not (await limits.limit(second)).profiled_by_another
+        assert (await limits.limit(first)).profiled_by_another
 
 
 def test_profile_of_an_ended_trial_counts(grpc_stub: Stub) -> None:

@@ -84,6 +84,7 @@ class BatchSizeOptimizer:
         self._session: Session | None = None
         self._guard: ExitGuard | None = None
         self._at_end: list[Callable[[], None]] = []
+        self._ended = False
         self._windows: TrainingWindows | None = None
         self._training = False
         self._epoch = 0
@@ -235,9 +236,11 @@ class BatchSizeOptimizer:
         """Has something done as soon as the trial is over or the process goes away, before the server is told.
 
         Args:
-            action: is called once, maybe by a signal handler; must be quick and not raise.
+            action: is called once, maybe by a signal handler; must be quick and not raise. At once if it is too late.
         """
         self._at_end.append(action)
+        if self._ended:
+            self._do_at_end()
 
     def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:
         """Ends the trial unless it is decided; waits five seconds at most. May be called repeatedly.
@@ -325,12 +328,16 @@ class BatchSizeOptimizer:
             raise TrainFailError(f"training is over and the target was not reached: {decision.message}", decision)
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
-        while self._at_end:
-            self._at_end.pop()()
+        self._ended = True
+        self._do_at_end()
         if self._session is not None:
             self._session.close(reason, _END_SECONDS)
         elif reason in {v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY}:
             self._end_from_here(reason)
+
+    def _do_at_end(self) -> None:
+        while self._at_end:
+            self._at_end.pop()()
 
     def _end_from_here(self, reason: v1.EndReason.ValueType) -> None:
         """Says from another rank what only it knows: rank 0 will be terminated for it and would blame preemption."""

@@ -203,8 +203,10 @@ class PowerLimitOptimizer:
         self._limits = PowerLimits(monitor.gpu_indices)
         self._limits.check_permission()
         self._knowledge = Knowledge(bso.launch, trial, self._timeout)
+        # Calls back at once if the trial has ended meanwhile.
         bso.call_at_end(self.close)
-        self._ask()
+        if not self._closed:
+            self._ask()
 
     def _ask(self) -> None:
         answer = self._knowledge.ask() if self._knowledge else None
