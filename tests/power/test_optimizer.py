@@ -274,10 +274,10 @@ def case_any_table(machine: Machine, address: str) -> int:
     return walks
 
 
-def case_signal_anywhere(machine: Machine, address: str) -> tuple[int, list[list[float]]]:
-    """SIGTERM, which this process survives, at one line of ours after another; how often, and limits that were left."""
+def case_signal_anywhere(machine: Machine, address: str) -> tuple[int, list[list[float]], list[v1.PowerLimit]]:
+    """SIGTERM, which the process survives, at a line after another: how often, limits that were left, and reports."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
-    left, fired = [], 0
+    left, known, fired = [], [], 0
     for line in range(3, 560, 37):
         training = Training(machine, address, job_id=f"{job_id_of(machine)}-{line}")
         with raised_at(line) as raised:
@@ -286,13 +286,15 @@ def case_signal_anywhere(machine: Machine, address: str) -> tuple[int, list[list
         training.plo.on_epoch_end()
         fired += len(raised)
         left.append(limits(machine))
-    return fired, left
+        known += training.known()
+    return fired, left, known
 
 
 @contextlib.contextmanager
 def raised_at(line: int) -> Iterator[list[int]]:
     """Raises SIGTERM when so many lines of what sets power limits have run; notes that in what is yielded."""
-    count, raised = 0, []
+    count = 0
+    raised: list[int] = []
 
     def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
         nonlocal count
@@ -440,10 +442,11 @@ def test_any_costs(machine: Machine, grpc_addr: str, run: Runner) -> None:
 
 
 def test_sigterm_at_any_line(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """Wherever a SIGTERM that the process survives finds the walk: the limits are put back, and never set again."""
-    fired, left = run(case_signal_anywhere, machine, grpc_addr)
+    """Wherever a SIGTERM that the process survives finds the walk: limits are put back, and the walk is no more."""
+    fired, left, known = run(case_signal_anywhere, machine, grpc_addr)
     assert fired == len(left) > 10
     assert left == [BEFORE] * len(left)
+    assert known == []
 
 
 @pytest.mark.parametrize("meter", [EstimateMonitor(watts=50), Meter()])
