@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
-from wattwise import BatchSizeOptimizer, PowerLimitOptimizer
+from wattwise import BatchSizeOptimizer, NvmlMonitor, PowerLimitOptimizer
 
 from tests.monitor.nvml_stub import Machine
-from tests.power.training import WALK_STEPS, Training, job_id_of, power_job, visited
+from tests.power.training import GPUS, WALK_STEPS, Training, job_id_of, power_job, visited
 
 
 def main(address: str, file: str, rank: str, port: str) -> None:
@@ -22,8 +22,8 @@ def main(address: str, file: str, rank: str, port: str) -> None:
         train(training.bso, training.plo, training.step)
         sys.stdout.write(f"{training.plo.power_limit_watts} {visited(machine)}\n")
     else:
-        # The GPUs are rank 0's to simulate, and to measure.
-        bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)))
+        # The GPUs are rank 0's to simulate, to set and to measure, though this rank sees them too.
+        bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=NvmlMonitor())
         plo = PowerLimitOptimizer(bso)
         bso.get_batch_size()
         bso.on_train_begin()

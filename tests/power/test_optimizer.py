@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +25,8 @@ from wattwise import (
     TrainFailError,
     v1,
 )
+from wattwise.launch import Launch
+from wattwise.power.knowledge import Knowledge
 
 from tests.client.training import Meter, job_spec
 from tests.live_server import LiveServer
@@ -44,6 +47,7 @@ from tests.power.training import (
     sets,
     visited,
 )
+from tests.waiting import wait_until
 
 # What follows with a name in case_ runs in a process of its own.
 
@@ -207,6 +211,20 @@ def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]],
             training.plo.on_epoch_end()
         training.steps(WALK_STEPS)
         return [*seen, visited(machine)], limits(machine)
+
+
+def case_deleted(machine: Machine, address: str) -> tuple[list[str], list[float], list[float]]:
+    """The job is deleted in mid-walk: what is said, the limits after the walk, and those after the epoch."""
+    lines = log_lines()
+    training = Training(machine, address)
+    training.step()
+    with Client(address) as client:
+        client.delete_job(training.bso.trial.id.job_id)
+    training.steps(WALK_STEPS)
+    walked = limits(machine)
+    wait_until(lambda: training.bso.training_finished)
+    training.plo.on_epoch_end()
+    return [line for line in lines if "power limits" in line], walked, limits(machine)
 
 
 def case_mixed_constraints(machine: Machine, address: str) -> list[float]:
@@ -414,6 +432,30 @@ def test_server_away_at_the_first_step(machine: Machine, run: Runner, tmp_path: 
     assert before == [200.0]
     assert after == [200.0, *VISITED, 175.0]
     assert now == [175.0, 175.0]
+
+
+def test_refused_profile_is_dropped(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """A profile that the server refuses is warned of once; the own winner is set while the training lasts."""
+    said, walked, at_last = run(case_deleted, machine, grpc_addr)
+    assert len(said) == 1
+    assert "is dropped" in said[0]
+    assert (walked, at_last) == ([175.0, 175.0], BEFORE)
+
+
+def test_silent_server_is_not_waited_for_again_and_again() -> None:
+    """After a call that timed out the next ones return at once, without trying, for many times as long."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        launch = Launch(f"127.0.0.1:{silent.getsockname()[1]}", job_spec(), None, None)
+        knowledge = Knowledge(launch, v1.TrialId(job_id="j", batch_size=8, trial_number=1), timeout=0.5)
+        assert knowledge.ask() is None
+        silent.accept()[0].close()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+        assert knowledge.ask() is None
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 def test_limits_in_common(machine: Machine, grpc_addr: str, run: Runner) -> None:
