@@ -10,7 +10,7 @@ import torch.distributed as dist
 from wattwise import BatchSizeOptimizer, NvmlMonitor, PowerLimitOptimizer
 
 from tests.monitor.nvml_stub import Machine
-from tests.power.training import GPUS, WALK_STEPS, Training, job_id_of, power_job, visited
+from tests.power.training import WALK_STEPS, Training, job_id_of, power_job, visited
 
 
 def main(address: str, file: str, rank: str, port: str) -> None:
@@ -24,7 +24,7 @@ def main(address: str, file: str, rank: str, port: str) -> None:
     else:
         # The GPUs are rank 0's to simulate, to set and to measure, though this rank sees them too.
         bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=NvmlMonitor())
-        plo = PowerLimitOptimizer(bso)
+        plo = PowerLimitOptimizer(bso, profile_warmup_iters=0, profile_measure_iters=1)
         bso.get_batch_size()
         bso.on_train_begin()
 
