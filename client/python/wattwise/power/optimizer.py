@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wattwise.callback import BatchSizeOptimizer
-from wattwise.errors import MonitorError, PowerProfileError
+from wattwise.errors import MonitorError, OperationOrderError, PowerProfileError
 from wattwise.exchange import log
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
@@ -135,6 +135,7 @@ class PowerLimitOptimizer:
             OperationOrderError: before the trial has its batch size.
         """
         if self._phase is _Phase.NEW:
+            self._pid = os.getpid()
             self._guarded(self._begin)
         if self._phase is _Phase.PROFILING and self._profile is not None:
             self._guarded(self._profile.begin_step)
@@ -169,6 +170,8 @@ class PowerLimitOptimizer:
                 "it; lower profile_measure_iters or raise step_watts if that happens again",
                 *(len(walk.samples), walk.length),
             )
+        if self._knowledge is not None and self._knowledge.unreported:
+            log.warning("the server was not told of the power limits that were profiled: the next trial profiles anew")
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """Does something that the training must not fail of."""
@@ -176,8 +179,12 @@ class PowerLimitOptimizer:
             return
         try:
             action()
+        except OperationOrderError:
+            raise
         except MonitorError as error:
             self._give_up(str(error))
+        except Exception as error:  # noqa: BLE001 - a meter of another make raises what it likes
+            self._give_up(f"power limits cannot be profiled: {type(error).__name__}: {error}")
         if self._closed:
             # By a signal handler, in the midst of this.
             self._phase, self._watts = _Phase.OVER, None
