@@ -1,4 +1,4 @@
-"""Which GPU power limit trains most cheaply: just-in-time profiling (You, Chung, Chowdhury, NSDI 2023, section 4.3).
+"""Which GPU power limit trains most cheaply: just-in-time profiling (You, Chung, Chowdhury, NSDI 2023, section 4).
 
 Within one batch size the number of steps to the target does not depend on the power limit, so that the limit whose
 single step costs least is the cheapest for the whole training.
@@ -16,7 +16,7 @@ from wattwise_server.policy.cost import cost
 
 
 def cost_per_step(spec: JobSpec, sample: PowerSample) -> float:
-    """The cost `(η·E/T + (1−η)·P) · T/n` of one step, in joules (NSDI 2023, section 4.3)."""
+    """The cost `(η·E/T + (1−η)·P) · T/n` of one step, in joules (NSDI 2023, section 4)."""
     return cost(spec, sample.energy_joules, sample.time_seconds) / sample.steps
 
 

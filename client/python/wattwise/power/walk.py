@@ -1,4 +1,4 @@
-"""The walk over power limits: just-in-time profiling (You, Chung, Chowdhury, NSDI 2023, section 4.3)."""
+"""The walk over power limits: just-in-time profiling (You, Chung, Chowdhury, NSDI 2023, section 4)."""
 
 from __future__ import annotations
 
