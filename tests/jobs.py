@@ -39,6 +39,11 @@ def result(
     )
 
 
+def power_sample(watts: float = 250.0, energy: float = 100.0, time: float = 1.0, steps: int = 10) -> v1.PowerSample:
+    """What ten steps took at a power limit; one costs a tenth of the energy when eta is 1."""
+    return v1.PowerSample(power_limit_watts=watts, time_seconds=time, energy_joules=energy, steps=steps)
+
+
 class Trainer:
     """One job, driven through a stub as a trainer would."""
 

@@ -19,7 +19,7 @@ import pytest
 from wattwise import v1
 from wattwise.cli import main
 
-from tests.jobs import Trainer, job_spec
+from tests.jobs import Trainer, job_spec, power_sample
 from tests.live_server import LiveServer
 
 AWAY = "127.0.0.1:1"
@@ -250,6 +250,17 @@ def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerS
     """An arm of which nothing is known says so rather than cost nothing."""
     trainer = Trainer(stub, num_pruning_rounds=0)
     assert row(ask("jobs", "show", trainer.job_id), "8") == ["8", "0", "unknown", "unknown", "unknown"]
+
+
+def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """The cheapest power limit of a batch size is shown once it is known, with what a step costs at it."""
+    trainer = Trainer(stub)
+    trial = trainer.next()
+    assert "power limit" not in ask("jobs", "show", trainer.job_id)
+    samples = [power_sample(225, energy=90, time=2), power_sample(250, energy=100)]
+    stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "16") == ["16", "225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
 
 
 def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

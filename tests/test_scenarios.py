@@ -19,6 +19,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.errors import ServiceError
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
+from wattwise_server.power_limits import PowerLimits
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
 
@@ -47,7 +48,7 @@ async def in_process(tmp_path: Path) -> AsyncIterator[Call]:
     async with open_store(f"sqlite:///{tmp_path / 'scenario.db'}", clock) as store:
         streams = OpenStreams(0)
         services = (
-            BatchSizeOptimizerService(Optimizer(store, clock), streams),
+            BatchSizeOptimizerService(Optimizer(store, clock), PowerLimits(store, clock), streams),
             JobAdminService(Administration(store, clock), streams),
         )
 

@@ -22,6 +22,7 @@ from wattwise_server.interceptors import Calls, Registrar
 from wattwise_server.logs import say, say_bug
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
+from wattwise_server.power_limits import PowerLimits
 from wattwise_server.security.guard import Guard
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
@@ -78,7 +79,9 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             administration = Administration(store, clock, watch.observer)
             calls, streams = Calls(), OpenStreams(config.limits.max_streams)
             services = Registrar(server, *guard.wraps, calls.wrap, watch.calls.wrap).server
-            v1.add_BatchSizeOptimizerServicer_to_server(BatchSizeOptimizerService(optimizer, streams), services)
+            power_limits = PowerLimits(store, clock, watch.observer)
+            trainers = BatchSizeOptimizerService(optimizer, power_limits, streams)
+            v1.add_BatchSizeOptimizerServicer_to_server(trainers, services)
             v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), services)
             serving = _serving(config, server, services, calls, watch)
             async with serving, _sweeping(optimizer), _pruning(optimizer):

@@ -1,4 +1,4 @@
-"""Between the wire and the domain: the only file that knows both."""
+"""Between the wire and the domain: the only file that knows both, but for `convert_power.py`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
 
+from wattwise_server.convert_power import power_limits
 from wattwise_server.domain import (
     Decision,
     EndReason,
@@ -65,7 +66,7 @@ def _policy(policy: v1.Policy.ValueType) -> PolicyName | None:
     return PolicyName(v1.Policy.Name(policy).removeprefix("POLICY_"))
 
 
-def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest) -> TrialKey:
+def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest) -> TrialKey:
     """The trial that a trainer speaks of.
 
     Raises:
@@ -108,7 +109,9 @@ def result(measured: v1.TrainingResult) -> Report:
     return Report(key, measured.current_epoch, *sums, measured.meter)
 
 
-def _trainers_trial(holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest, where: str) -> TrialKey:
+def _trainers_trial(
+    holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest, where: str
+) -> TrialKey:
     trial = holder.trial
     size = trial.batch_size
     if not size:
@@ -118,7 +121,12 @@ def _trainers_trial(holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTria
 
 
 def _check_named(
-    holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest | v1.GetTrialRequest, where: str
+    holder: v1.TrainingResult
+    | v1.HeartbeatRequest
+    | v1.EndTrialRequest
+    | v1.ReportPowerProfileRequest
+    | v1.GetTrialRequest,
+    where: str,
 ) -> None:
     if not holder.HasField("trial"):
         raise InvalidRequestError(Violation(where, "is not set; give the id of the trial as it was dispatched"))
@@ -173,6 +181,7 @@ def job(known: Job) -> v1.Job:
         num_trials=known.num_trials,
         meter=known.meter.kind,
         other_meter=known.meter.other,
+        power_limits=power_limits(known),
     )
 
 

@@ -149,6 +149,15 @@ class Observation:
     converged: bool
 
 
+class PowerSample(NamedTuple):
+    """What some training steps took with every GPU at one power limit, in watts, seconds and joules of all GPUs."""
+
+    power_limit_watts: float
+    time_seconds: float
+    energy_joules: float
+    steps: int
+
+
 @dataclass(frozen=True, slots=True)
 class ArmState:
     """All that a policy remembers of one batch size: running sums, and the window or the held costs one by one.
@@ -165,6 +174,8 @@ class ArmState:
         held: Costs, in order, of those that did not and lie below the bound: each counts as the bound.
         window: The newest observations, only for a job with a window.
         counted: The costs as the bandit counts them: reached, missed and held, or the window.
+        power: The cheapest of all samples that were reported of power limits; None while there is none.
+        profiling: Number of the trial that profiles power limits, which it does for as long as it runs.
     """
 
     batch_size: int
@@ -178,6 +189,8 @@ class ArmState:
     held: tuple[float, ...] = ()
     window: tuple[Observation, ...] = ()
     counted: Moments = field(default=Moments())
+    power: PowerSample | None = None
+    profiling: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from wattwise_server.domain import Job, Measurement, Trial
+from wattwise_server.domain import Job, Measurement, PowerSample, Trial
 from wattwise_server.logs import say_bug
 
 log = logging.getLogger(__name__)
@@ -67,9 +67,25 @@ class MetersDiffer:
     trial: Trial
 
 
+@dataclass(frozen=True, slots=True)
+class PowerProfiled:
+    """A trial reported a profile of so many power limits; the cheapest that is known of its batch size follows."""
+
+    trial: Trial
+    limits: int
+    cheapest: PowerSample
+
+
 Tell: TypeAlias = Callable[[], None]
 Event: TypeAlias = (
-    JobRegistered | JobDeleted | TrialDispatched | EpochReported | TrialEnded | TrialRevived | MetersDiffer
+    JobRegistered
+    | JobDeleted
+    | TrialDispatched
+    | EpochReported
+    | TrialEnded
+    | TrialRevived
+    | MetersDiffer
+    | PowerProfiled
 )
 
 

@@ -7,21 +7,23 @@ from contextlib import aclosing
 
 from wattwise import v1
 
-from wattwise_server import convert
+from wattwise_server import convert, convert_power
 from wattwise_server.administration import Administration
 from wattwise_server.call import Context
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, place, token
+from wattwise_server.power_limits import PowerLimits
 from wattwise_server.streams import TrialStream
 
 
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     """Called by trainers."""
 
-    def __init__(self, optimizer: Optimizer, streams: OpenStreams) -> None:
+    def __init__(self, optimizer: Optimizer, power_limits: PowerLimits, streams: OpenStreams) -> None:
         self._optimizer = optimizer
+        self._power_limits = power_limits
         self._streams = streams
 
     async def RegisterJob(self, request: v1.RegisterJobRequest, context: Context) -> v1.RegisterJobResponse:
@@ -59,6 +61,17 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         """Notes that a trainer is gone."""
         key, reason = convert.trial_key(request), convert.end_reason(request.reason)
         return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
+
+    async def GetPowerLimit(self, request: v1.GetPowerLimitRequest, context: Context) -> v1.GetPowerLimitResponse:
+        """The cheapest power limit of a batch size."""
+        return convert_power.known(await self._power_limits.limit(convert_power.asking(request)))
+
+    async def ReportPowerProfile(
+        self, request: v1.ReportPowerProfileRequest, context: Context
+    ) -> v1.ReportPowerProfileResponse:
+        """Takes a profile of power limits."""
+        limit = await self._power_limits.report(convert.trial_key(request), convert_power.samples(request))
+        return v1.ReportPowerProfileResponse(power_limit_watts=limit)
 
 
 class JobAdminService(v1.JobAdminServicer):

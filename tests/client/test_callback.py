@@ -289,3 +289,16 @@ def test_server_away_before_the_batch_size(server: LiveServer) -> None:
     server.start()
     with bso:
         assert bso.get_batch_size() == 16
+
+
+def test_actions_at_the_end(grpc_addr: str) -> None:
+    """What was asked for at the end is done once, as the trial ends; what comes too late is done at once."""
+    done: list[str] = []
+    bso = begun(grpc_addr)
+    bso.call_at_end(lambda: done.append("in time"))
+    assert done == []
+    bso.close()
+    bso.close()
+    assert done == ["in time"]
+    bso.call_at_end(lambda: done.append("late"))
+    assert done == ["in time", "late"]

@@ -124,3 +124,55 @@ int nvmlDeviceGetArchitecture(void *device, unsigned *architecture) {
     *architecture = status == SUCCESS ? 5 : 4;
     return status == NOT_SUPPORTED ? SUCCESS : status;
 }
+
+/* Power limits that can be set: a GPU's stands in the file named by NVML_STUB with ".limit." and its uuid behind it,
+ * and is the enforced one of its line while there is none; the highest is the default. Every attempt to set one adds a
+ * line "uuid<tab>mW" to the file with ".sets" behind it; while there is one with ".readonly", none is permitted.
+ */
+enum { NO_PERMISSION = 4, NOT_FOUND = 6 };
+
+static FILE *beside(const char *suffix, const char *uuid, const char *mode) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s%s%s", getenv("NVML_STUB"), suffix, uuid);
+    return fopen(path, mode);
+}
+
+int nvmlDeviceGetHandleByUUID(const char *wanted, void **device) {
+    char uuid[96];
+    for (size_t number = 1;; number++) {
+        int status = field((void *)number, UUID, uuid, sizeof uuid);
+        if (status != SUCCESS) return number > 64 ? NOT_FOUND : status;
+        if (strcmp(uuid, wanted) == 0) return *device = (void *)number, SUCCESS;
+    }
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(void *device, unsigned *milliwatts) { return number32(device, HIGHEST, milliwatts); }
+
+int nvmlDeviceGetPowerManagementLimit(void *device, unsigned *milliwatts) {
+    char uuid[96];
+    int status = field(device, UUID, uuid, sizeof uuid);
+    if (status != SUCCESS) return status;
+    FILE *file = beside(".limit.", uuid, "r");
+    if (!file) return number32(device, ENFORCED, milliwatts);
+    status = fscanf(file, "%u", milliwatts) == 1 ? SUCCESS : INVALID_ARGUMENT;
+    fclose(file);
+    return status;
+}
+
+int nvmlDeviceSetPowerManagementLimit(void *device, unsigned milliwatts) {
+    char uuid[96];
+    unsigned lowest, highest;
+    int status = field(device, UUID, uuid, sizeof uuid);
+    if (status == SUCCESS) status = nvmlDeviceGetPowerManagementLimitConstraints(device, &lowest, &highest);
+    if (status != SUCCESS) return status;
+    FILE *file = beside(".readonly", "", "r");
+    if (file) return fclose(file), NO_PERMISSION;
+    if (milliwatts < lowest || milliwatts > highest) return INVALID_ARGUMENT;
+    if (!(file = beside(".sets", "", "a"))) return INVALID_ARGUMENT;
+    fprintf(file, "%s\t%u\n", uuid, milliwatts);
+    fclose(file);
+    if (!(file = beside(".limit.", uuid, "w"))) return INVALID_ARGUMENT;
+    fprintf(file, "%u\n", milliwatts);
+    fclose(file);
+    return SUCCESS;
+}

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         NoBatchSizeConvergedError,
         OperationOrderError,
         PermissionDeniedError,
+        PowerProfileError,
         ResourceExhaustedError,
         ServerError,
         ServerUnavailableError,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         WattwiseError,
     )
     from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
+    from wattwise.power import PowerLimitOptimizer
     from wattwise.spec import GpuConfig, JobSpec
 
     __version__: str
@@ -81,6 +83,8 @@ __all__ = [
     "NvmlMonitor",
     "OperationOrderError",
     "PermissionDeniedError",
+    "PowerLimitOptimizer",
+    "PowerProfileError",
     "RaplMonitor",
     "ResourceExhaustedError",
     "ServerError",
@@ -106,6 +110,7 @@ _OUTSIDE_ERRORS = {
     "JobSpec": "wattwise.spec",
     "Monitor": "wattwise.monitor",
     "NvmlMonitor": "wattwise.monitor.nvml",
+    "PowerLimitOptimizer": "wattwise.power.optimizer",
     "RaplMonitor": "wattwise.monitor.rapl",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,6 +83,8 @@ class BatchSizeOptimizer:
         self._answer: tuple[v1.Job, v1.GetNextBatchSizeResponse] | None = None
         self._session: Session | None = None
         self._guard: ExitGuard | None = None
+        self._at_end: list[Callable[[], None]] = []
+        self._ended = False
         self._windows: TrainingWindows | None = None
         self._training = False
         self._epoch = 0
@@ -115,6 +118,21 @@ class BatchSizeOptimizer:
             OperationOrderError: before `get_batch_size`.
         """
         return self._given("trial")[1].trial
+
+    @property
+    def monitor(self) -> Monitor | None:
+        """The energy meter; of the ranks beyond 0, and before `get_batch_size`, only the one that was given."""
+        return self._monitor
+
+    @property
+    def ranks(self) -> Ranks:
+        """This process's place among those of its training, as it was in `get_batch_size`."""
+        return self._ranks
+
+    @property
+    def launch(self) -> Launch:
+        """What this launch asks the server by."""
+        return self._launch
 
     @property
     def request_id(self) -> str:
@@ -224,6 +242,16 @@ class BatchSizeOptimizer:
                 self.close()
             self._raise_failure()
 
+    def call_at_end(self, action: Callable[[], None]) -> None:
+        """Has something done as soon as the trial is over or the process goes away, before the server is told.
+
+        Args:
+            action: is called once, maybe by a signal handler; must be quick and not raise. At once if it is too late.
+        """
+        self._at_end.append(action)
+        if self._ended:
+            self._do_at_end()
+
     def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:
         """Ends the trial unless it is decided; waits five seconds at most. May be called repeatedly.
 
@@ -248,7 +276,7 @@ class BatchSizeOptimizer:
         return self._answer
 
     def _ask(self) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
-        monitor = default_monitor() if self._monitor is None else self._monitor
+        monitor = self._monitor = default_monitor() if self._monitor is None else self._monitor
         kind = meter_kind(monitor)
         job, answer = self._launch.ask(monitor)
         # The server hears it with the first result, the other ranks with this answer.
@@ -315,10 +343,16 @@ class BatchSizeOptimizer:
             raise TrainFailError(f"training is over and the target was not reached: {decision.message}", decision)
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
+        self._ended = True
+        self._do_at_end()
         if self._session is not None:
             self._session.close(reason, _END_SECONDS)
         elif reason in {v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY}:
             self._end_from_here(reason)
+
+    def _do_at_end(self) -> None:
+        while self._at_end:
+            self._at_end.pop()()
 
     def _end_from_here(self, reason: v1.EndReason.ValueType) -> None:
         """Says from another rank what only it knows: rank 0 will be terminated for it and would blame preemption."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -170,6 +170,41 @@ class Client:
         """
         request = v1.EndTrialRequest(trial=trial, reason=reason)
         return self._call(self._optimizer.EndTrial, request, timeout).trial
+
+    def get_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetPowerLimitResponse:
+        """The cheapest power limit of a trial's batch size; if none is known and nobody profiles, the trial does now.
+
+        Args:
+            trial: the trial that asks; with a trial number of 0 the call only looks.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidRequestError: if the job has no such batch size.
+            JobNotFoundError, TrialNotFoundError: if there is no such trial, or no more.
+        """
+        size, number = trial.batch_size, trial.trial_number
+        request = v1.GetPowerLimitRequest(job_id=trial.job_id, batch_size=size, trial_number=number)
+        return self._call(self._optimizer.GetPowerLimit, request, timeout)
+
+    def report_power_profile(
+        self, trial: v1.TrialId, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
+    ) -> float:
+        """Reports what a trial measured at several power limits.
+
+        Args:
+            trial: the trial.
+            samples: one per power limit.
+            timeout: seconds; None is the client's.
+
+        Returns:
+            The cheapest power limit of one GPU that is known of the batch size now, in watts.
+
+        Raises:
+            InvalidRequestError: if the profile makes no sense.
+            JobNotFoundError, TrialNotFoundError: if there is no such trial, or no more.
+        """
+        request = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
+        return self._call(self._optimizer.ReportPowerProfile, request, timeout).power_limit_watts
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """One job as it stands.

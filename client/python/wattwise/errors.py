@@ -90,6 +90,10 @@ class MetricTypeError(WattwiseError, TypeError):
     """A metric is no number."""
 
 
+class PowerProfileError(WattwiseError, ValueError):
+    """How power limits are to be profiled makes no sense."""
+
+
 class InvalidRequestError(WattwiseError):
     """A field of a request is missing or makes no sense."""
 

@@ -35,7 +35,7 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
 
 
 def print_job(job: v1.Job) -> None:
-    """What a job is and how far its search has come, then its arms."""
+    """What a job is and how far its search has come, then its arms and its power limits."""
     table = _table("", "")
     table.show_header = False
     for name, text in _facts(job):
@@ -44,6 +44,9 @@ def print_job(job: v1.Job) -> None:
     if job.arms:
         print()  # noqa: T201 - the command's answer
         print_arms(job.arms, mark_of(job))
+    if job.power_limits:
+        print()  # noqa: T201 - the command's answer
+        print_power_limits(job.power_limits)
 
 
 def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
@@ -57,6 +60,20 @@ def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
             joules(-arm.param_mean) if arm.param_precision > 0 else "unknown",
             spread(arm.param_precision),
             spread(arm.reward_precision),
+        )
+    _show(table, "")
+
+
+def print_power_limits(limits: Iterable[v1.PowerLimit]) -> None:
+    """One row per batch size whose cheapest power limit is known."""
+    table = _table("*batch size", "*cheapest power limit", "*cost of a step", "*time of a step", "*energy of a step")
+    for limit in limits:
+        table.add_row(
+            str(limit.batch_size),
+            f"{limit.power_limit_watts:g} W per GPU",
+            joules(limit.cost_per_step),
+            f"{limit.time_seconds_per_step:.3g} s",
+            joules(limit.energy_joules_per_step),
         )
     _show(table, "")
 

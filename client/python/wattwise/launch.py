@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from wattwise import v1
@@ -76,6 +77,24 @@ class Launch:
             credentials=self._credentials,
             request_id=self.request_id,
         )
+
+    def power_limit(self, trial: v1.TrialId, timeout: float) -> v1.GetPowerLimitResponse:
+        """What the server knows of the power limit of its trial's batch size; looks for the server only once.
+
+        Raises:
+            WattwiseError: if the server refuses, or does not answer within `timeout` seconds.
+        """
+        with self._client(timeout, 0.0) as client:
+            return client.get_power_limit(trial)
+
+    def report_power_profile(self, trial: v1.TrialId, samples: Iterable[v1.PowerSample], timeout: float) -> float:
+        """Reports what its trial measured; returns the cheapest limit in watts. Looks for the server only once.
+
+        Raises:
+            WattwiseError: if the server refuses, or does not answer within `timeout` seconds.
+        """
+        with self._client(timeout, 0.0) as client:
+            return client.report_power_profile(trial, samples)
 
     def end(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, timeout: float) -> None:
         """Says that its trial is over, from a process that has no session.

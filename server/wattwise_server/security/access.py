@@ -72,6 +72,8 @@ ACCESS: Mapping[str, Access] = {
     f"{_TRAINERS}StreamResults": Access(Role.TRAINER, _event),
     f"{_TRAINERS}Heartbeat": Access(Role.TRAINER, _trial),
     f"{_TRAINERS}EndTrial": Access(Role.TRAINER, _trial),
+    f"{_TRAINERS}GetPowerLimit": Access(Role.TRAINER, _job),
+    f"{_TRAINERS}ReportPowerProfile": Access(Role.TRAINER, _trial),
     f"{_PEOPLES}GetJob": Access(Role.OPERATOR, _job),
     f"{_PEOPLES}ListJobs": Access(Role.OPERATOR, _listed, lists=True),
     f"{_PEOPLES}ListTrials": Access(Role.OPERATOR, _job),

@@ -17,6 +17,7 @@ from wattwise_server.domain import (
     Meter,
     Moments,
     PolicyName,
+    PowerSample,
     Search,
     Stage,
     Trial,
@@ -86,6 +87,7 @@ _JOB_STATE = (
 )
 _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
+_POWER = ("power_limit_watts", "power_time_seconds", "power_energy_joules", "power_steps")
 _ARM = (
     "pruned",
     "round_cost",
@@ -93,6 +95,8 @@ _ARM = (
     "last_failure",
     "num_succeeded",
     *(f"{name}_{part}" for name in _SUMS for part in _MOMENTS),
+    *_POWER,
+    "profiling",
 )
 _TRIAL = (
     "batch_size",
@@ -179,7 +183,8 @@ def save_arms(key: int, arms: Sequence[ArmState]) -> list[Statement]:
 
 def _arm(arm: ArmState) -> tuple[object, ...]:
     sums = (getattr(getattr(arm, name), part) for name in _SUMS for part in _MOMENTS)
-    return (arm.pruned, arm.round_cost, arm.failures, arm.last_failure, arm.num_succeeded, *sums)
+    known = (arm.pruned, arm.round_cost, arm.failures, arm.last_failure, arm.num_succeeded)
+    return (*known, *sums, *(arm.power or (None,) * len(_POWER)), arm.profiling)
 
 
 def save_trial(key: int, trial: Trial) -> Statement:
@@ -260,6 +265,8 @@ def read_arm(row: Row) -> ArmState:
         reached=reached,
         missed=missed,
         counted=counted,
+        power=None if row["power_steps"] is None else PowerSample(*(row[name] for name in _POWER)),
+        profiling=row["profiling"],
     )
 
 

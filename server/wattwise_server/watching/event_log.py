@@ -15,6 +15,7 @@ from wattwise_server.observe import (
     JobDeleted,
     JobRegistered,
     MetersDiffer,
+    PowerProfiled,
     Tell,
     TrialDispatched,
     TrialEnded,
@@ -70,6 +71,8 @@ def _say(event: Event) -> None:
         case MetersDiffer(trial):
             kinds = {"meter": trial.meter.kind, "other_meter": trial.meter.other}
             _say_of(trial, "meters differ", logging.WARNING, **kinds)
+        case PowerProfiled(trial, limits, cheapest):
+            _say_of(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
 
 
 def _say_report(trial: Trial) -> None:

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 from wattwise import v1
 
-from tests.jobs import job_spec
+from tests.jobs import job_spec, power_sample
 from tests.server.fuzz.methods import OTHERS
 
 BASE, VICTIM = "fuzz-base", "fuzz-victim"
@@ -93,6 +93,8 @@ def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
         v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial)),
         v1.HeartbeatRequest(trial=trial),
         v1.EndTrialRequest(trial=trial, reason=v1.END_REASON_ERROR),
+        v1.GetPowerLimitRequest(job_id=BASE, batch_size=trial.batch_size, trial_number=trial.trial_number),
+        v1.ReportPowerProfileRequest(trial=trial, samples=[power_sample(250), power_sample(225, energy=90)]),
         v1.GetJobRequest(job_id=BASE),
         v1.ListJobsRequest(page_size=3, job_id_prefix="fuzz"),
         v1.ListTrialsRequest(job_id=BASE, page_size=3, batch_size=16),

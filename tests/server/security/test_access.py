@@ -19,7 +19,7 @@ from wattwise_server.security.access import ACCESS, check_role
 from wattwise_server.security.tokens import Role, new_token
 
 from tests.credentials import bearing, issue
-from tests.jobs import job_spec
+from tests.jobs import job_spec, power_sample
 from tests.live_server import LiveServer
 from tests.refusals import refused
 
@@ -63,6 +63,8 @@ OF_TRAINERS: dict[str, Request] = {
     "ReportResult": lambda job_id: v1.ReportResultRequest(result=result(job_id)),
     "StreamResults": lambda job_id: v1.StreamResultsRequest(result=result(job_id)),
     "Heartbeat": lambda job_id: v1.HeartbeatRequest(trial=trial(job_id)),
+    "GetPowerLimit": lambda job_id: v1.GetPowerLimitRequest(job_id=job_id, batch_size=16),
+    "ReportPowerProfile": lambda job_id: v1.ReportPowerProfileRequest(trial=trial(job_id), samples=[power_sample()]),
     "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), reason=v1.END_REASON_COMPLETED),
 }
 OF_PEOPLE: dict[str, Request] = {

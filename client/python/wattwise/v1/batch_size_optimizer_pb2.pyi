@@ -4,7 +4,9 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.message
 import sys
 import typing
@@ -291,3 +293,131 @@ class EndTrialResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["trial", b"trial"]) -> None: ...
 
 Global___EndTrialResponse: typing_extensions.TypeAlias = EndTrialResponse
+
+@typing.final
+class GetPowerLimitRequest(google.protobuf.message.Message):
+    """Asks for the power limit of a batch size."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    TRIAL_NUMBER_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job."""
+    batch_size: builtins.int
+    """One of its batch sizes."""
+    trial_number: builtins.int
+    """The trial that asks, which must run with this batch size and profiles from now on if nothing is known and no other
+    trial profiles. That lasts until it has reported a profile or has ended, over restarts of the server too.
+    Unset or 0: the call only looks.
+    """
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        batch_size: builtins.int = ...,
+        trial_number: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "trial_number", b"trial_number"]) -> None: ...
+
+Global___GetPowerLimitRequest: typing_extensions.TypeAlias = GetPowerLimitRequest
+
+@typing.final
+class GetPowerLimitResponse(google.protobuf.message.Message):
+    """Answers GetPowerLimit."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
+    PROFILED_BY_ANOTHER_FIELD_NUMBER: builtins.int
+    power_limit_watts: builtins.float
+    """The cheapest power limit of one GPU, in watts. Unset while nobody has profiled the batch size."""
+    profiled_by_another: builtins.bool
+    """True while a trial other than the one that asks is profiling: train at the present limit, and ask again later."""
+    def __init__(
+        self,
+        *,
+        power_limit_watts: builtins.float | None = ...,
+        profiled_by_another: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "power_limit_watts", b"power_limit_watts"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "power_limit_watts", b"power_limit_watts", "profiled_by_another", b"profiled_by_another"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
+
+Global___GetPowerLimitResponse: typing_extensions.TypeAlias = GetPowerLimitResponse
+
+@typing.final
+class PowerSample(google.protobuf.message.Message):
+    """What training took at one power limit."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
+    TIME_SECONDS_FIELD_NUMBER: builtins.int
+    ENERGY_JOULES_FIELD_NUMBER: builtins.int
+    STEPS_FIELD_NUMBER: builtins.int
+    power_limit_watts: builtins.float
+    """The limit that every GPU of the trial was set to, in watts. Must be above 0, and each limit comes once."""
+    time_seconds: builtins.float
+    """How long the steps took, in seconds. Must be above 0."""
+    energy_joules: builtins.float
+    """Energy of all GPUs together in that time, in joules. 0 or more."""
+    steps: builtins.int
+    """How many training steps were measured. At least 1."""
+    def __init__(
+        self,
+        *,
+        power_limit_watts: builtins.float = ...,
+        time_seconds: builtins.float = ...,
+        energy_joules: builtins.float = ...,
+        steps: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "steps", b"steps", "time_seconds", b"time_seconds"]) -> None: ...
+
+Global___PowerSample: typing_extensions.TypeAlias = PowerSample
+
+@typing.final
+class ReportPowerProfileRequest(google.protobuf.message.Message):
+    """Reports a profile."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: builtins.int
+    SAMPLES_FIELD_NUMBER: builtins.int
+    @property
+    def trial(self) -> wattwise.v1.trial_pb2.TrialId:
+        """The trial that measured it; it may have ended since."""
+
+    @property
+    def samples(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerSample]:
+        """One per power limit, in any order; at least one, at most 1000."""
+
+    def __init__(
+        self,
+        *,
+        trial: wattwise.v1.trial_pb2.TrialId | None = ...,
+        samples: collections.abc.Iterable[Global___PowerSample] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["samples", b"samples", "trial", b"trial"]) -> None: ...
+
+Global___ReportPowerProfileRequest: typing_extensions.TypeAlias = ReportPowerProfileRequest
+
+@typing.final
+class ReportPowerProfileResponse(google.protobuf.message.Message):
+    """Answers ReportPowerProfile."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
+    power_limit_watts: builtins.float
+    """The cheapest power limit of one GPU that is known now, in watts; always set. Of equally cheap ones the lowest."""
+    def __init__(
+        self,
+        *,
+        power_limit_watts: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["power_limit_watts", b"power_limit_watts"]) -> None: ...
+
+Global___ReportPowerProfileResponse: typing_extensions.TypeAlias = ReportPowerProfileResponse

@@ -69,6 +69,16 @@ class BatchSizeOptimizerStub(object):
                 request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialResponse.FromString,
                 _registered_method=True)
+        self.GetPowerLimit = channel.unary_unary(
+                '/wattwise.v1.BatchSizeOptimizer/GetPowerLimit',
+                request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitResponse.FromString,
+                _registered_method=True)
+        self.ReportPowerProfile = channel.unary_unary(
+                '/wattwise.v1.BatchSizeOptimizer/ReportPowerProfile',
+                request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ReportPowerProfileRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ReportPowerProfileResponse.FromString,
+                _registered_method=True)
 
 
 class BatchSizeOptimizerServicer(object):
@@ -124,6 +134,22 @@ class BatchSizeOptimizerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPowerLimit(self, request, context):
+        """The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
+        trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportPowerProfile(self, request, context):
+        """What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+        reported for this batch size. Safe to retry.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BatchSizeOptimizerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -156,6 +182,16 @@ def add_BatchSizeOptimizerServicer_to_server(servicer, server):
                     servicer.EndTrial,
                     request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialResponse.SerializeToString,
+            ),
+            'GetPowerLimit': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPowerLimit,
+                    request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitResponse.SerializeToString,
+            ),
+            'ReportPowerProfile': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportPowerProfile,
+                    request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ReportPowerProfileRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ReportPowerProfileResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -325,6 +361,60 @@ class BatchSizeOptimizer(object):
             '/wattwise.v1.BatchSizeOptimizer/EndTrial',
             wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialRequest.SerializeToString,
             wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPowerLimit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.BatchSizeOptimizer/GetPowerLimit',
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitRequest.SerializeToString,
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportPowerProfile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.BatchSizeOptimizer/ReportPowerProfile',
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.ReportPowerProfileRequest.SerializeToString,
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.ReportPowerProfileResponse.FromString,
             options,
             channel_credentials,
             insecure,

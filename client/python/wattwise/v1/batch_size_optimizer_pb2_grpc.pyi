@@ -121,7 +121,39 @@ _BatchSizeOptimizerEndTrialType = typing_extensions.TypeVar(
     ],
 )
 
-class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, _BatchSizeOptimizerGetNextBatchSizeType, _BatchSizeOptimizerReportResultType, _BatchSizeOptimizerStreamResultsType, _BatchSizeOptimizerHeartbeatType, _BatchSizeOptimizerEndTrialType]):
+_BatchSizeOptimizerGetPowerLimitType = typing_extensions.TypeVar(
+    '_BatchSizeOptimizerGetPowerLimitType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
+    ],
+)
+
+_BatchSizeOptimizerReportPowerProfileType = typing_extensions.TypeVar(
+    '_BatchSizeOptimizerReportPowerProfileType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
+    ],
+)
+
+class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, _BatchSizeOptimizerGetNextBatchSizeType, _BatchSizeOptimizerReportResultType, _BatchSizeOptimizerStreamResultsType, _BatchSizeOptimizerHeartbeatType, _BatchSizeOptimizerEndTrialType, _BatchSizeOptimizerGetPowerLimitType, _BatchSizeOptimizerReportPowerProfileType]):
     """Called by trainers: which batch size to train with, and when to stop.
 
     A launch calls RegisterJob, GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
@@ -155,6 +187,14 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
             wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
             wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -183,6 +223,14 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
             wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
             wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+            wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+            wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     RegisterJob: _BatchSizeOptimizerRegisterJobType
@@ -209,6 +257,16 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
     EndTrial: _BatchSizeOptimizerEndTrialType
     """The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry."""
 
+    GetPowerLimit: _BatchSizeOptimizerGetPowerLimitType
+    """The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
+    trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+    """
+
+    ReportPowerProfile: _BatchSizeOptimizerReportPowerProfileType
+    """What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+    reported for this batch size. Safe to retry.
+    """
+
 BatchSizeOptimizerAsyncStub: typing_extensions.TypeAlias = BatchSizeOptimizerStub[
     grpc.aio.UnaryUnaryMultiCallable[
         wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
@@ -233,6 +291,14 @@ BatchSizeOptimizerAsyncStub: typing_extensions.TypeAlias = BatchSizeOptimizerStu
     grpc.aio.UnaryUnaryMultiCallable[
         wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
         wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+        wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse,
     ],
 ]
 
@@ -297,5 +363,25 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse]]:
         """The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry."""
+
+    @abc.abstractmethod
+    def GetPowerLimit(
+        self,
+        request: wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse]]:
+        """The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
+        trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+        """
+
+    @abc.abstractmethod
+    def ReportPowerProfile(
+        self,
+        request: wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse]]:
+        """What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+        reported for this batch size. Safe to retry.
+        """
 
 def add_BatchSizeOptimizerServicer_to_server(servicer: BatchSizeOptimizerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -270,6 +270,40 @@ class Arm(google.protobuf.message.Message):
 Global___Arm: typing_extensions.TypeAlias = Arm
 
 @typing.final
+class PowerLimit(google.protobuf.message.Message):
+    """The cheapest GPU power limit of one batch size: what was observed at it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
+    COST_PER_STEP_FIELD_NUMBER: builtins.int
+    TIME_SECONDS_PER_STEP_FIELD_NUMBER: builtins.int
+    ENERGY_JOULES_PER_STEP_FIELD_NUMBER: builtins.int
+    batch_size: builtins.int
+    """The batch size."""
+    power_limit_watts: builtins.float
+    """The limit of one GPU, in watts."""
+    cost_per_step: builtins.float
+    """Cost of one training step at this limit, in joules."""
+    time_seconds_per_step: builtins.float
+    """Seconds that one step took."""
+    energy_joules_per_step: builtins.float
+    """Joules that all GPUs together used for one step. 0: they used none that could be measured."""
+    def __init__(
+        self,
+        *,
+        batch_size: builtins.int = ...,
+        power_limit_watts: builtins.float = ...,
+        cost_per_step: builtins.float = ...,
+        time_seconds_per_step: builtins.float = ...,
+        energy_joules_per_step: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "cost_per_step", b"cost_per_step", "energy_joules_per_step", b"energy_joules_per_step", "power_limit_watts", b"power_limit_watts", "time_seconds_per_step", b"time_seconds_per_step"]) -> None: ...
+
+Global___PowerLimit: typing_extensions.TypeAlias = PowerLimit
+
+@typing.final
 class Job(google.protobuf.message.Message):
     """A job as the server knows it."""
 
@@ -286,6 +320,7 @@ class Job(google.protobuf.message.Message):
     NUM_TRIALS_FIELD_NUMBER: builtins.int
     METER_FIELD_NUMBER: builtins.int
     OTHER_METER_FIELD_NUMBER: builtins.int
+    POWER_LIMITS_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
     """Where the job stands in its search."""
     pruning_round: builtins.int
@@ -320,6 +355,10 @@ class Job(google.protobuf.message.Message):
     def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the job was registered."""
 
+    @property
+    def power_limits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
+        """The cheapest power limits that are known, by ascending batch size; empty while no trial has profiled any."""
+
     def __init__(
         self,
         *,
@@ -334,9 +373,10 @@ class Job(google.protobuf.message.Message):
         num_trials: builtins.int = ...,
         meter: builtins.str = ...,
         other_meter: builtins.str = ...,
+        power_limits: collections.abc.Iterable[Global___PowerLimit] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "create_time", b"create_time", "meter", b"meter", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "num_trials", b"num_trials", "other_meter", b"other_meter", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "create_time", b"create_time", "meter", b"meter", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "num_trials", b"num_trials", "other_meter", b"other_meter", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
     @typing.overload

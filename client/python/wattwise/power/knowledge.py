@@ -1,0 +1,90 @@
+"""What the server knows of power limits, asked and told so that a server that is away never holds the training up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from wattwise import v1
+from wattwise.errors import ServerUnavailableError, WattwiseError
+from wattwise.exchange import log
+from wattwise.launch import Launch
+
+T = TypeVar("T")
+
+_SHARE = 20.0
+"""After a failed call the next one waits that many times as long as it took, so that training loses 5 % at most."""
+
+
+class Knowledge:
+    """A trial's calls to the server about power limits.
+
+    Args:
+        launch: whom to call.
+        trial: who asks.
+        timeout: seconds that a call may take.
+
+    Attributes:
+        unreported: the profile that the server has not taken yet; empty if there is none.
+    """
+
+    def __init__(self, launch: Launch, trial: v1.TrialId, timeout: float) -> None:
+        self._launch = launch
+        self._trial = trial
+        self._timeout = timeout
+        self._not_before = 0.0
+        self._warned = False
+        self.unreported: tuple[v1.PowerSample, ...] = ()
+
+    def ask(self) -> v1.GetPowerLimitResponse | None:
+        """The server's answer; None if there is none at the moment."""
+        return self._attempt(lambda: self._launch.power_limit(self._trial, self._timeout))
+
+    def report(self, samples: Sequence[v1.PowerSample]) -> float | None:
+        """Reports a profile, and keeps it for `report_again` while the server is away.
+
+        Args:
+            samples: the profile.
+
+        Returns:
+            The cheapest limit that any trial has reported, in watts; None if the server did not say.
+        """
+        self.unreported = tuple(samples)
+        return self.report_again()
+
+    def report_again(self) -> float | None:
+        """Reports the profile that is kept, if one is; answers as `report` does."""
+        kept = self.unreported
+        if not kept:
+            return None
+        return self._attempt(lambda: self._reported(kept))
+
+    def _reported(self, samples: Sequence[v1.PowerSample]) -> float:
+        limit = self._launch.report_power_profile(self._trial, samples, self._timeout)
+        self.unreported = ()
+        return limit
+
+    def _attempt(self, call: Callable[[], T]) -> T | None:
+        begun = time.monotonic()
+        if begun < self._not_before:
+            return None
+        try:
+            answer = call()
+        except WattwiseError as error:
+            ended = time.monotonic()
+            self._not_before = ended + _SHARE * (ended - begun)
+            self._fail(error)
+            return None
+        self._warned = False
+        return answer
+
+    def _fail(self, error: WattwiseError) -> None:
+        away = isinstance(error, ServerUnavailableError)
+        if not away:
+            # Refused for good: to say it again would not help.
+            self.unreported = ()
+        if not self._warned:
+            self._warned = True
+            after = "the server is asked again after the epoch" if away else "what it was asked or told is dropped"
+            log.warning("%s; training goes on, and as for power limits, %s", error, after)

@@ -1,0 +1,267 @@
+"""The calls that a training loop makes to train at the cheapest power limit."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from wattwise.callback import BatchSizeOptimizer
+from wattwise.errors import MonitorError, OperationOrderError, PowerProfileError
+from wattwise.exchange import log
+from wattwise.power.computed import Computed
+from wattwise.power.knowledge import Knowledge
+from wattwise.power.profile import Profile
+from wattwise.power.stretch import Stretch
+from wattwise.power.walk import Walk, cost_per_step, limits_between
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from wattwise.monitor.power_limits import PowerLimits
+
+
+class _Phase(enum.Enum):
+    NEW = enum.auto()
+    WAITING = enum.auto()
+    PROFILING = enum.auto()
+    SETTLED = enum.auto()
+    OVER = enum.auto()
+
+
+class PowerLimitOptimizer:
+    """Trains at the cheapest GPU power limit: the one that the server knows, or the one that it finds while training.
+
+        bso = BatchSizeOptimizer("localhost:50051", spec)
+        plo = PowerLimitOptimizer(bso)
+        batch_size = bso.get_batch_size()
+        bso.on_train_begin()
+        for epoch in range(max_epochs):
+            for batch in batches:
+                plo.on_step_begin()
+                ...  # one training step
+                plo.on_step_end()
+            plo.on_epoch_end()
+            bso.on_evaluate(evaluate())
+
+    The first trial of a batch size walks the limits from the highest that the GPUs allow downwards, until two in a row
+    cost more than the best, and reports what it measured; later ones set the cheapest at their first step. What the
+    walk takes is part of the trial's time and energy. While another trial walks, this one trains at the present limit
+    and asks again after every epoch; so it does while the server is away.
+
+    All GPUs of the meter get the limit, and each gets its previous one back when the trial is over, this is closed, or
+    the process exits, dies of an exception or is terminated; only what nothing can catch, such as SIGKILL and
+    `os._exit`, leaves the limits as they are. Where limits cannot be set, for want of a GPU or of permission, that is
+    said once and training goes on as without this.
+
+    With `torch.distributed` every rank may make the calls; rank 0 sets and measures all GPUs of its own meter.
+
+    Args:
+        bso: the trial, which may still be without its batch size.
+        step_watts: how far apart the limits are.
+        profile_warmup_iters: steps at every limit that are not measured.
+        profile_measure_iters: steps at every limit that are; together they should take a second or more.
+        observer_mode: profile in every trial, then train at the highest limit, and tell in `computed` what the
+            cheapest would have taken.
+        timeout: seconds that a call to the server may hold up the training.
+
+    Raises:
+        PowerProfileError: if one of these numbers makes no sense.
+    """
+
+    def __init__(
+        self,
+        bso: BatchSizeOptimizer,
+        *,
+        step_watts: float = 25.0,
+        profile_warmup_iters: int = 10,
+        profile_measure_iters: int = 40,
+        observer_mode: bool = False,
+        timeout: float = 5.0,
+    ) -> None:
+        for name, value, least in (
+            ("step_watts", step_watts, 1.0),
+            ("profile_warmup_iters", profile_warmup_iters, 0),
+            ("profile_measure_iters", profile_measure_iters, 1),
+        ):
+            if not least <= value < float("inf"):
+                raise PowerProfileError(f"{name}={value!r} makes no sense; give {least:g} or more")
+        self._bso = bso
+        self._step_watts = step_watts
+        self._lengths = (profile_warmup_iters, profile_measure_iters)
+        self._observes = observer_mode
+        self._timeout = timeout
+        self._pid = os.getpid()
+        self._phase = _Phase.NEW
+        self._limits: PowerLimits | None = None
+        self._knowledge: Knowledge | None = None
+        self._profile: Profile | None = None
+        self._watts: float | None = None
+        self._steps = 0
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def power_limit_watts(self) -> float | None:
+        """The limit that the GPUs were set to for good; None while there is none, and once they have their own back."""
+        return self._watts
+
+    @property
+    def profiling(self) -> bool:
+        """Whether this trial is walking the limits."""
+        return self._phase is _Phase.PROFILING
+
+    @property
+    def computed(self) -> Computed | None:
+        """In observer mode: what the steps so far would have taken; None before the profile is complete."""
+        walk = self._profile.walk if self._profile else None
+        if not self._observes or walk is None or walk.limit is not None or walk.best is None:
+            return None
+        return Computed.of(self._steps, walk.best, walk.samples[0])
+
+    def on_step_begin(self) -> None:
+        """A training step begins; the first call asks the server.
+
+        Raises:
+            OperationOrderError: before the trial has its batch size.
+        """
+        if self._phase is _Phase.NEW:
+            self._pid = os.getpid()
+            self._guarded(self._begin)
+        if self._phase is _Phase.PROFILING and self._profile is not None:
+            self._guarded(self._profile.begin_step)
+
+    def on_step_end(self) -> None:
+        """A training step has ended."""
+        self._steps += 1
+        if self._phase is _Phase.PROFILING and self._profile is not None:
+            self._guarded(self._end_step)
+
+    def on_epoch_end(self) -> None:
+        """An epoch's last step has ended; call it before the evaluation, which is no part of the profile."""
+        if self._phase in (_Phase.NEW, _Phase.OVER):
+            return
+        if self._bso.training_finished:
+            self.close()
+            return
+        self._guarded(self._end_epoch)
+
+    def close(self) -> None:
+        """Gives the GPUs their previous limits back; may be called repeatedly, and does nothing in a forked process."""
+        if os.getpid() != self._pid or self._phase is _Phase.OVER:
+            return
+        was_profiling, self._closed = self._phase is _Phase.PROFILING, True
+        self._phase, self._watts = _Phase.OVER, None
+        if self._limits is not None:
+            self._limits.restore()
+        if was_profiling and self._profile is not None:
+            walk = self._profile.walk
+            log.warning(
+                "training ended while power limits were profiled, and %d of %d were measured: nothing is learnt from "
+                "it; lower profile_measure_iters or raise step_watts if that happens again",
+                *(len(walk.samples), walk.length),
+            )
+        if self._knowledge is not None and self._knowledge.unreported:
+            log.warning("the server was not told of the power limits that were profiled: the next trial profiles anew")
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Does something that the training must not fail of."""
+        if os.getpid() != self._pid:
+            return
+        try:
+            action()
+        except OperationOrderError:
+            raise
+        except MonitorError as error:
+            self._give_up(str(error))
+        except Exception as error:  # noqa: BLE001 - a meter of another make raises what it likes
+            self._give_up(f"power limits cannot be profiled: {type(error).__name__}: {error}")
+        if self._closed:
+            # By a signal handler, in the midst of this.
+            self._phase, self._watts = _Phase.OVER, None
+
+    def _give_up(self, why: str) -> None:
+        log.warning("%s; training goes on at the present power limit", why)
+        self._phase, self._watts = _Phase.OVER, None
+        if self._limits is not None:
+            self._limits.restore()
+
+    def _begin(self) -> None:
+        bso = self._bso
+        trial = bso.trial.id
+        monitor = bso.monitor
+        if bso.ranks.rank or bso.training_finished or monitor is None:
+            self._phase = _Phase.OVER
+            return
+        if not monitor.gpu_indices:
+            self._give_up(f"{monitor!r} measures no GPU")
+            return
+        from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - of use only where there are GPUs
+
+        self._limits = PowerLimits(monitor.gpu_indices)
+        self._limits.check_permission()
+        self._knowledge = Knowledge(bso.launch, trial, self._timeout)
+        # Calls back at once if the trial has ended meanwhile.
+        bso.call_at_end(self.close)
+        if not self._closed:
+            self._ask()
+
+    def _ask(self) -> None:
+        answer = self._knowledge.ask() if self._knowledge else None
+        if answer is None or (answer.profiled_by_another and not answer.HasField("power_limit_watts")):
+            self._phase = _Phase.WAITING
+        elif answer.HasField("power_limit_watts") and not self._observes:
+            self._settle(answer.power_limit_watts)
+        else:
+            self._start()
+
+    def _start(self) -> None:
+        limits, monitor, spec = self._limits, self._bso.monitor, self._bso.job.spec
+        if limits is None or monitor is None:
+            return
+        trial = self._bso.trial.id
+        between = limits_between(limits.lowest_watts, limits.highest_watts, self._step_watts)
+        walk = Walk(between, lambda sample: cost_per_step(spec, sample))
+        name = f"wattwise power {trial.job_id} {trial.trial_number}"
+        log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
+        self._profile = Profile(walk, Stretch(monitor, name, *self._lengths), limits)
+        self._phase = _Phase.PROFILING
+
+    def _end_step(self) -> None:
+        profile, knowledge = self._profile, self._knowledge
+        if profile is None or knowledge is None or not profile.end_step():
+            return
+        best = profile.walk.best
+        if best is not None:
+            known = knowledge.report(profile.walk.samples)
+            self._settle(best.power_limit_watts if known is None else known)
+
+    def _end_epoch(self) -> None:
+        if self._phase is _Phase.WAITING:
+            self._ask()
+        elif self._phase is _Phase.PROFILING and self._profile is not None:
+            self._profile.interrupt()
+        elif self._knowledge is not None and self._knowledge.unreported:
+            known = self._knowledge.report_again()
+            if known is not None:
+                self._settle(known)
+        if self.computed is not None:
+            log.info("%s", self.computed)
+
+    def _settle(self, watts: float) -> None:
+        """Sets the limit to train at from now on."""
+        limits = self._limits
+        if limits is None:
+            return
+        self._watts = limits.set(limits.highest_watts if self._observes else watts)
+        log.info("power limit %g W for every GPU (the cheapest is %g W)", self._watts, watts)
+        self._phase = _Phase.SETTLED

@@ -1,0 +1,1 @@
+"""Tests of power limits, over a stub of NVIDIA's library."""
