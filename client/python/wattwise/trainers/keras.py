@@ -1,0 +1,95 @@
+"""Wattwise in Keras 3, whatever its backend: `pip install "wattwise[keras]"`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+try:
+    from keras.callbacks import Callback
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f'wattwise.trainers.keras needs Keras 3 and a backend: pip install "wattwise[keras]" ({error})', name=error.name
+    ) from error
+
+from wattwise.callback import BatchSizeOptimizer
+from wattwise.trainers.split import Split
+from wattwise.trainers.training import Training
+
+_SPLIT = Split("batch_size", "gradient_accumulation_steps")
+
+
+class WattwiseCallback(Callback):
+    """Reports every epoch, and stops the training when the trial is decided.
+
+        with BatchSizeOptimizer("localhost:50051", spec) as bso:
+            callback = WattwiseCallback(bso, metric="val_accuracy")  # asks for the batch size
+            model.fit(..., batch_size=callback.fit_batch_size(), validation_data=..., callbacks=[callback])
+
+    A trial that is over without its target stops the training as usual; once that has wrapped up, `fit()` raises
+    `TrainFailError`. An exception that leaves the block or ends the process ends the trial and says why.
+
+    Time and energy run from the beginning of `fit()`; the validation after an epoch is part of the epoch.
+
+    Args:
+        bso: the trial's.
+        metric: name of the metric as `fit()` logs it, such as "val_accuracy" or "val_loss".
+
+    Raises:
+        TrainerSetupError: if a launcher started several processes that do not know of each other yet.
+        WattwiseError: whatever `get_batch_size` raises.
+    """
+
+    # Keras need not wait for the numbers of a batch before it begins the next.
+    async_safe = True
+
+    def __init__(self, bso: BatchSizeOptimizer, metric: str) -> None:
+        super().__init__()
+        self._training = Training(bso, metric)
+
+    @property
+    def bso(self) -> BatchSizeOptimizer:
+        """The trial's, which knows the decision."""
+        return self._training.bso
+
+    @property
+    def batch_size(self) -> int:
+        """The trial's batch size, which is the global one."""
+        return self._training.batch_size
+
+    def fit_batch_size(self, *, gradient_accumulation_steps: int = 1) -> int:
+        """What to pass to `fit()`, or to the data set that is passed to it. Keras itself shares it out among devices.
+
+        Args:
+            gradient_accumulation_steps: those of the optimizer; 1 where it has none.
+
+        Raises:
+            TrainerSetupError: if it does not come out even; says which sizes would.
+        """
+        return _SPLIT.size_for(self.batch_size, devices=1, steps=gradient_accumulation_steps)
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Opens the measurement window."""
+        self._training.begin(self.params["epochs"])
+
+    def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Stops in the middle of an epoch if the server has said so."""
+        if self._training.finished:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Reports the epoch, and stops the training if that decides the trial.
+
+        Raises:
+            TrainerSetupError: if the metric is not logged; names those that are.
+        """
+        if self._training.report(logs or {}):
+            self.model.stop_training = True
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Ends the trial.
+
+        Raises:
+            TrainFailError: if the target was not reached.
+        """
+        self._training.end()
