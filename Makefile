@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
+TRAINERS_VENV := .venv-trainers
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test soak test-torch check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test soak test-torch test-trainers examples check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,12 @@ soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams w
 
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 	$(BIN)/python -m pytest -m torch
+
+test-trainers: $(TRAINERS_VENV)/.done ## the tests of the callbacks for Hugging Face, Lightning and Keras
+	$(TRAINERS_VENV)/bin/python -m pytest -m trainers
+
+examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server (about two minutes)
+	$(TRAINERS_VENV)/bin/python -m examples
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -63,7 +70,7 @@ readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
 
 clean: ## remove the virtual environments and what tools left behind
-	rm -rf $(VENV) $(PROTOS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or later, or name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
@@ -84,6 +91,14 @@ $(VENV)/.torch: $(VENV)/.test
 $(VENV)/.soak: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3' \
 	  || echo "atheris cannot be installed here: the fuzz test that it guides is skipped"
+	@touch $@
+
+# PyTorch first, so that nothing that asks for it brings another.
+$(TRAINERS_VENV)/.done: pyproject.toml | $(VENV)/bin/python
+	@echo "installing PyTorch and the trainers into $(TRAINERS_VENV) (once; needs a package index)"
+	$(VENV)/bin/python -m venv $(TRAINERS_VENV)
+	$(TRAINERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(TRAINERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,huggingface,lightning,keras]'
 	@touch $@
 
 $(PROTOS_VENV)/.done: pyproject.toml | $(VENV)/bin/python

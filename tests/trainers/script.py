@@ -26,7 +26,6 @@ class Script:
         metrics: what the evaluations give, one after the other.
         epochs: after how many the trainer stops by itself.
         metric: what the callback is asked to report; None is the trainer's name of it.
-        devices: how many the batch size is split over.
         in_step: called in every training step.
         in_evaluation: called in every step of an evaluation.
         sizes: how many examples each training step had.

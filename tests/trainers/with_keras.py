@@ -53,20 +53,19 @@ class Model(keras.Sequential):
 
 def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     """Trains."""
-    callback, accuracy, model = WattwiseCallback(bso, script.metric or "val_accuracy"), Accuracy(), Model(script)
-    model.compile("sgd", "mse", metrics=[accuracy])
+    callback = WattwiseCallback(bso, script.metric or "val_accuracy")
+    train(callback, script, keras.optimizers.SGD(), batch_size=callback.fit_batch_size())
+
+
+def train(callback: WattwiseCallback, script: Script, optimizer: keras.optimizers.Optimizer, **given: Any) -> None:
+    """Trains with a callback."""
+    accuracy, model = Accuracy(), Model(script)
+    model.compile(optimizer, "mse", metrics=[accuracy])
 
     def next_metric(_logs: object) -> None:
         accuracy.value = next(script.metrics)
 
     each = keras.callbacks.LambdaCallback()
     each.on_test_begin = next_metric
-    model.fit(
-        X,
-        Y,
-        batch_size=callback.fit_batch_size(),
-        epochs=script.epochs,
-        validation_data=(X[:8], Y[:8]),
-        callbacks=[each, callback],
-        verbose=0,
-    )
+    arguments = {"epochs": script.epochs, "validation_data": (X[:8], Y[:8]), "verbose": 0}
+    model.fit(X, Y, callbacks=[each, callback], **(arguments | given))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from typing import Any
 
@@ -66,8 +67,8 @@ def loader(examples: int, batch_size: int) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.linspace(0, 1, examples * FEATURES).reshape(-1, FEATURES)), batch_size)
 
 
-def fit(bso: BatchSizeOptimizer, script: Script, /, **given: Any) -> None:
-    """Trains."""
+def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
+    """Trains, with as many processes as there are."""
     callback = WattwiseCallback(bso, script.metric or "val_accuracy")
-    train = loader(EXAMPLES, callback.loader_batch_size())
-    trainer(callback, script, **given).fit(Model(script), train, loader(8, 8))
+    running = trainer(callback, script, devices=int(os.environ.get("WORLD_SIZE", "1")))
+    running.fit(Model(script), loader(EXAMPLES, callback.loader_batch_size()), loader(8, 8))

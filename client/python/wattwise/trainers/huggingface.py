@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 try:
+    import torch
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        'wattwise.trainers.huggingface needs Transformers: pip install "wattwise[huggingface]"', name=error.name
+        f'wattwise.trainers.huggingface needs PyTorch and Transformers: pip install "wattwise[huggingface]" ({error})',
+        name=error.name,
     ) from error
 
 from wattwise.callback import BatchSizeOptimizer

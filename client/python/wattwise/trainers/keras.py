@@ -13,6 +13,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wattwise.callback import BatchSizeOptimizer
+from wattwise.errors import TrainerSetupError
 from wattwise.trainers.split import Split
 from wattwise.trainers.training import Training
 
@@ -29,7 +30,8 @@ class WattwiseCallback(Callback):
     A trial that is over without its target stops the training as usual; once that has wrapped up, `fit()` raises
     `TrainFailError`. An exception that leaves the block or ends the process ends the trial and says why.
 
-    Time and energy run from the beginning of `fit()`; the validation after an epoch is part of the epoch.
+    Time and energy run from the beginning of `fit()`; the validation after an epoch is part of the epoch. Keras does
+    not tell its callbacks the batch size that `fit()` was given: nothing checks that it is the trial's.
 
     Args:
         bso: the trial's.
@@ -46,6 +48,7 @@ class WattwiseCallback(Callback):
     def __init__(self, bso: BatchSizeOptimizer, metric: str) -> None:
         super().__init__()
         self._training = Training(bso, metric)
+        self._steps = 1
 
     @property
     def bso(self) -> BatchSizeOptimizer:
@@ -66,10 +69,22 @@ class WattwiseCallback(Callback):
         Raises:
             TrainerSetupError: if it does not come out even; says which sizes would.
         """
-        return _SPLIT.size_for(self.batch_size, devices=1, steps=gradient_accumulation_steps)
+        size = _SPLIT.size_for(self.batch_size, devices=1, steps=gradient_accumulation_steps)
+        self._steps = gradient_accumulation_steps
+        return size
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Opens the measurement window."""
+        """Checks the optimizer and opens the measurement window.
+
+        Raises:
+            TrainerSetupError: if the optimizer accumulates otherwise than `fit_batch_size` was told.
+        """
+        steps = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
+        if steps != self._steps:
+            raise TrainerSetupError(
+                f"the optimizer has gradient_accumulation_steps={steps}, but the batch size was made for {self._steps}: "
+                f"pass batch_size=callback.fit_batch_size(gradient_accumulation_steps={steps}) to fit()"
+            )
         self._training.begin(self.params["epochs"])
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
