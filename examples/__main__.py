@@ -23,7 +23,7 @@ def main() -> int:
         for script in SCRIPTS:
             print(f"\n$ python examples/{script} --server {server}", flush=True)
             began = time.monotonic()
-            command = [sys.executable, FOLDER / script, "--server", server]
+            command = (sys.executable, FOLDER / script, "--server", server)
             done = subprocess.run(command, check=False, timeout=HANGS_SECONDS)
             print(f"({time.monotonic() - began:.0f} s)", flush=True)
             if done.returncode:

@@ -55,7 +55,7 @@ class TestHuggingFace(TrainerConformance):
         [
             ({}, "is 16, but the trainer's is 8 .*per_device_train_batch_size=8 on 1 device"),
             ({"gradient_accumulation_steps": 4}, "but the trainer's is 32 .*gradient_accumulation_steps=4"),
-            ({"eval_strategy": "no"}, 'eval_strategy is \'no\'.* set eval_strategy="epoch"'),
+            ({"eval_strategy": "no"}, "eval_strategy is 'no'.* set eval_strategy=\"epoch\""),
             ({"eval_strategy": "steps", "eval_steps": 2}, "eval_strategy is 'steps'"),
             ({"eval_delay": 2}, "eval_delay is 2"),
             ({"auto_find_batch_size": True}, "auto_find_batch_size"),

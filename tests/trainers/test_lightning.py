@@ -73,7 +73,9 @@ class TestLightning(TrainerConformance):
 
     def test_size_that_does_not_fit(self, callback: WattwiseCallback) -> None:
         """A split that does not come out even is refused, and the sizes that do are named."""
-        with pytest.raises(TrainerSetupError, match=r"set batch_size to one of 1, 2, 4, 8, and accumulate_grad_batches"):
+        with pytest.raises(
+            TrainerSetupError, match=r"set batch_size to one of 1, 2, 4, 8, and accumulate_grad_batches"
+        ):
             callback.loader_batch_size(devices=2, accumulate_grad_batches=3)
 
     @pytest.mark.parametrize(

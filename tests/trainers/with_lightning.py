@@ -32,7 +32,7 @@ class Model(pl.LightningModule):
         loss: torch.Tensor = self.layer(batch[0]).square().mean()
         return loss
 
-    def validation_step(self, batch: list[torch.Tensor]) -> None:
+    def validation_step(self, _batch: list[torch.Tensor]) -> None:
         """As the Trainer wants it."""
         if not self.trainer.sanity_checking:
             self.script.in_evaluation()

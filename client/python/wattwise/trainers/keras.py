@@ -82,7 +82,7 @@ class WattwiseCallback(Callback):
         steps = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
         if steps != self._steps:
             raise TrainerSetupError(
-                f"the optimizer has gradient_accumulation_steps={steps}, but the batch size was made for {self._steps}: "
+                f"the optimizer has gradient_accumulation_steps={steps}, the batch size was made for {self._steps}: "
                 f"pass batch_size=callback.fit_batch_size(gradient_accumulation_steps={steps}) to fit()"
             )
         self._training.begin(self.params["epochs"])
