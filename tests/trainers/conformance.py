@@ -20,6 +20,16 @@ from tests.trainers.script import Fit, Script
 from tests.waiting import wait_until
 
 
+class Listener:
+    """Notes what it is told of the steps."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.on_step_begin = lambda: told.append("begin")
+        self.on_step_end = lambda: told.append("end")
+        self.on_epoch_end = lambda: told.append("epoch")
+        self.close = lambda: told.append("over")
+
+
 class TrainerConformance:
     """The tests; `fit` trains, `name` is that of the module in `tests.trainers` that does."""
 
@@ -157,3 +167,17 @@ class TrainerConformance:
         assert open_windows == [1] * 10
         assert not meter.open
         assert self.trial(client, bso).time_seconds == 2
+
+    def test_steps_are_told(self, bso: BatchSizeOptimizer) -> None:
+        """Whoever wants to hear of the steps does, of an epoch's end before its evaluation, and of the training's."""
+        told: list[str] = []
+
+        def evaluate() -> None:
+            told.append("evaluation")
+
+        def step() -> None:
+            told.append("step")
+
+        script = Script(iter([0.1, 0.95]), in_step=step, in_evaluation=evaluate, power=Listener(told))
+        self.fit(bso, script)
+        assert told == [*([*["begin", "step", "end"] * 4, "epoch", "evaluation"] * 2), "over"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from wattwise import BatchSizeOptimizer
+from wattwise.trainers.steps import StepListener
 
 EXAMPLES = 64
 """Of the training data; four steps an epoch with the batch size 16."""
@@ -28,6 +29,7 @@ class Script:
         metric: what the callback is asked to report; None is the trainer's name of it.
         in_step: called in every training step.
         in_evaluation: called in every step of an evaluation.
+        power: who is told of the steps.
         sizes: how many examples each training step had.
     """
 
@@ -36,6 +38,7 @@ class Script:
     metric: str | None = None
     in_step: Callable[[], None] = nothing
     in_evaluation: Callable[[], None] = nothing
+    power: StepListener | None = None
     sizes: list[int] = field(default_factory=list)
 
     def step(self, examples: int) -> None:

@@ -58,5 +58,5 @@ def trainer(callback: WattwiseCallback, script: Script, **given: Any) -> Trainer
 
 def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     """Trains."""
-    callback = WattwiseCallback(bso, script.metric or "eval_accuracy")
+    callback = WattwiseCallback(bso, script.metric or "eval_accuracy", power=script.power)
     trainer(callback, script, **callback.batch_arguments()).train()

@@ -53,7 +53,7 @@ class Model(keras.Sequential):
 
 def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     """Trains."""
-    callback = WattwiseCallback(bso, script.metric or "val_accuracy")
+    callback = WattwiseCallback(bso, script.metric or "val_accuracy", power=script.power)
     train(callback, script, keras.optimizers.SGD(), batch_size=callback.fit_batch_size())
 
 

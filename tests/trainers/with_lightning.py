@@ -69,6 +69,6 @@ def loader(examples: int, batch_size: int) -> DataLoader[Any]:
 
 def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     """Trains, with as many processes as there are."""
-    callback = WattwiseCallback(bso, script.metric or "val_accuracy")
+    callback = WattwiseCallback(bso, script.metric or "val_accuracy", power=script.power)
     running = trainer(callback, script, devices=int(os.environ.get("WORLD_SIZE", "1")))
     running.fit(Model(script), loader(EXAMPLES, callback.loader_batch_size()), loader(8, 8))

@@ -17,6 +17,7 @@ except ModuleNotFoundError as error:
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import TrainerSetupError
 from wattwise.trainers.split import Split
+from wattwise.trainers.steps import StepListener
 from wattwise.trainers.training import Training, devices_of_all_ranks
 
 _SPLIT = Split("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -41,15 +42,16 @@ class WattwiseCallback(TrainerCallback):
     Args:
         bso: the trial's.
         metric: name of the metric as the evaluation gives it, such as "eval_accuracy" or "eval_loss".
+        power: `PowerLimitOptimizer(bso)`, to be told of every training step; None leaves the power limit alone.
 
     Raises:
         TrainerSetupError: if a launcher started several processes that do not know of each other yet.
         WattwiseError: whatever `get_batch_size` raises.
     """
 
-    def __init__(self, bso: BatchSizeOptimizer, metric: str) -> None:
+    def __init__(self, bso: BatchSizeOptimizer, metric: str, *, power: StepListener | None = None) -> None:
         super().__init__()
-        self._training = Training(bso, metric)
+        self._training = Training(bso, metric, power)
         # Between the end of an epoch and its report; the names are those of the evaluations in between.
         self._report_is_due = False
         self._names: set[str] = set()
@@ -109,8 +111,15 @@ class WattwiseCallback(TrainerCallback):
         )
         self._training.begin(state.num_train_epochs)
 
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Tells of the step."""
+        self._training.steps.begin()
+
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stops in the middle of an epoch if the server has said so."""
+        """Tells of the step, and stops in the middle of an epoch if the server has said so."""
+        self._training.steps.end()
         if self._training.finished:
             control.should_training_stop = True
 
@@ -124,6 +133,7 @@ class WattwiseCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Waits for the evaluation that follows."""
+        self._training.steps.end_epoch()
         self._report_is_due = True
         self._names.clear()
 

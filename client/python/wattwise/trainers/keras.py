@@ -15,6 +15,7 @@ except ModuleNotFoundError as error:
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import TrainerSetupError
 from wattwise.trainers.split import Split
+from wattwise.trainers.steps import StepListener
 from wattwise.trainers.training import Training
 
 _SPLIT = Split("batch_size", "gradient_accumulation_steps")
@@ -36,18 +37,18 @@ class WattwiseCallback(Callback):
     Args:
         bso: the trial's.
         metric: name of the metric as `fit()` logs it, such as "val_accuracy" or "val_loss".
+        power: `PowerLimitOptimizer(bso)`, to be told of every training step; None leaves the power limit alone.
 
     Raises:
         TrainerSetupError: if a launcher started several processes that do not know of each other yet.
         WattwiseError: whatever `get_batch_size` raises.
     """
 
-    # Keras need not wait for the numbers of a batch before it begins the next.
-    async_safe = True
-
-    def __init__(self, bso: BatchSizeOptimizer, metric: str) -> None:
+    def __init__(self, bso: BatchSizeOptimizer, metric: str, *, power: StepListener | None = None) -> None:
         super().__init__()
-        self._training = Training(bso, metric)
+        self._training = Training(bso, metric, power)
+        # Keras need not wait for a batch before it begins the next, where nobody measures the steps.
+        self.async_safe = power is None
         self._steps = 1
 
     @property
@@ -87,10 +88,21 @@ class WattwiseCallback(Callback):
             )
         self._training.begin(self.params["epochs"])
 
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Tells of the step that begins, if one does."""
+        self._training.steps.begin()
+
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Stops in the middle of an epoch if the server has said so."""
+        """Tells of the step that ends, if one does, and stops in the middle of an epoch if the server has said so."""
+        if (batch + 1) % self._steps == 0:
+            self._training.steps.end()
         if self._training.finished:
             self.model.stop_training = True
+
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Tells of the epoch whose steps are done."""
+        if self._training.running:
+            self._training.steps.end_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Reports the epoch, and stops the training if that decides the trial.

@@ -28,6 +28,7 @@ from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import TrainerSetupError
 from wattwise.exits import end_reason
 from wattwise.trainers.split import Split
+from wattwise.trainers.steps import StepListener
 from wattwise.trainers.training import Training, devices_of_all_ranks
 
 _SPLIT = Split("batch_size", "accumulate_grad_batches")
@@ -55,15 +56,16 @@ class WattwiseCallback(Callback):
     Args:
         bso: the trial's.
         metric: name of the metric as the validation logs it, such as "val_accuracy".
+        power: `PowerLimitOptimizer(bso)`, to be told of every training step; None leaves the power limit alone.
 
     Raises:
         TrainerSetupError: if a launcher started several processes that do not know of each other yet.
         WattwiseError: whatever `get_batch_size` raises.
     """
 
-    def __init__(self, bso: BatchSizeOptimizer, metric: str) -> None:
+    def __init__(self, bso: BatchSizeOptimizer, metric: str, *, power: StepListener | None = None) -> None:
         super().__init__()
-        self._training = Training(bso, metric)
+        self._training = Training(bso, metric, power)
 
     @property
     def bso(self) -> BatchSizeOptimizer:
@@ -100,10 +102,23 @@ class WattwiseCallback(Callback):
         endless = trainer.max_epochs is None or trainer.max_epochs < 0
         self._training.begin(math.inf if endless else trainer.max_epochs)
 
-    def on_train_batch_end(self, trainer: Trainer, *_args: Any, **_kwargs: Any) -> None:
-        """Stops in the middle of an epoch if the server has said so."""
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Tells of the step that begins, if one does."""
+        self._training.steps.begin()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Tells of the step that ends, if one does, and stops in the middle of an epoch if the server has said so."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self._training.steps.end()
         if self._training.finished:
             trainer.should_stop = True
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tells of the epoch whose steps are done."""
+        if self._training.running:
+            self._training.steps.end_epoch()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reports the epoch, and stops the training if that decides the trial.
@@ -124,9 +139,8 @@ class WattwiseCallback(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Ends the trial, unless it is over, and says why."""
-        if not self._training.finished:
-            terminated = isinstance(exception, SIGTERMException)
-            self.bso.close(v1.END_REASON_PREEMPTED if terminated else end_reason(exception))
+        terminated = isinstance(exception, SIGTERMException)
+        self._training.give_up(v1.END_REASON_PREEMPTED if terminated else end_reason(exception))
 
     def _check_batch_size(self, trainer: Trainer) -> None:
         size = getattr(trainer.train_dataloader, "batch_size", None)

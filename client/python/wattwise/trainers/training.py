@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from wattwise import v1
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.distributed import Ranks
 from wattwise.errors import TrainerSetupError, TrainFailError
+from wattwise.trainers.steps import StepListener, Steps
 
 log = logging.getLogger("wattwise")
 
@@ -23,9 +25,11 @@ class Training:
     Args:
         bso: the trial's; is asked for the batch size unless it was before.
         metric: name of the metric among those that the trainer's evaluation gives.
+        power: is told of every training step.
 
     Attributes:
         batch_size: the trial's, which is the global one.
+        steps: takes the steps that are told.
         running: whether the training has begun and not ended yet.
 
     Raises:
@@ -33,10 +37,11 @@ class Training:
         WattwiseError: whatever `get_batch_size` raises.
     """
 
-    def __init__(self, bso: BatchSizeOptimizer, metric: str) -> None:
+    def __init__(self, bso: BatchSizeOptimizer, metric: str, power: StepListener | None) -> None:
         _refuse_lonely_rank()
         self.bso = bso
         self.batch_size = bso.get_batch_size()
+        self.steps = Steps(power)
         self.running = False
         self._metric = metric
         self._failure: TrainFailError | None = None
@@ -86,6 +91,7 @@ class Training:
         """
         if not self.has(metrics):
             raise self.missing(metrics)
+        self.steps.end_epoch()
         try:
             self.bso.on_evaluate(metrics[self._metric])
         except TrainFailError as failure:
@@ -99,10 +105,26 @@ class Training:
             TrainFailError: if the target was not reached; the trainer has wrapped up by now.
         """
         self.running = False
+        self.steps.close()
         if not self.finished:
             self.bso.close()
         if self._failure is not None:
             raise self._failure
+        decision = self.bso.decision
+        if decision is not None and decision.stop_train and not decision.target_reached:
+            # Stopped where no evaluation followed.
+            raise TrainFailError(f"training is over and the target was not reached: {decision.message}", decision)
+
+    def give_up(self, reason: v1.EndReason.ValueType) -> None:
+        """Ends the trial if nothing has decided it: the trainer has failed.
+
+        Args:
+            reason: why, as `BatchSizeOptimizer.close` takes it.
+        """
+        self.running = False
+        self.steps.close()
+        if not self.finished:
+            self.bso.close(reason)
 
 
 def devices_of_all_ranks() -> int:
