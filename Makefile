@@ -35,7 +35,7 @@ test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 test-trainers: $(TRAINERS_VENV)/.done ## the tests of the callbacks for Hugging Face, Lightning and Keras
 	$(TRAINERS_VENV)/bin/python -m pytest -m trainers
 
-examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server (about two minutes)
+examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server (about a minute)
 	$(TRAINERS_VENV)/bin/python -m examples
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)

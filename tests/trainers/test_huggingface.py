@@ -15,9 +15,9 @@ from wattwise.trainers.huggingface import WattwiseCallback
 
 from tests.client.training import Meter, epochs, job_spec
 from tests.live_server import LiveServer
-from tests.trainers.conformance import TrainerConformance
+from tests.trainers.conformance import Listener, TrainerConformance
 from tests.trainers.ranks import two_ranks
-from tests.trainers.script import Script
+from tests.trainers.script import EXAMPLES, Script
 from tests.trainers.with_huggingface import DATA, fit, trainer
 
 
@@ -40,8 +40,15 @@ class TestHuggingFace(TrainerConformance):
         script = Script(iter([0.95]))
         running = trainer(callback, script, **callback.batch_arguments(**given))
         running.train()
-        assert script.sizes == [size] * (64 // size)
+        assert script.sizes == [size] * (EXAMPLES // size)
         assert running.state.global_step == 4
+
+    def test_accumulated_steps_are_told_once(self, bso: BatchSizeOptimizer) -> None:
+        """A step that whoever sets power limits hears of is an update of the weights."""
+        told: list[str] = []
+        callback = WattwiseCallback(bso, "eval_accuracy", power=Listener(told))
+        trainer(callback, Script(iter([0.95])), **callback.batch_arguments(gradient_accumulation_steps=2)).train()
+        assert told == [*["begin", "end"] * 4, "epoch", "over"]
 
     def test_size_that_does_not_fit(self, callback: WattwiseCallback) -> None:
         """A size per device that does not divide the batch size is refused at once, and those that do are named."""

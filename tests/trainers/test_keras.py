@@ -15,7 +15,7 @@ import keras
 from wattwise import BatchSizeOptimizer, TrainerSetupError
 from wattwise.trainers.keras import WattwiseCallback
 
-from tests.trainers.conformance import TrainerConformance
+from tests.trainers.conformance import Listener, TrainerConformance
 from tests.trainers.script import Script
 from tests.trainers.with_keras import fit, train
 
@@ -36,6 +36,15 @@ class TestKeras(TrainerConformance):
         script, sgd = Script(iter([0.95])), keras.optimizers.SGD(gradient_accumulation_steps=2)
         train(callback, script, sgd, batch_size=callback.fit_batch_size(gradient_accumulation_steps=2))
         assert script.sizes == [8] * 8
+
+    def test_accumulated_steps_are_told_once(self, bso: BatchSizeOptimizer) -> None:
+        """A step that whoever sets power limits hears of is an update of the weights."""
+        told: list[str] = []
+        callback = WattwiseCallback(bso, "val_accuracy", power=Listener(told))
+        sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
+        size = callback.fit_batch_size(gradient_accumulation_steps=2)
+        train(callback, Script(iter([0.95])), sgd, batch_size=size)
+        assert told == [*["begin", "end"] * 4, "epoch", "over"]
 
     def test_accumulation_that_nobody_spoke_of(self, callback: WattwiseCallback) -> None:
         """An optimizer that accumulates trains with a larger batch size than was meant: it is refused."""

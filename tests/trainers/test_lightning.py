@@ -26,7 +26,7 @@ from wattwise.trainers.lightning import WattwiseCallback
 
 from tests.client.training import epochs
 from tests.live_server import LiveServer
-from tests.trainers.conformance import TrainerConformance
+from tests.trainers.conformance import Listener, TrainerConformance
 from tests.trainers.ranks import two_ranks
 from tests.trainers.script import EXAMPLES, Script
 from tests.trainers.with_lightning import Model, fit, loader, trainer
@@ -70,6 +70,14 @@ class TestLightning(TrainerConformance):
         running.fit(Model(script), batches, loader(8, 8))
         assert script.sizes == [8] * 8
         assert running.global_step == 4
+
+    def test_accumulated_steps_are_told_once(self, bso: BatchSizeOptimizer) -> None:
+        """A step that whoever sets power limits hears of is an update of the weights, the last one however short."""
+        told: list[str] = []
+        callback, script = WattwiseCallback(bso, "val_accuracy", power=Listener(told)), Script(iter([0.95]))
+        batches = loader(EXAMPLES - 8, callback.loader_batch_size(accumulate_grad_batches=2))
+        trainer(callback, script, accumulate_grad_batches=2).fit(Model(script), batches, loader(8, 8))
+        assert told == [*["begin", "end"] * 4, "epoch", "over"]
 
     def test_size_that_does_not_fit(self, callback: WattwiseCallback) -> None:
         """A split that does not come out even is refused, and the sizes that do are named."""

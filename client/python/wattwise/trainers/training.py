@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ log = logging.getLogger("wattwise")
 
 
 class Training:
-    """Asks for the batch size, reports epochs, and keeps a failure until the trainer has wrapped up.
+    """Asks for the batch size, reports epochs, and says that the target was missed once the trainer has wrapped up.
 
     The measurement window opens with the training, and every report closes it and opens the next: an epoch's evaluation
     is measured with it, as in a loop of one's own, and so is what the trainer does between two epochs.
@@ -44,7 +45,6 @@ class Training:
         self.steps = Steps(power)
         self.running = False
         self._metric = metric
-        self._failure: TrainFailError | None = None
 
     @property
     def finished(self) -> bool:
@@ -92,10 +92,8 @@ class Training:
         if not self.has(metrics):
             raise self.missing(metrics)
         self.steps.end_epoch()
-        try:
+        with contextlib.suppress(TrainFailError):
             self.bso.on_evaluate(metrics[self._metric])
-        except TrainFailError as failure:
-            self._failure = failure
         return self.finished
 
     def end(self) -> None:
@@ -108,11 +106,8 @@ class Training:
         self.steps.close()
         if not self.finished:
             self.bso.close()
-        if self._failure is not None:
-            raise self._failure
         decision = self.bso.decision
         if decision is not None and decision.stop_train and not decision.target_reached:
-            # Stopped where no evaluation followed.
             raise TrainFailError(f"training is over and the target was not reached: {decision.message}", decision)
 
     def give_up(self, reason: v1.EndReason.ValueType) -> None:
