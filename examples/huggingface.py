@@ -45,7 +45,7 @@ with BatchSizeOptimizer(server, job, monitor=meter) as bso:
     callback = WattwiseCallback(bso, metric="eval_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.reason}")
     arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
+        output_dir=f"{tempfile.gettempdir()}/digits-huggingface",
         **callback.batch_arguments(),
         eval_strategy="epoch",
         num_train_epochs=job.max_epochs,

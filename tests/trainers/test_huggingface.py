@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.trainers
 pytest.importorskip("transformers", reason="needs Transformers: make test-trainers")
 
+from transformers import TrainerControl, TrainerState, TrainingArguments
 from wattwise import BatchSizeOptimizer, Client, TrainerSetupError
 from wattwise.trainers.huggingface import WattwiseCallback
 
@@ -78,6 +79,15 @@ class TestHuggingFace(TrainerConformance):
             trainer(callback, script, per_device_train_batch_size=8, **given).train()
         assert not script.sizes
         assert not epochs(client, callback.bso.trial)
+
+    def test_several_gpus_of_one_process(self, callback: WattwiseCallback) -> None:
+        """The GPUs that one process shares a batch out to count as devices."""
+        args = TrainingArguments(use_cpu=True, eval_strategy="epoch", **callback.batch_arguments(devices=2))
+        with pytest.raises(TrainerSetupError, match="but the trainer's is 8"):
+            callback.on_train_begin(args, TrainerState(num_train_epochs=10), TrainerControl())
+        # As many as PyTorch found.
+        args._n_gpu = 2
+        callback.on_train_begin(args, TrainerState(num_train_epochs=10), TrainerControl())
 
     def test_other_evaluations_are_not_reported(self, callback: WattwiseCallback, client: Client) -> None:
         """Evaluations before the first epoch and outside the training are the user's own."""
