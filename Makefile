@@ -5,12 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
 ZEUS_VENV := .venv-zeus
+TRAINERS_VENV := .venv-trainers
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test soak test-torch test-jax test-zeus test-gpu check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve examples bench test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +41,12 @@ test-zeus: $(ZEUS_VENV)/.done ## the tests with the real ZeusMonitor, in an envi
 
 test-gpu: $(VENV)/.test ## the tests of meters on this machine's NVIDIA GPU; with a PyTorch that has CUDA in .venv, under load
 	$(BIN)/python -m pytest -m gpu -s
+
+test-trainers: $(TRAINERS_VENV)/.done ## the tests of the callbacks for Hugging Face, Lightning and Keras
+	$(TRAINERS_VENV)/bin/python -m pytest -m trainers
+
+examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server (about a minute)
+	$(TRAINERS_VENV)/bin/python -m examples
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -73,7 +80,7 @@ readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
 
 clean: ## remove the virtual environments and what tools left behind
-	rm -rf $(VENV) $(PROTOS_VENV) $(ZEUS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) $(ZEUS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or later, or name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
@@ -104,6 +111,14 @@ $(ZEUS_VENV)/.done: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.soak: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3' \
 	  || echo "atheris cannot be installed here: the fuzz test that it guides is skipped"
+	@touch $@
+
+# PyTorch first, so that nothing that asks for it brings another.
+$(TRAINERS_VENV)/.done: pyproject.toml | $(VENV)/bin/python
+	@echo "installing PyTorch and the trainers into $(TRAINERS_VENV) (once; needs a package index)"
+	$(VENV)/bin/python -m venv $(TRAINERS_VENV)
+	$(TRAINERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	$(TRAINERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,huggingface,lightning,keras]'
 	@touch $@
 
 $(PROTOS_VENV)/.done: pyproject.toml | $(VENV)/bin/python

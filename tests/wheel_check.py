@@ -12,13 +12,18 @@ OLDEST = ("grpcio==1.71.2", "protobuf==5.29.*")
 SERVER_ONLY = ("numpy", "aiosqlite", "rich", "filelock", "grpc_health", "grpc_reflection", "prometheus_client")
 
 TRAINER = f"""
-import importlib.util, sys
+import importlib, importlib.util, sys
 missing = [name for name in {SERVER_ONLY} if importlib.util.find_spec(name) is None]
 assert missing == {list(SERVER_ONLY)}, f"a trainer's installation brings more than it needs: {{missing}} are absent"
 import wattwise
 assert "grpc" not in sys.modules, "importing wattwise alone must stay cheap"
 from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobSpec, v1
 v1.JobSpec(job_id_prefix="a"), BatchSizeOptimizer, Client, EstimateMonitor(watts=1), JobSpec
+for trainer in ("huggingface", "keras", "lightning"):
+    try:
+        importlib.import_module("wattwise.trainers." + trainer)
+    except ModuleNotFoundError as error:
+        assert f'pip install "wattwise[{{trainer}}]"' in str(error), error
 """
 
 

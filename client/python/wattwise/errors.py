@@ -161,6 +161,10 @@ class MonitorError(WattwiseError):
     """Energy cannot be measured here; the message says what to pass instead."""
 
 
+class TrainerSetupError(WattwiseError, ValueError):
+    """A trainer is set up in a way that does not fit its trial; the message says what to set instead."""
+
+
 class TrainFailError(WattwiseError):
     """Training is over and the model did not reach its target.
 

@@ -1,0 +1,36 @@
+"""Runs the example of every trainer against a server of its own, and fails if one of them fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from examples.digits.__main__ import serving
+
+FOLDER = Path(__file__).parent
+SCRIPTS = ("plain_pytorch.py", "huggingface.py", "lightning_digits.py", "keras_digits.py")
+HANGS_SECONDS = 600.0
+"""What takes minutes hangs, even on a busy machine; each takes well under one."""
+
+
+def main() -> int:
+    """Runs them one after the other; returns the exit status."""
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="wattwise-examples-") as name, serving(Path(name)) as server:
+        for script in SCRIPTS:
+            print(f"\n$ python examples/{script} --server {server}", flush=True)
+            began = time.monotonic()
+            command = (sys.executable, FOLDER / script, "--server", server)
+            done = subprocess.run(command, check=False, timeout=HANGS_SECONDS)
+            print(f"({time.monotonic() - began:.0f} s)", flush=True)
+            if done.returncode:
+                failed.append(f"{script} exited with status {done.returncode}")
+    print("\n" + ("; ".join(failed) or "every example reached its target"))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""A training loop of one's own in PyTorch, on scikit-learn's handwritten digits."""
+
+import argparse
+import os
+
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--server", default=os.environ.get("WATTWISE_SERVER", "localhost:50051"))
+server = parser.parse_args().server
+
+job = JobSpec(
+    job_id_prefix="digits",
+    job_id="digits-pytorch",
+    batch_sizes=[16, 32, 64, 128, 256],
+    default_batch_size=64,
+    target_metric=0.95,
+    max_epochs=50,
+)
+# Without a GPU, energy is estimated as 65 W times time.
+meter = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+
+images, digits = load_digits(return_X_y=True)
+images, digits = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)
+x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
+x_val, y_val = x_val.to(device), y_val.to(device)
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
+
+with BatchSizeOptimizer(server, job, monitor=meter) as bso:
+    batch_size = bso.get_batch_size()
+    print(f"Batch size {batch_size}: {bso.reason}")
+    loader = DataLoader(TensorDataset(x, y), batch_size, shuffle=True)
+    # Adam's learning rate goes with the square root of the batch size.
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001 * (batch_size / 64) ** 0.5)
+
+    bso.on_train_begin()
+    while not bso.training_finished:
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs.to(device)), labels.to(device)).backward()
+            optimizer.step()
+        with torch.no_grad():
+            accuracy = (model(x_val).argmax(dim=1) == y_val).float().mean()
+        bso.on_evaluate(accuracy)
+
+    print(bso.decision.message)

@@ -1,0 +1,1 @@
+"""Tests of the trainers' callbacks, each with the real library: `make test-trainers`."""
