@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
 from wattwise_server.lifecycle import Lifecycle
-from wattwise_server.lookup import job_of, opened, priced_in, trial_of
+from wattwise_server.lookup import job_of, priced_in, trial_of
 from wattwise_server.observe import UNOBSERVED, Observer
 from wattwise_server.store.base import Store
 
@@ -25,7 +25,7 @@ class Administration:
         Raises:
             JobNotFoundError: there is no such job.
         """
-        async with opened(self._store, job_id) as tx:
+        async with self._store.transaction(job_id) as tx:
             return job_of(tx, job_id)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
@@ -50,7 +50,7 @@ class Administration:
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
-        async with opened(self._store, key.job_id) as tx:
+        async with self._store.transaction(key.job_id) as tx:
             trial = priced_in(*await trial_of(tx, key))
             return trial, await tx.measurements(trial.number)
 
@@ -60,7 +60,7 @@ class Administration:
         Raises:
             JobNotFoundError: there is no such job.
         """
-        async with opened(self._store, job_id) as tx:
+        async with self._store.transaction(job_id) as tx:
             job = job_of(tx, job_id)
             return job, self._lifecycle.delete(tx, job)
 

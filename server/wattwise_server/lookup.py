@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-
 from wattwise_server.domain import Decision, Job, Trial, TrialKey
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
-from wattwise_server.job_spec import identifier_fault
 from wattwise_server.metering import with_meter
 from wattwise_server.policy.stopping import decision, priced
-from wattwise_server.store.base import Store, Transaction
-
-
-def opened(store: Store, job_id: str) -> AbstractAsyncContextManager[Transaction]:
-    """A transaction of a job, if its id can be one: what cannot was never registered.
-
-    Raises:
-        JobNotFoundError: it cannot be one.
-    """
-    if identifier_fault(job_id):
-        raise JobNotFoundError(job_id)
-    return store.transaction(job_id)
+from wattwise_server.store.base import Transaction
 
 
 def job_of(tx: Transaction, job_id: str) -> Job:

@@ -22,7 +22,7 @@ from wattwise_server.errors import (
 )
 from wattwise_server.job_spec import JobDraft, check_identical, identifier_fault, resolve
 from wattwise_server.lifecycle import Lifecycle, observe
-from wattwise_server.lookup import decision_in, job_of, opened, priced_in, running_trial_of, trial_of
+from wattwise_server.lookup import decision_in, job_of, priced_in, running_trial_of, trial_of
 from wattwise_server.metering import with_meter
 from wattwise_server.observe import UNOBSERVED, EpochReported, Event, JobRegistered, Observer, TrialDispatched
 from wattwise_server.policy.base import Dispatched, Exhausted
@@ -89,7 +89,7 @@ class Optimizer:
         """
         if fault := identifier_fault(request_id):
             raise InvalidRequestError(Violation("request_id", fault))
-        async with opened(self._store, job_id) as tx:
+        async with self._store.transaction(job_id) as tx:
             job = job_of(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
                 return priced_in(job, known), f"this request was given trial {known.number} before"
@@ -121,13 +121,11 @@ class Optimizer:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
             InvalidResultError: the measurement makes no sense; nothing was changed.
         """
-        async with opened(self._store, report.trial.job_id) as tx:
+        async with self._store.transaction(report.trial.job_id) as tx:
             found = running_trial_of(tx, report.trial) or await self._find(tx, report.trial)
             if isinstance(found, Decision):
                 return found
             job, trial = found
-            if not trial.running and not trial.lost:
-                return decision_in(job, trial)
             measured = checked(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
@@ -141,7 +139,7 @@ class Optimizer:
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
-        async with opened(self._store, key.job_id) as tx:
+        async with self._store.transaction(key.job_id) as tx:
             found = await self._find(tx, key)
             if isinstance(found, Decision):
                 return found
@@ -165,7 +163,7 @@ class Optimizer:
         if reason is None or reason not in SAID_BY_TRAINER:
             fault = "is not a trainer's to give; use END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
             raise InvalidRequestError(Violation("reason", fault))
-        async with opened(self._store, key.job_id) as tx:
+        async with self._store.transaction(key.job_id) as tx:
             job, trial = await trial_of(tx, key)
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
@@ -190,28 +188,27 @@ class Optimizer:
         """Waits until a trial has ended, however it did, and returns what its trainer is to be told."""
         with self._store.subscribe(key.job_id, key.trial_number) as changes:
             while True:
-                async with opened(self._store, key.job_id) as tx:
+                async with self._store.transaction(key.job_id) as tx:
                     found = await self._find(tx, key)
                 if isinstance(found, Decision):
                     return found
-                job, trial = found
-                if not trial.running and not trial.lost:
-                    return decision_in(job, trial)
                 await changes.wait()
 
     async def _give_up(self, key: TrialKey) -> None:
-        async with opened(self._store, key.job_id) as tx:
+        async with self._store.transaction(key.job_id) as tx:
             trial = await tx.trial(key.trial_number) if tx.job else None
             if tx.job and trial and self._lifecycle.has_lapsed(trial):
                 self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
 
     async def _find(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:
-        """A trial with its job, or the stop that a trainer of a deleted job is told."""
+        """A trial that runs or is lost, with its job; or what the trainer of any other is told: to stop."""
         try:
-            return await trial_of(tx, key)
+            job, trial = await trial_of(tx, key)
         except (JobNotFoundError, TrialNotFoundError):
             if not await self._store.was_running_when_deleted(key):
                 raise
+        else:
+            return (job, trial) if trial.running or trial.lost else decision_in(job, trial)
         said = (
             f"stop: job {key.job_id!r} was deleted; if that was meant, launch it no more: it would be registered anew"
         )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wattwise_server.clock import Clock
 from wattwise_server.domain import ArmState, Job, PowerSample, Trial, TrialKey
 from wattwise_server.errors import InvalidRequestError, Violation
-from wattwise_server.lookup import job_of, opened, trial_of
+from wattwise_server.lookup import job_of, trial_of
 from wattwise_server.observe import UNOBSERVED, Observer, PowerProfiled
 from wattwise_server.policy.explorer import with_arm
 from wattwise_server.policy.power import cheapest
@@ -46,7 +46,7 @@ class PowerLimits:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
             InvalidRequestError: the job has no such batch size.
         """
-        async with opened(self._store, key.job_id) as tx:
+        async with self._store.transaction(key.job_id) as tx:
             job = job_of(tx, key.job_id)
             arm = _arm(job, key.batch_size)
             asking = (await trial_of(tx, key))[1] if key.trial_number else None
@@ -68,7 +68,7 @@ class PowerLimits:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
             InvalidRequestError: the profile makes no sense; nothing was changed.
         """
-        async with opened(self._store, key.job_id) as tx:
+        async with self._store.transaction(key.job_id) as tx:
             job, trial = await trial_of(tx, key)
             check_profile(job.spec, samples)
             arm = job.search.arm(trial.batch_size)

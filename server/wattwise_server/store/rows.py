@@ -211,7 +211,8 @@ def save_trial(key: int, trial: Trial) -> Statement:
 
 def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
     """Keeps one measurement."""
-    return Statement(_ADD_MEASUREMENT, (key, trial_number, *_measurement(measured)))
+    epoch, seconds, joules, metric, time = measured
+    return Statement(_ADD_MEASUREMENT, (key, trial_number, epoch, seconds, joules, metric, to_micros(time)))
 
 
 def forget_measurements(key: int, trial_number: int, through_epoch: int) -> Statement:

@@ -101,8 +101,10 @@ class SqliteTransaction:
 
     def running_trial(self, number: int) -> Trial | None:
         """The trial of this number if it is running."""
-        known = self._changed.get(number) or self._entry.running.get(number)
-        return known if known is not None and known.running else None
+        changed = self._changed.get(number)
+        if changed is None:
+            return self._entry.running.get(number)
+        return changed if changed.running else None
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
@@ -139,7 +141,7 @@ class SqliteTransaction:
         """Keeps `trial.last`."""
         if trial.last is not None:
             self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
-        self.renew_lease(trial)
+        self._changed[trial.number] = trial
 
     def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
         """Drops a trial's measurements up to an epoch."""
@@ -161,4 +163,8 @@ class SqliteTransaction:
             return ()
         if self.job is not None:
             entry.job, entry.key = self.job, self.key
-        return [trial for trial in self._changed.values() if entry.see(trial)]
+        started = []
+        for trial in self._changed.values():
+            if entry.see(trial):
+                started.append(trial)  # noqa: PERF401 - a comprehension would cost every report a call more
+        return started

@@ -112,8 +112,9 @@ class Writer:
         if self._closing:
             submission.fail(RuntimeError("the writer is closing"))
         else:
+            if not self._waiting:
+                self._wake.set()
             self._waiting.append(submission)
-            self._wake.set()
         return submission
 
     async def close(self) -> None:
