@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CredentialsError,
         DeadlineError,
         InvalidAddressError,
+        InvalidArgumentError,
         InvalidJobSpecError,
         InvalidRequestError,
         InvalidResultError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         OperationOrderError,
         PermissionDeniedError,
         ResourceExhaustedError,
+        ResumeError,
         ServerError,
         ServerUnavailableError,
         TrainFailError,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
         Violation,
         WattwiseError,
     )
+    from wattwise.learning_rate import scaled_learning_rate
+    from wattwise.loader import data_loader
     from wattwise.monitor import EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
     from wattwise.spec import GpuConfig, JobSpec
 
@@ -66,6 +70,7 @@ __all__ = [
     "EstimateMonitor",
     "GpuConfig",
     "InvalidAddressError",
+    "InvalidArgumentError",
     "InvalidJobSpecError",
     "InvalidRequestError",
     "InvalidResultError",
@@ -81,6 +86,7 @@ __all__ = [
     "PermissionDeniedError",
     "RaplMonitor",
     "ResourceExhaustedError",
+    "ResumeError",
     "ServerError",
     "ServerUnavailableError",
     "TrainFailError",
@@ -91,6 +97,8 @@ __all__ = [
     "Violation",
     "WattwiseError",
     "__version__",
+    "data_loader",
+    "scaled_learning_rate",
 ]
 
 _OUTSIDE_ERRORS = {
@@ -103,6 +111,8 @@ _OUTSIDE_ERRORS = {
     "Monitor": "wattwise.monitor",
     "NvmlMonitor": "wattwise.monitor.nvml",
     "RaplMonitor": "wattwise.monitor.rapl",
+    "data_loader": "wattwise.loader",
+    "scaled_learning_rate": "wattwise.learning_rate",
 }
 
 
