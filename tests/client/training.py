@@ -140,6 +140,15 @@ def _wait_in_a_report(bso: BatchSizeOptimizer) -> None:
     bso.on_evaluate(0.2)
 
 
+def _within_a_loop(action: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
+    def loop(bso: BatchSizeOptimizer) -> None:
+        for _ in bso.epochs():
+            _say("in the loop")
+            action(bso)
+
+    return loop
+
+
 def _return(_: BatchSizeOptimizer) -> None:
     return
 
@@ -186,6 +195,9 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "wait": _wait,
     "wait-in-report": _wait_in_a_report,
     "own-handler": _wait,
+    "loop-crash": _within_a_loop(_crash),
+    "loop-out-of-memory": _within_a_loop(_run_out_of_memory),
+    "loop-wait": _within_a_loop(_wait),
     "return": _return,
     "leave-block": _leave_the_block,
     "forked-wait": _fork(_wait),
