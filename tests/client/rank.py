@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -32,8 +33,6 @@ def _be_preempted() -> None:
 
 
 def _wait() -> None:
-    sys.stdout.write("waits\n")
-    sys.stdout.flush()
     while True:
         time.sleep(0.05)
 
@@ -58,11 +57,12 @@ def main() -> None:
     parser.add_argument("port")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--reduce", default="first")
+    parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--end", nargs=2, metavar=("RANK", "END"), default=("", ""))
     parser.add_argument("--metric", nargs=2, metavar=("RANK", "METRIC"), default=("", ""))
     given = parser.parse_args()
-    place = f"tcp://127.0.0.1:{given.port}"
-    dist.init_process_group("gloo", init_method=place, rank=given.rank, world_size=2)
+    place, patience = f"tcp://127.0.0.1:{given.port}", timedelta(seconds=given.timeout)
+    dist.init_process_group("gloo", init_method=place, rank=given.rank, world_size=2, timeout=patience)
     job = JobSpec(
         job_id_prefix="ranks",
         job_id="ranks",
@@ -77,23 +77,28 @@ def main() -> None:
     try:
         _train(bso, given)
     except WattwiseError as error:
-        sys.stdout.write(f"{type(error).__name__}: {error}\n")
+        _say(f"{type(error).__name__}: {error}")
     dist.destroy_process_group()
 
 
+def _say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
 def _train(bso: BatchSizeOptimizer, given: argparse.Namespace) -> None:
-    sys.stdout.write(f"{bso.get_batch_size()}\n")
+    _say(bso.get_batch_size())
     loader = data_loader(bso, torch.arange(256), shuffle=True)
     for epoch in bso.epochs():
         batches = [batch.tolist() for batch in loader]
-        sys.stdout.write(f"{epoch} {len(batches[0])} {sum(map(sum, batches))} {batches[0][:3]}\n")
+        _say(f"{epoch} {len(batches[0])} {sum(map(sum, batches))} {batches[0][:3]}")
         if epoch == 2 and given.end[0] == str(given.rank):
             ENDS[given.end[1]]()
         metric = METRICS[given.reduce][given.rank] * epoch
         if given.metric[0] == str(given.rank):
             metric = {"nan": math.nan, "none": None}[given.metric[1]]  # type: ignore[assignment]  # wrong on purpose
         bso.on_evaluate(metric)
-    sys.stdout.write(f"stopped after epoch {bso.last_epoch}\n")
+    _say(f"stopped after epoch {bso.last_epoch}")
 
 
 if __name__ == "__main__":

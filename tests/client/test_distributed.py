@@ -76,7 +76,7 @@ def test_metric_over_all_ranks(server: LiveServer, how: str) -> None:
     """The metric that counts is that of all ranks, as the trainer wants it: the same decision for both."""
     for said in run_ranks(server.address, "--reduce", how):
         assert said[-1] == "stopped after epoch 4"
-    assert the_trial(server).last_metric == {"min": 1.0}.get(how, 1.0)
+    assert the_trial(server).last_metric == 1.0
 
 
 @pytest.mark.parametrize("how", ["mean", "max"])
@@ -124,3 +124,24 @@ def test_rank_that_dies_ends_the_trial_for_both(
     trial = the_trial(server)
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
     assert time.monotonic() - began < 60
+
+
+def test_rank_that_hangs_fails_the_others_in_time(server: LiveServer) -> None:
+    """A rank that never comes to the end of its epoch ends the trial after the timeout of the process group."""
+    ranks = started(server.address, "--end", "1", "waits", "--reduce", "mean", "--timeout", "3")
+    assert ranks[0].wait(timeout=60) == 1
+    assert the_trial(server).end_reason == v1.END_REASON_ERROR
+    ranks[1].kill()
+    ended(ranks)
+
+
+def test_ranks_that_are_preempted_together(server: LiveServer) -> None:
+    """SIGTERM to all ranks, one of which waits for another within on_evaluate, is a preemption."""
+    ranks = started(server.address, "--end", "1", "waits", "--reduce", "mean")
+    for rank in ranks:
+        assert rank.stdout is not None
+        assert [rank.stdout.readline()[0] for _ in range(3)] == ["1", "1", "2"]
+    for rank in ranks:
+        rank.terminate()
+    assert ended(ranks)[0] == [-signal.SIGTERM] * 2
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import signal
@@ -120,6 +121,28 @@ def _run_out_of_memory(_: BatchSizeOptimizer) -> None:
     raise ValueError("training failed") from RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
+def _run_out_of_memory_in_torch(_: BatchSizeOptimizer) -> None:
+    import torch  # noqa: PLC0415 - loaded by the tests that need it
+
+    torch.empty(2**60)
+
+
+def _raise_in_torch(_: BatchSizeOptimizer) -> None:
+    import torch  # noqa: PLC0415 - loaded by the tests that need it
+
+    raise torch.cuda.OutOfMemoryError
+
+
+def _handle_out_of_memory(_: BatchSizeOptimizer) -> None:
+    with contextlib.suppress(MemoryError):
+        raise MemoryError
+
+
+def _crash_after_out_of_memory(bso: BatchSizeOptimizer) -> None:
+    _handle_out_of_memory(bso)
+    _crash(bso)
+
+
 def _raise_memory_error(_: BatchSizeOptimizer) -> None:
     raise MemoryError
 
@@ -190,6 +213,10 @@ def _fork_often(bso: BatchSizeOptimizer) -> None:
 ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "crash": _crash,
     "out-of-memory": _run_out_of_memory,
+    "torch-out-of-memory": _run_out_of_memory_in_torch,
+    "torch-error": _raise_in_torch,
+    "handled": _handle_out_of_memory,
+    "handled-crash": _crash_after_out_of_memory,
     "memory-error": _raise_memory_error,
     "interrupt": _interrupt,
     "wait": _wait,

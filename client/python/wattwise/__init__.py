@@ -5,12 +5,9 @@
     spec = JobSpec(job_id_prefix="mnist", job_id="mnist-nightly", batch_sizes=[64, 128, 256], default_batch_size=128)
     bso = BatchSizeOptimizer("localhost:50051", spec)
     batch_size = bso.get_batch_size()
-    bso.on_train_begin()
-    for epoch in range(100):
+    for epoch in bso.epochs():
         ...  # train an epoch, then evaluate it
         bso.on_evaluate(metric)
-        if bso.training_finished:
-            break
 
 Every public name is loaded when it is first used, so that the import itself costs next to nothing.
 """
