@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("port")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[64, 128])
     parser.add_argument("--reduce", default="first")
+    parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--end", nargs=2, metavar=("RANK", "END"), default=("", ""))
     parser.add_argument("--metric", nargs=2, metavar=("RANK", "METRIC"), default=("", ""))
@@ -87,6 +89,8 @@ def _say(what: object) -> None:
 
 
 def _train(bso: BatchSizeOptimizer, given: argparse.Namespace) -> None:
+    if given.checkpoint and given.checkpoint.exists():
+        bso.load_state_dict(torch.load(given.checkpoint))
     _say(bso.get_batch_size())
     loader = data_loader(bso, torch.arange(256), shuffle=True)
     for epoch in bso.epochs():
@@ -98,6 +102,9 @@ def _train(bso: BatchSizeOptimizer, given: argparse.Namespace) -> None:
         if given.metric[0] == str(given.rank):
             metric = {"nan": math.nan, "none": None}[given.metric[1]]  # type: ignore[assignment]  # wrong on purpose
         bso.on_evaluate(metric)
+        if given.checkpoint and given.rank == 1:
+            # Every rank knows all of it.
+            torch.save(bso.state_dict(), given.checkpoint)
     _say(f"stopped after epoch {bso.last_epoch}")
 
 

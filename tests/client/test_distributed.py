@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from wattwise import Client, v1
@@ -124,6 +125,17 @@ def test_rank_that_dies_ends_the_trial_for_both(
     trial = the_trial(server)
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
     assert time.monotonic() - began < 60
+
+
+def test_ranks_go_on_from_a_checkpoint(server: LiveServer, tmp_path: Path) -> None:
+    """Ranks that start again go on with the trial together, from the state that any of them has saved with PyTorch."""
+    options = ("--checkpoint", str(tmp_path / "checkpoint.pt"))
+    ended(started(server.address, "--end", "0", "preempted", *options))
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+    for said in run_ranks(server.address, *options):
+        assert [line.split()[0] for line in said[:-1]] == ["128", "2", "3", "4"], said
+    trial = the_trial(server)
+    assert (trial.converged, trial.last_epoch) == (True, 4)
 
 
 def test_rank_that_hangs_fails_the_others_in_time(server: LiveServer) -> None:

@@ -118,7 +118,7 @@ def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
     again.on_train_begin()
     again.on_evaluate(0.4)
     trial = trial_of(server.address, again)
-    assert (trial.last_epoch, trial.energy_joules) == (4, 4 * JOULES)
+    assert (trial.last_epoch, trial.time_seconds, trial.energy_joules) == (4, 4, 4 * JOULES)
     again.close()
 
 

@@ -60,12 +60,12 @@ class Assignment:
 
     @property
     def rank(self) -> int:
-        """This process among those of the training, from 0; 0 without `torch.distributed`."""
+        """This process among those of the training, from 0; known from `get_batch_size` on, 0 before."""
         return self._ranks.rank
 
     @property
     def world_size(self) -> int:
-        """How many processes train together; 1 without `torch.distributed`."""
+        """How many processes train together; known from `get_batch_size` on, 1 before."""
         return self._ranks.size
 
     @property

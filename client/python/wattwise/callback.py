@@ -163,6 +163,8 @@ class BatchSizeOptimizer(Assignment):
             self._answer = given = ranks.on_first(self._ask)
             self._ranks, self._pid = ranks, os.getpid()
             self._progress, self._decision = given.progress, given.decision
+            # The ranks are one launch, whichever of them saves a checkpoint.
+            self._launch.request_id = given.request_id
             if given.decision is None:
                 self._attend()
             else:

@@ -25,12 +25,14 @@ class Given(NamedTuple):
     Attributes:
         job: its job.
         answer: its trial, and the reason for it.
+        request_id: what it asked under.
         progress: where it starts.
         decision: how the trial was decided, if it goes on from a checkpoint and that has happened meanwhile.
     """
 
     job: v1.Job
     answer: v1.GetNextBatchSizeResponse
+    request_id: str
     progress: Progress = Progress()
     decision: v1.Decision | None = None
 
@@ -96,7 +98,8 @@ class Launch:
 
     def _new(self, client: Client, spec: JobSpec) -> Given:
         job = client.register_job(spec).job
-        return Given(job, client.get_next_batch_size(job.spec.job_id, request_id=self.request_id))
+        answer = client.get_next_batch_size(job.spec.job_id, request_id=self.request_id)
+        return Given(job, answer, self.request_id)
 
     def _known(self, client: Client, spec: JobSpec, saved: SavedTrial) -> Given:
         # Asked first: registering would make a job anew that was deleted.
@@ -119,7 +122,8 @@ class Launch:
         log.info(
             "going on after epoch %d; the server has the trial up to epoch %d", saved.progress.epoch, trial.last_epoch
         )
-        return Given(job, answer, saved.progress_in(trial), client.heartbeat(trial.id) if decided else None)
+        decision = client.heartbeat(trial.id) if decided else None
+        return Given(job, answer, self.request_id, saved.progress_in(trial), decision)
 
     def session(self, trial: v1.TrialId, lease_seconds: float, timeout: float) -> Session:
         """A line to the server for its trial.
