@@ -323,7 +323,7 @@ class BatchSizeOptimizer(Assignment):
             )
             # What was reported before the checkpoint was loaded cannot be reported with other numbers.
             known = epoch <= self.trial.last_epoch
-            decision = None if known else session.report(result)
+            decision = session.decision if known else session.report(result)
             if decision is None and not (known or session.over):
                 decision = decision_without_server(self.job.spec, result)
                 over = decision is not None
