@@ -202,6 +202,8 @@ def test_last_epoch_is_reached_without_a_server(server: LiveServer) -> None:
     with pytest.raises(TrainFailError, match="while the server is away"):
         bso.on_evaluate(0.1)
     assert list(loop) == []
+    server.start()
+    bso.close()
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 2.5, True, "3"])

@@ -12,7 +12,7 @@ from wattwise import v1
 from wattwise.assignment import Assignment
 from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
-from wattwise.epochs import epoch_limit, left_by_choice
+from wattwise.epochs import loop
 from wattwise.errors import (
     InvalidRequestError,
     InvalidResultError,
@@ -20,7 +20,6 @@ from wattwise.errors import (
     TrainFailError,
     WattwiseError,
 )
-from wattwise.exchange import log
 from wattwise.exits import ExitGuard, end_reason
 from wattwise.launch import Given, Launch
 from wattwise.metric import MetricReduction, NanWarning, checked_reduction, number, reduced
@@ -206,27 +205,7 @@ class BatchSizeOptimizer(Assignment):
             InvalidArgumentError: if `max_epochs` is no number of epochs.
             WattwiseError: as `get_batch_size` and `on_train_begin` say.
         """
-        self.get_batch_size()
-        last = epoch_limit(max_epochs, self.job.spec.max_epochs)
-        if not self._training:
-            self.on_train_begin()
-        try:
-            while self.last_epoch < last and not self.training_finished:
-                epoch = self.last_epoch + 1
-                yield epoch
-                if self.last_epoch < epoch and not self.training_finished:
-                    raise OperationOrderError(
-                        f"epoch {epoch} passed without a metric: call on_evaluate(metric) in every turn of the loop"
-                    )
-        except GeneratorExit:
-            if left_by_choice():
-                self.close()
-            raise
-        if self.training_finished:
-            self._heed_end()
-        else:
-            log.warning("the loop is over after epoch %d, but the trial is not: it ends without a decision", last)
-            self.close()
+        return loop(self, max_epochs, self._begin_once, self._heed_end)
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch that it ends and opens the next one. Does nothing once training is over.
@@ -259,6 +238,10 @@ class BatchSizeOptimizer(Assignment):
             if outcome.by_server:
                 self.close()
             self._raise_failure()
+
+    def _begin_once(self) -> None:
+        if not self._training:
+            self.on_train_begin()
 
     def _heed_end(self) -> None:
         """Takes notice of an end that may have come without a report."""
