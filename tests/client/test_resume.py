@@ -146,6 +146,8 @@ def test_trial_that_was_decided_meanwhile(grpc_addr: str, reached: bool) -> None
     assert again.decision == bso.decision
     again.on_train_begin()
     again.on_evaluate(0.5)
+    assert isinstance(again._monitor, Meter)
+    assert not again._monitor.open
     if reached:
         assert list(again.epochs()) == []
     else:
