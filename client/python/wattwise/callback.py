@@ -69,7 +69,8 @@ class BatchSizeOptimizer(Assignment):
     and talks to the server, and the other ranks get the batch size, every decision and every exception from it. A rank
     that fails tells the server why by itself. One that dies without a word fails the calls of the others as soon as
     `torch.distributed` notices: at once where its process died, since its connections close, and after the timeout of
-    the process group where its whole machine is gone. The rank that is left then ends the trial.
+    the process group where its whole machine is gone. The rank that is left then ends the trial. SIGTERM that finds a
+    rank waiting for another is heeded once that wait is over.
 
     Args:
         server: host and port of the server, such as "localhost:50051".
