@@ -60,6 +60,7 @@ class EndReason(Enum):
 
 
 SAID_BY_TRAINER = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
+RESUMABLE = frozenset({EndReason.PREEMPTED, EndReason.LOST})
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +332,11 @@ class Trial(NamedTuple):
     def lost(self) -> bool:
         """Whether its lease ran out, so that hearing of it revives it."""
         return self.end_reason is EndReason.LOST
+
+    @property
+    def resumable(self) -> bool:
+        """Whether its launch takes it back by asking again: it goes on from a checkpoint."""
+        return self.end_reason in RESUMABLE
 
 
 class Decision(NamedTuple):

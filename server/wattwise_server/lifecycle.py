@@ -51,7 +51,7 @@ class Lifecycle:
         return self._save(tx, job, trial, Failed(trial))
 
     def revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
-        """Takes a lost trial back that is heard of after all."""
+        """Takes a trial back: a lost one that is heard of after all, or one that goes on from a checkpoint."""
         search = observe(job, Revived(trial))
         explored = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
         back = trial.renewed(trial.last, job.spec.lease_from(self._clock()))

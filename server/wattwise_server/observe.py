@@ -55,7 +55,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True)
 class TrialRevived:
-    """A lost trial was heard of again."""
+    """A lost trial was heard of again, or one goes on from a checkpoint."""
 
     trial: Trial
 

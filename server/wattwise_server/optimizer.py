@@ -82,6 +82,8 @@ class Optimizer:
     async def next_trial(self, job_id: str, request_id: str) -> tuple[Trial, str]:
         """Dispatches the next trial of a job; says why this batch size. A known request gets its trial again.
 
+        A trial that was preempted or lost is taken back then: its launch goes on from a checkpoint.
+
         Raises:
             JobNotFoundError: there is no such job.
             NoBatchSizeConvergedError: the job has no batch size left.
@@ -92,7 +94,7 @@ class Optimizer:
         async with self._store.transaction(job_id) as tx:
             job = job_of(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
-                return priced_in(job, known), f"this request was given trial {known.number} before"
+                return await self._again(tx, job, known)
             job = await self._lifecycle.free_slot(tx, job)
             number = job.num_trials + 1
             choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
@@ -193,6 +195,17 @@ class Optimizer:
                 if isinstance(found, Decision):
                     return found
                 await changes.wait()
+
+    async def _again(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Trial, str]:
+        """The trial of a request that was asked before."""
+        before = f"this request was given trial {trial.number} before"
+        if not trial.resumable:
+            return priced_in(job, trial), before
+        job, _ = self._lifecycle.revive(tx, job, trial)
+        # The bound may have fallen below its cost meanwhile.
+        self._lifecycle.stop_dearer(tx, job)
+        job, trial = await trial_of(tx, trial.key)
+        return priced_in(job, trial), f"{before}, and goes on with it"
 
     async def _give_up(self, key: TrialKey) -> None:
         async with self._store.transaction(key.job_id) as tx:

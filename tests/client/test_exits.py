@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import signal
@@ -24,6 +25,8 @@ from tests.live_server import LiveServer
         ("out-of-memory", 1, v1.END_REASON_OUT_OF_MEMORY),
         ("memory-error", 1, v1.END_REASON_OUT_OF_MEMORY),
         ("leave-block", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ("handled", 0, v1.END_REASON_COMPLETED),
+        ("handled-crash", 1, v1.END_REASON_ERROR),
         ("interrupt", -signal.SIGINT, v1.END_REASON_PREEMPTED),
         ("return", 0, v1.END_REASON_COMPLETED),
     ],
@@ -37,6 +40,14 @@ def test_process_ends_by_itself(
     assert ("Traceback" in errors) == (status != 0)
     trial = the_trial(server)
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("end", ["torch-out-of-memory", "torch-error"])
+def test_pytorch_runs_out_of_memory(server: LiveServer, start: Start, end: str) -> None:
+    """An allocation that PyTorch really fails, and the class that it raises for GPUs, are out of memory."""
+    assert ended(start(end))[0] == 1
+    assert the_trial(server).end_reason == v1.END_REASON_OUT_OF_MEMORY
 
 
 def test_terminated_process_was_preempted(server: LiveServer, start: Start) -> None:
@@ -151,10 +162,59 @@ class OutOfMemoryError(RuntimeError):
     [
         (None, v1.END_REASON_COMPLETED),
         (OutOfMemoryError("no room"), v1.END_REASON_OUT_OF_MEMORY),
-        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), v1.END_REASON_OUT_OF_MEMORY),
         (RuntimeError("the disk is full"), v1.END_REASON_ERROR),
+        # A gRPC server's refusal is not about this process's memory.
+        (RuntimeError("StatusCode.RESOURCE_EXHAUSTED: message larger than max"), v1.END_REASON_ERROR),
     ],
 )
 def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReason.ValueType) -> None:
     """Memory that ran out is known by type or by the words of the frameworks."""
     assert end_reason(error) == reason
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB",
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "MPS backend out of memory (MPS allocated: 17.61 GB, other allocations: 336.00 KB)",
+        "[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3743729664 bytes.",
+        "RESOURCE_EXHAUSTED: Failed to allocate request for 2.99GiB (3206250496B) on device ordinal 0",
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
+        "{{function_node __wrapped__AddV2}} OOM when allocating tensor with shape[65536,65536] and type float",
+        "{{function_node __wrapped__Mul}} failed to allocate memory [Op:Mul]",
+    ],
+)
+def test_words_of_the_frameworks(said: str) -> None:
+    """PyTorch, JAX and TensorFlow are understood when they say that memory ran out."""
+    assert end_reason(RuntimeError(said)) == v1.END_REASON_OUT_OF_MEMORY
+
+
+def _raised_while_handling(*, suppressed: bool) -> BaseException:
+    try:
+        try:
+            bytearray(2**62)
+        except MemoryError:
+            if suppressed:
+                raise ValueError("too large") from None
+            raise ValueError("too large")  # noqa: B904 - what the test is about
+    except ValueError as error:
+        return error
+    raise AssertionError("there was room")
+
+
+@pytest.mark.skipif(not hasattr(builtins, "ExceptionGroup"), reason="Python 3.10 has no exception groups")
+def test_one_of_several_exceptions() -> None:
+    """Memory that ran out counts among the exceptions of a group."""
+    group: type[Exception] = getattr(builtins, "ExceptionGroup", Exception)
+    assert end_reason(group("two", [ValueError("a bug"), MemoryError()])) == v1.END_REASON_OUT_OF_MEMORY
+    assert end_reason(group("two", [ValueError("a bug"), KeyError("b")])) == v1.END_REASON_ERROR
+
+
+def test_what_led_to_an_exception() -> None:
+    """Memory that ran out counts behind another exception that it led to, unless the trainer set it aside."""
+    assert end_reason(_raised_while_handling(suppressed=False)) == v1.END_REASON_OUT_OF_MEMORY
+    assert end_reason(_raised_while_handling(suppressed=True)) == v1.END_REASON_ERROR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import signal
@@ -120,6 +121,28 @@ def _run_out_of_memory(_: BatchSizeOptimizer) -> None:
     raise ValueError("training failed") from RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
+def _run_out_of_memory_in_torch(_: BatchSizeOptimizer) -> None:
+    import torch  # noqa: PLC0415 - loaded by the tests that need it
+
+    torch.empty(2**60)
+
+
+def _raise_in_torch(_: BatchSizeOptimizer) -> None:
+    import torch  # noqa: PLC0415 - loaded by the tests that need it
+
+    raise torch.cuda.OutOfMemoryError
+
+
+def _handle_out_of_memory(_: BatchSizeOptimizer) -> None:
+    with contextlib.suppress(MemoryError):
+        raise MemoryError
+
+
+def _crash_after_out_of_memory(bso: BatchSizeOptimizer) -> None:
+    _handle_out_of_memory(bso)
+    _crash(bso)
+
+
 def _raise_memory_error(_: BatchSizeOptimizer) -> None:
     raise MemoryError
 
@@ -138,6 +161,15 @@ def _wait_in_a_report(bso: BatchSizeOptimizer) -> None:
     # The server does not answer: SIGTERM finds the main thread inside on_evaluate.
     sys.stdin.readline()
     bso.on_evaluate(0.2)
+
+
+def _within_a_loop(action: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
+    def loop(bso: BatchSizeOptimizer) -> None:
+        for _ in bso.epochs():
+            _say("in the loop")
+            action(bso)
+
+    return loop
 
 
 def _return(_: BatchSizeOptimizer) -> None:
@@ -181,11 +213,18 @@ def _fork_often(bso: BatchSizeOptimizer) -> None:
 ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "crash": _crash,
     "out-of-memory": _run_out_of_memory,
+    "torch-out-of-memory": _run_out_of_memory_in_torch,
+    "torch-error": _raise_in_torch,
+    "handled": _handle_out_of_memory,
+    "handled-crash": _crash_after_out_of_memory,
     "memory-error": _raise_memory_error,
     "interrupt": _interrupt,
     "wait": _wait,
     "wait-in-report": _wait_in_a_report,
     "own-handler": _wait,
+    "loop-crash": _within_a_loop(_crash),
+    "loop-out-of-memory": _within_a_loop(_run_out_of_memory),
+    "loop-wait": _within_a_loop(_wait),
     "return": _return,
     "leave-block": _leave_the_block,
     "forked-wait": _fork(_wait),

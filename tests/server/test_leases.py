@@ -133,6 +133,28 @@ def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(serve
     assert job.next().id.batch_size == 8
 
 
+@pytest.mark.parametrize("end", ["lost", "preempted"])
+def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
+    """A launch that asks again after its trial was lost or preempted goes on with it, and that survives a kill."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3 if end == "lost" else 60)
+    trial = job.next("launch")
+    job.report(trial, 5.0, metric=0.1, epoch=2, time=7.0)
+    if end == "lost":
+        lose(server, trial)
+    else:
+        job.end(trial, v1.END_REASON_PREEMPTED)
+    server.kill()
+    server.start()
+    back = job.next("launch")
+    assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_DISPATCHED, 2)
+    assert (back.time_seconds, back.energy_joules, back.end_reason) == (7.0, 5.0, v1.END_REASON_UNSPECIFIED)
+    server.kill()
+    server.start()
+    assert get(server, trial).last_epoch == 2
+    assert job.report(back, 10.0, epoch=3, time=8.0).converged
+    assert job.next().id.trial_number == 2
+
+
 def test_refused_report_does_not_revive(server: LiveServer) -> None:
     """A report that makes no sense leaves a lost trial lost."""
     job = Trainer(server.trainer, trial_lease_seconds=0.3)

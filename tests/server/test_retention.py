@@ -33,6 +33,7 @@ EVENTS = st.lists(
         ),
         st.tuples(st.just("end"), st.integers(0, 3), st.sampled_from([EndReason.ERROR, EndReason.PREEMPTED])),
         st.tuples(st.just("beat"), st.integers(0, 3)),
+        st.tuples(st.just("again"), st.integers(0, 3)),
         st.tuples(st.just("lapse")),
         st.tuples(st.just("reopen")),
     ),
@@ -42,6 +43,15 @@ EVENTS = st.lists(
 
 
 LOST_AND_BACK = [("next",), ("report", 0, 10, 0.1, 1), ("lapse",), ("next",), ("beat", 1), ("reopen",), ("beat", 1)]
+PREEMPTED_AND_BACK = [
+    ("next",),
+    ("report", 0, 10, 0.1, 1),
+    ("end", 0, EndReason.PREEMPTED),
+    ("reopen",),
+    ("again", 0),
+    ("reopen",),
+    ("again", 0),
+]
 
 
 async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> list[object]:
@@ -69,9 +79,11 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
     """One event; what the trainer is told."""
     match event:
         case ("next",):
-            trial, reason = await site.optimizer.next_trial("j", "")
+            trial, reason = await site.optimizer.next_trial("j", f"request {len(running)}")
             running.append(trial.key)
             return trial, reason
+        case ("again", back) if len(running) > back:
+            return await site.optimizer.next_trial("j", f"request {len(running) - 1 - back}")
         case ("report", back, cost, metric, further) if len(running) > back:
             key = running[-1 - back]
             epoch = epochs[key.trial_number] = epochs.get(key.trial_number, 0) + further
@@ -91,6 +103,7 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
 @settings(max_examples=30, deadline=None)
 @given(events=EVENTS, window=st.sampled_from([0, 2]), rounds=st.sampled_from([0, 2]))
 @example(events=LOST_AND_BACK, window=0, rounds=2)
+@example(events=PREEMPTED_AND_BACK, window=0, rounds=2)
 def test_pruning_changes_no_choice(events: list[Any], window: int, rounds: int) -> None:
     """Whatever happens to a job, its trainers are told the same with measurements pruned at once as with all kept."""
     given: dict[str, Any] = {"window_size": window, "num_pruning_rounds": rounds}
@@ -101,17 +114,18 @@ def test_pruning_changes_no_choice(events: list[Any], window: int, rounds: int) 
 
 
 async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
-    """Of trials that ended days ago a lost one keeps its newest epoch, others none; a running or recent one all."""
+    """Of trials that ended days ago a lost or preempted one keeps its newest epoch, others none; a running one all."""
     site = Site(tmp_path / "store.db", keep_measurements_days=2)
     await site.open()
     await site.optimizer.register(draft(num_pruning_rounds=0))
-    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(5)]
-    decided, ended, lost, running, recent = keys
+    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(6)]
+    decided, ended, preempted, lost, running, recent = keys
     for key in keys:
         await report(site, key, 1)
         await report(site, key, 2)
     assert (await report(site, decided, 3, metric=0.95)).converged
     await site.optimizer.end_trial(ended, EndReason.ERROR)
+    await site.optimizer.end_trial(preempted, EndReason.PREEMPTED)
     site.now += timedelta(minutes=59)
     await site.optimizer.heartbeat(running)
     await site.optimizer.heartbeat(recent)
@@ -123,10 +137,15 @@ async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
         await site.optimizer.heartbeat(recent)
     await site.optimizer.end_trial(recent, EndReason.ERROR)
     everything = site.rows()
-    assert sum(map(len, everything.values())) == 11
+    assert sum(map(len, everything.values())) == 13
     await site.optimizer.prune()
     left = {number: epochs for (_, number), epochs in site.rows().items()}
-    assert left == {lost.trial_number: [2], running.trial_number: [1, 2], recent.trial_number: [1, 2]}
+    assert left == {
+        preempted.trial_number: [2],
+        lost.trial_number: [2],
+        running.trial_number: [1, 2],
+        recent.trial_number: [1, 2],
+    }
     shown, measured = await site.administration.trial(decided)
     assert (shown.cost, shown.last and shown.last.epoch, measured) == (30.0, 3, [])
     await site.open()

@@ -5,12 +5,9 @@
     spec = JobSpec(job_id_prefix="mnist", job_id="mnist-nightly", batch_sizes=[64, 128, 256], default_batch_size=128)
     bso = BatchSizeOptimizer("localhost:50051", spec)
     batch_size = bso.get_batch_size()
-    bso.on_train_begin()
-    for epoch in range(100):
+    for epoch in bso.epochs():
         ...  # train an epoch, then evaluate it
         bso.on_evaluate(metric)
-        if bso.training_finished:
-            break
 
 Every public name is loaded when it is first used, so that the import itself costs next to nothing.
 """
@@ -27,6 +24,7 @@ if TYPE_CHECKING:
         CredentialsError,
         DeadlineError,
         InvalidAddressError,
+        InvalidArgumentError,
         InvalidJobSpecError,
         InvalidRequestError,
         InvalidResultError,
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
         PermissionDeniedError,
         PowerProfileError,
         ResourceExhaustedError,
+        ResumeError,
         ServerError,
         ServerUnavailableError,
         TrainerSetupError,
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
         Violation,
         WattwiseError,
     )
+    from wattwise.learning_rate import scaled_learning_rate
+    from wattwise.loader import data_loader
     from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
     from wattwise.power import PowerLimitOptimizer
     from wattwise.spec import GpuConfig, JobSpec
@@ -71,6 +72,7 @@ __all__ = [
     "EstimateMonitor",
     "GpuConfig",
     "InvalidAddressError",
+    "InvalidArgumentError",
     "InvalidJobSpecError",
     "InvalidRequestError",
     "InvalidResultError",
@@ -88,6 +90,7 @@ __all__ = [
     "PowerProfileError",
     "RaplMonitor",
     "ResourceExhaustedError",
+    "ResumeError",
     "ServerError",
     "ServerUnavailableError",
     "TrainFailError",
@@ -99,6 +102,8 @@ __all__ = [
     "Violation",
     "WattwiseError",
     "__version__",
+    "data_loader",
+    "scaled_learning_rate",
 ]
 
 _OUTSIDE_ERRORS = {
@@ -114,6 +119,8 @@ _OUTSIDE_ERRORS = {
     "NvmlMonitor": "wattwise.monitor.nvml",
     "PowerLimitOptimizer": "wattwise.power.optimizer",
     "RaplMonitor": "wattwise.monitor.rapl",
+    "data_loader": "wattwise.loader",
+    "scaled_learning_rate": "wattwise.learning_rate",
 }
 
 

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
+from wattwise.assignment import Assignment
 from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
-from wattwise.errors import OperationOrderError, TrainFailError, WattwiseError
-from wattwise.exchange import log
+from wattwise.epochs import loop
+from wattwise.errors import (
+    InvalidRequestError,
+    InvalidResultError,
+    OperationOrderError,
+    TrainFailError,
+    WattwiseError,
+)
 from wattwise.exits import ExitGuard, end_reason
-from wattwise.launch import Launch
-from wattwise.metric import number
+from wattwise.launch import Given, Launch
+from wattwise.metric import MetricReduction, NanWarning, checked_reduction, number, reduced
 from wattwise.monitor import Monitor, default_monitor, meter_kind
 from wattwise.offline import decision_without_server
+from wattwise.resume import Progress
 from wattwise.session import Session
 from wattwise.spec import JobSpec
 from wattwise.windows import TrainingWindows
@@ -29,31 +37,40 @@ _END_SECONDS = 5.0
 
 
 class _Outcome(NamedTuple):
-    """What a report led to: the decision, if there is one yet, whether the trial is over, and who says so."""
+    """What a report led to: the decision, if there is one yet, whether the trial is over, and who says so.
 
+    An epoch whose report was refused has passed all the same, on every rank.
+    """
+
+    progress: Progress
     decision: v1.Decision | None
     over: bool
     by_server: bool
+    refusal: WattwiseError | None = None
 
 
-class BatchSizeOptimizer:
+class BatchSizeOptimizer(Assignment):
     """Asks for the batch size to train with, and reports every epoch until the trial is decided.
 
         bso = BatchSizeOptimizer("localhost:50051", spec)
         batch_size = bso.get_batch_size()
-        bso.on_train_begin()
-        for epoch in range(max_epochs):
+        for epoch in bso.epochs():
             ...  # train an epoch, then evaluate it
             bso.on_evaluate(metric)
-            if bso.training_finished:
-                break
+
+    A loop of one's own calls `on_train_begin` ahead of the first epoch, and ends once `training_finished` is true.
 
     Once the batch size is known, a server that is away never disturbs the training, which then stops by itself at its
     target or its last epoch. The trial is ended when the process exits, dies of an exception or is terminated; as a
-    context manager (`with bso:`), when the block is left.
+    context manager (`with bso:`), when the block is left. `multiprocessing` keeps exceptions of the processes that it
+    starts to itself: train within `with bso:` there, so that the reason is known.
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all the calls; rank 0 alone measures
-    and talks to the server, and the other ranks get the batch size, every decision and every exception from it.
+    and talks to the server, and the other ranks get the batch size, every decision and every exception from it. A rank
+    that fails tells the server why by itself. One that dies without a word fails the calls of the others as soon as
+    `torch.distributed` notices: at once where its process died, since its connections close, and after the timeout of
+    the process group where its whole machine is gone. The rank that is left then ends the trial. SIGTERM that finds a
+    rank waiting for another is heeded once that wait is over.
 
     Args:
         server: host and port of the server, such as "localhost:50051".
@@ -63,6 +80,11 @@ class BatchSizeOptimizer:
             be reached ten seconds, which bridges a restart, and a server that is there but slow sixty.
         report_timeout: seconds that `on_evaluate` waits for an answer before the server counts as away.
         credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
+        reduce_metric: which metric counts when several ranks give one each: "first" is rank 0's, "mean", "sum", "min"
+            and "max" are over all ranks, and NaN if any of theirs is.
+
+    Raises:
+        InvalidArgumentError: if `reduce_metric` is none of these.
     """
 
     def __init__(
@@ -74,24 +96,23 @@ class BatchSizeOptimizer:
         timeout: float | None = None,
         report_timeout: float = 10.0,
         credentials: Credentials | None = None,
+        reduce_metric: MetricReduction = "first",
     ) -> None:
-        self._launch = Launch(server, job, timeout, credentials)
+        super().__init__(Launch(server, job, timeout, credentials))
+        self._reduce_metric = checked_reduction(reduce_metric)
         self._monitor = monitor
         self._report_timeout = report_timeout
-        self._pid = os.getpid()
-        self._ranks = Ranks()
-        self._answer: tuple[v1.Job, v1.GetNextBatchSizeResponse] | None = None
         self._session: Session | None = None
         self._guard: ExitGuard | None = None
         self._at_end: list[Callable[[], None]] = []
         self._ended = False
         self._windows: TrainingWindows | None = None
         self._training = False
-        self._epoch = 0
         self._decision: v1.Decision | None = None
         self._finished = False
         self._closed = False
-        self._warned_of_nan = False
+        self._told_of_failure = False
+        self._nan_warning = NanWarning()
 
     def __enter__(self) -> Self:
         return self
@@ -102,60 +123,10 @@ class BatchSizeOptimizer:
         self.close(end_reason(error))
 
     @property
-    def job(self) -> v1.Job:
-        """The job as it stood when the batch size was given.
-
-        Raises:
-            OperationOrderError: before `get_batch_size`.
-        """
-        return self._given("job")[0]
-
-    @property
-    def trial(self) -> v1.Trial:
-        """The trial as it stood when the batch size was given.
-
-        Raises:
-            OperationOrderError: before `get_batch_size`.
-        """
-        return self._given("trial")[1].trial
-
     @property
     def monitor(self) -> Monitor | None:
         """The energy meter; of the ranks beyond 0, and before `get_batch_size`, only the one that was given."""
         return self._monitor
-
-    @property
-    def ranks(self) -> Ranks:
-        """This process's place among those of its training, as it was in `get_batch_size`."""
-        return self._ranks
-
-    @property
-    def launch(self) -> Launch:
-        """What this launch asks the server by."""
-        return self._launch
-
-    @property
-    def request_id(self) -> str:
-        """What the calls of this launch are named in the server's log, and in errors."""
-        return self._launch.request_id
-
-    @property
-    def meter(self) -> str:
-        """The kind of meter that measures this trial, such as "nvml"; "estimate" when nothing is measured.
-
-        Raises:
-            OperationOrderError: before `get_batch_size`.
-        """
-        return self._given("meter")[1].trial.meter
-
-    @property
-    def reason(self) -> str:
-        """The server's sentence on why it chose this batch size.
-
-        Raises:
-            OperationOrderError: before `get_batch_size`.
-        """
-        return self._given("reason")[1].reason
 
     @property
     def decision(self) -> v1.Decision | None:
@@ -191,14 +162,21 @@ class BatchSizeOptimizer:
             InvalidJobSpecError: if the job's configuration has faults.
             JobDiffersError: if the job is registered with another configuration.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
+            ResumeError: if the trial of the checkpoint that was loaded cannot go on.
             MonitorError: if the energy or the GPUs cannot be measured; says what to pass instead.
         """
         if self._answer is None:
             warn_if_alone_by_mistake()
             ranks = Ranks.current()
-            self._answer = ranks.on_first(self._ask)
+            self._answer = given = ranks.on_first(self._ask)
             self._ranks, self._pid = ranks, os.getpid()
-            self._attend()
+            self._progress, self._decision = given.progress, given.decision
+            # The ranks are one launch, whichever of them saves a checkpoint.
+            self._launch.request_id = given.request_id
+            if given.decision is None:
+                self._attend()
+            else:
+                self._finished = self._closed = True
         return self.trial.id.batch_size
 
     def on_train_begin(self) -> None:
@@ -211,8 +189,32 @@ class BatchSizeOptimizer:
         self._given("on_train_begin()")
         if self._training:
             raise OperationOrderError("on_train_begin() was called before; call it once, ahead of the first epoch")
-        self._ranks.on_first(self._open_window)
+        if not self._finished:
+            self._ranks.on_first(self._open_window)
         self._training = True
+
+    def epochs(self, max_epochs: int | None = None) -> Iterator[int]:
+        """Yields the epochs to train, counted from 1, until the trial is over.
+
+            for epoch in bso.epochs():
+                train(model, loader)
+                bso.on_evaluate(validate(model))
+
+        It asks for the batch size and opens the measurement window if that has not been done, goes on after the last
+        epoch of a checkpoint, and ends when the trial is decided or the server stopped it. Where nobody was told by
+        `on_evaluate` that the trial is over without its target, this raises it. Leaving the loop early by `break` or
+        `return` ends the trial as completed; an exception ends it only if it leaves the process, or a `with bso:`.
+
+        Args:
+            max_epochs: the last epoch; None is the job's `max_epochs`, at which the server stops in any case.
+
+        Raises:
+            TrainFailError: if the trial is over and the target was not reached, unless `on_evaluate` has said so.
+            OperationOrderError: if an epoch passed without `on_evaluate`.
+            InvalidArgumentError: if `max_epochs` is no number of epochs.
+            WattwiseError: as `get_batch_size` and `on_train_begin` say.
+        """
+        return loop(self, max_epochs, self._begin_once, self._heed_end)
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch that it ends and opens the next one. Does nothing once training is over.
@@ -220,7 +222,8 @@ class BatchSizeOptimizer:
         A meter that fails meanwhile is logged, and its energy estimated until it works again.
 
         Args:
-            metric: the validation metric after this epoch; rank 0's counts. NaN or infinite has not reached the target.
+            metric: the validation metric after this epoch; of several ranks' that which `reduce_metric` says. NaN or
+                infinite has not reached the target.
 
         Raises:
             TrainFailError: if the trial is over and the target was not reached.
@@ -233,8 +236,12 @@ class BatchSizeOptimizer:
         self._given("on_evaluate()")
         if not self._training:
             raise OperationOrderError("call on_train_begin() ahead of the first epoch, then on_evaluate() after each")
+        if self._reduce_metric != "first":
+            metric = reduced(self._ranks.gather(lambda: number(metric)), self._reduce_metric)
         outcome = self._ranks.on_first(lambda: self._report(metric))
-        self._decision = outcome.decision or self._decision
+        self._progress, self._decision = outcome.progress, outcome.decision or self._decision
+        if outcome.refusal is not None:
+            raise outcome.refusal
         if outcome.over:
             # The session goes on where the server has not heard of the end yet.
             self._finished = True
@@ -252,6 +259,16 @@ class BatchSizeOptimizer:
         if self._ended:
             self._do_at_end()
 
+    def _begin_once(self) -> None:
+        if not self._training:
+            self.on_train_begin()
+
+    def _heed_end(self) -> None:
+        """Takes notice of an end that may have come without a report."""
+        if not self._finished:
+            self.close()
+        self._raise_failure()
+
     def close(self, reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED) -> None:
         """Ends the trial unless it is decided; waits five seconds at most. May be called repeatedly.
 
@@ -268,23 +285,16 @@ class BatchSizeOptimizer:
     def _alone(self) -> Session | None:
         return self._session if self._ranks.size == 1 else None
 
-    def _given(self, what: str) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
-        if self._answer is None:
-            raise OperationOrderError(f"call get_batch_size() before {what}: there is no trial yet")
-        if os.getpid() != self._pid:
-            raise OperationOrderError(f"{what} was used in a forked process; the trial belongs to process {self._pid}")
-        return self._answer
-
-    def _ask(self) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
+    def _ask(self) -> Given:
         monitor = self._monitor = default_monitor() if self._monitor is None else self._monitor
         kind = meter_kind(monitor)
-        job, answer = self._launch.ask(monitor)
+        given = self._launch.ask(monitor)
         # The server hears it with the first result, the other ranks with this answer.
-        answer.trial.meter = kind
-        trial = answer.trial.id
-        watts = job.spec.gpu.max_power_watts
-        self._windows = TrainingWindows(monitor, f"wattwise {trial.job_id} {trial.trial_number}", watts)
-        return job, answer
+        given.answer.trial.meter = kind
+        trial, watts = given.answer.trial.id, given.job.spec.gpu.max_power_watts
+        self._windows = windows = TrainingWindows(monitor, f"wattwise {trial.job_id} {trial.trial_number}", watts)
+        _, windows.time_seconds, windows.energy_joules = given.progress
+        return given
 
     def _attend(self) -> None:
         """Keeps in touch with the server from now on and watches for the end of the process."""
@@ -304,59 +314,49 @@ class BatchSizeOptimizer:
         if session is None or windows is None:
             raise OperationOrderError("rank 0 has no trial: call get_batch_size() on every rank")
         value = number(metric)
-        self._epoch += 1
-        if not math.isfinite(value):
-            self._warn_of_nan(value)
+        epoch = self.last_epoch + 1
+        self._nan_warning.look(epoch, value)
         windows.close()
-        over = False
+        progress = Progress(epoch, windows.time_seconds, windows.energy_joules)
+        over, decision = False, None
         try:
             result = v1.TrainingResult(
                 trial=self.trial.id,
                 time_seconds=windows.time_seconds,
                 energy_joules=windows.energy_joules,
                 metric=value if math.isfinite(value) else math.nan,
-                current_epoch=self._epoch,
+                current_epoch=epoch,
                 meter="estimate" if windows.estimated_seconds else self.meter,
             )
-            decision = session.report(result)
-            if decision is None and not session.over:
+            # What was reported before the checkpoint was loaded cannot be reported with other numbers.
+            known = epoch <= self.trial.last_epoch
+            decision = session.decision if known else session.report(result)
+            if decision is None and not (known or session.over):
                 decision = decision_without_server(self.job.spec, result)
                 over = decision is not None
+        except (InvalidResultError, InvalidRequestError) as refusal:
+            return _Outcome(progress, None, over=False, by_server=False, refusal=refusal)
         finally:
             if not (over or session.over):
                 windows.reopen()
-        return _Outcome(decision, over or session.over, session.over)
-
-    def _warn_of_nan(self, value: float) -> None:
-        if not self._warned_of_nan:
-            self._warned_of_nan = True
-            log.warning(
-                "the metric of epoch %d is %s, which counts as target not reached; if the training has diverged, "
-                "end it (said once)",
-                self._epoch,
-                value,
-            )
+        return _Outcome(progress, decision, over or session.over, session.over)
 
     def _raise_failure(self) -> None:
         decision = self.decision
-        if decision is not None and decision.stop_train and not decision.target_reached:
-            raise TrainFailError(f"training is over and the target was not reached: {decision.message}", decision)
+        if decision is None or not decision.stop_train or decision.target_reached or self._told_of_failure:
+            return
+        self._told_of_failure = True
+        raise TrainFailError(f"training is over and the target was not reached: {decision.message}", decision)
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
         self._ended = True
         self._do_at_end()
         if self._session is not None:
             self._session.close(reason, _END_SECONDS)
-        elif reason in {v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY}:
-            self._end_from_here(reason)
+        elif self._ranks.rank and reason != v1.END_REASON_COMPLETED:
+            # Only this rank knows why: rank 0 fails for it, or is terminated, and would say another reason.
+            self._launch.end(self.trial.id, reason, _END_SECONDS)
 
     def _do_at_end(self) -> None:
         while self._at_end:
             self._at_end.pop()()
-
-    def _end_from_here(self, reason: v1.EndReason.ValueType) -> None:
-        """Says from another rank what only it knows: rank 0 will be terminated for it and would blame preemption."""
-        try:
-            self._launch.end(self.trial.id, reason, _END_SECONDS)
-        except WattwiseError as error:
-            log.warning("rank %d could not say that the trial failed: %s", self._ranks.rank, error)

@@ -43,14 +43,41 @@ class Ranks:
         Raises:
             OperationOrderError: if the process group came or went since this place was taken.
         """
+        self._check_unchanged()
+        if self.size == 1:
+            return action()
+        return self._receive() if self.rank else self._act(action)
+
+    def gather(self, action: Callable[[], T]) -> list[T]:
+        """Lets every rank act and gives every rank all results, by rank. All ranks must call it.
+
+        Args:
+            action: what each rank does; its result must be picklable.
+
+        Raises:
+            WattwiseError: on every rank, what the first rank that failed has raised.
+            OperationOrderError: if the process group came or went since this place was taken.
+        """
+        self._check_unchanged()
+        outcome: T | WattwiseError
+        try:
+            outcome = action()
+        except WattwiseError as error:
+            outcome = error
+        outcomes: list[Any] = [outcome] * self.size
+        if self.size > 1:
+            _group().all_gather_object(outcomes, outcome)
+        for each in outcomes:
+            if isinstance(each, WattwiseError):
+                raise each
+        return outcomes
+
+    def _check_unchanged(self) -> None:
         if Ranks.current() != self:
             raise OperationOrderError(
                 "the torch.distributed process group changed since get_batch_size(); "
                 "initialise it before that call and destroy it after the training"
             )
-        if self.size == 1:
-            return action()
-        return self._receive() if self.rank else self._act(action)
 
     def _act(self, action: Callable[[], T]) -> T:
         try:

@@ -153,6 +153,14 @@ class ServerError(WattwiseError):
     """The server failed; its log tells more."""
 
 
+class InvalidArgumentError(WattwiseError, ValueError):
+    """An argument makes no sense; the message says what to give."""
+
+
+class ResumeError(WattwiseError):
+    """The trial of a checkpoint cannot go on; the message says why and what to do instead."""
+
+
 class OperationOrderError(WattwiseError):
     """A method was called too early, too late or in the wrong process; the message says what to call instead."""
 

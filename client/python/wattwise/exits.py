@@ -14,12 +14,30 @@ from typing import Any
 
 from wattwise import v1
 
+# What the libraries say, in lower case; a class of the name below says it without words.
 _OUT_OF_MEMORY = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "HIP out of memory",
-    "RESOURCE_EXHAUSTED: Out of memory",
-    "OOM when allocating tensor",
+    # PyTorch, and what CUDA's libraries and NCCL report through it.
+    "cuda out of memory",
+    "cuda error: out of memory",
+    "cuda driver error: out of memory",
+    "cuda failure 'out of memory'",
+    "cuda failure 2 'out of memory'",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+    "hip out of memory",
+    "hip error: out of memory",
+    "mps backend out of memory",
+    "defaultcpuallocator: can't allocate memory",
+    "defaultcpuallocator: not enough memory",
+    # JAX.
+    "resource_exhausted: out of memory",
+    "resource_exhausted: failed to allocate",
+    "ran out of memory in memory space",
+    "error allocating device buffer",
+    # TensorFlow.
+    "oom when allocating tensor",
+    "failed to allocate memory",
+    "dst tensor is not initialized",
 )
 
 
@@ -30,8 +48,8 @@ def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
         error: the exception; None if there was none.
 
     Returns:
-        Out of memory if the exception or one that led to it says so. Ctrl-C counts as preempted: the batch size is
-        not to blame for it.
+        Out of memory if the exception says so, or one that led to it, or one of a group; one that was caught and dealt
+        with before is none of them. Ctrl-C counts as preempted: the batch size is not to blame for it.
     """
     if error is None or isinstance(error, GeneratorExit):
         return v1.END_REASON_COMPLETED
@@ -44,18 +62,28 @@ def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception, those that led to it, and those that a group is made of."""
     seen: set[int] = set()
-    following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
-        yield following
-        following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
+    following: list[BaseException | None] = [error]
+    while following:
+        each = following.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            following.append(each.__cause__ or (None if each.__suppress_context__ else each.__context__))
+            following += _members(each)
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    # By name: Python 3.10 has exception groups from a package alone.
+    is_group = any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__)
+    return tuple(getattr(error, "exceptions", ())) if is_group else ()
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
     # torch.cuda.OutOfMemoryError is an old name of torch.OutOfMemoryError; neither is worth importing torch for.
-    names = (kind.__name__ for kind in type(error).__mro__)
-    return isinstance(error, MemoryError) or "OutOfMemoryError" in names or any(s in str(error) for s in _OUT_OF_MEMORY)
+    names, said = (kind.__name__ for kind in type(error).__mro__), str(error).lower()
+    return isinstance(error, MemoryError) or "OutOfMemoryError" in names or any(each in said for each in _OUT_OF_MEMORY)
 
 
 class ExitGuard:

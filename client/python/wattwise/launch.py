@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.client import Client, new_request_id
 from wattwise.credentials import Credentials
+from wattwise.errors import JobNotFoundError, ResumeError, WattwiseError
 from wattwise.exchange import log
 from wattwise.monitor import Monitor, gpu_config
+from wattwise.resume import Progress, SavedTrial
 from wattwise.session import Session
 from wattwise.spec import JobSpec
 
 _ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
+
+
+class Given(NamedTuple):
+    """What a launch was given.
+
+    Attributes:
+        job: its job.
+        answer: its trial, and the reason for it.
+        request_id: what it asked under.
+        progress: where it starts.
+        decision: how the trial was decided, if it goes on from a checkpoint and that has happened meanwhile.
+    """
+
+    job: v1.Job
+    answer: v1.GetNextBatchSizeResponse
+    request_id: str
+    progress: Progress = Progress()
+    decision: v1.Decision | None = None
 
 
 class Launch:
@@ -38,9 +60,24 @@ class Launch:
         self._is_named = job.job_id is not None
         self._timeouts = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (timeout, timeout)
         self._credentials = Credentials.from_env() if credentials is None else credentials
+        self._saved: SavedTrial | None = None
 
-    def ask(self, monitor: Monitor) -> tuple[v1.Job, v1.GetNextBatchSizeResponse]:
-        """Registers the job and has its next trial dispatched.
+    def resume(self, saved: SavedTrial) -> None:
+        """Makes this a launch that goes on with a trial, rather than be given one.
+
+        Raises:
+            ResumeError: if the trial is of another job.
+        """
+        if self._is_named and self._spec.job_id != saved.job_id:
+            raise ResumeError(
+                f"the checkpoint is of job {saved.job_id!r}, not of {self._spec.job_id!r}: "
+                "load a checkpoint of this job, or leave load_state_dict() out"
+            )
+        self._spec = replace(self._spec, job_id=saved.job_id)
+        self._saved, self.request_id = saved, saved.request_id
+
+    def ask(self, monitor: Monitor) -> Given:
+        """Registers the job and has its next trial dispatched, or goes on with that of a checkpoint.
 
         Raises:
             WattwiseError: as `BatchSizeOptimizer.get_batch_size` says.
@@ -48,18 +85,46 @@ class Launch:
         spec = self._spec if self._spec.gpu is not None else replace(self._spec, gpu=gpu_config(monitor))
         timeout, search = self._timeouts
         with self._client(timeout, search) as client:
-            job = client.register_job(spec).job
-            answer = client.get_next_batch_size(job.spec.job_id, request_id=self.request_id)
-        trial = answer.trial.id
+            given = self._new(client, spec) if self._saved is None else self._known(client, spec, self._saved)
+        trial = given.answer.trial.id
         log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
-        log.info("%s", answer.reason)
+        log.info("%s", given.answer.reason)
         if not self._is_named:
             log.warning(
                 "this launch is a job of its own, %r, and nothing is learnt from it: give JobSpec a job_id, "
                 "the same at every launch",
                 trial.job_id,
             )
-        return job, answer
+        return given
+
+    def _new(self, client: Client, spec: JobSpec) -> Given:
+        job = client.register_job(spec).job
+        answer = client.get_next_batch_size(job.spec.job_id, request_id=self.request_id)
+        return Given(job, answer, self.request_id)
+
+    def _known(self, client: Client, spec: JobSpec, saved: SavedTrial) -> Given:
+        # Asked first: registering would make a job anew that was deleted.
+        try:
+            answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id)
+        except JobNotFoundError as error:
+            raise ResumeError(
+                f"job {saved.job_id!r} of the checkpoint is no longer on the server: leave load_state_dict() out to "
+                "register it anew"
+            ) from error
+        trial = answer.trial
+        try:
+            saved.check(trial)
+            job = client.register_job(spec).job
+        except WattwiseError:
+            with contextlib.suppress(WattwiseError):
+                client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
+            raise
+        decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED
+        log.info(
+            "going on after epoch %d; the server has the trial up to epoch %d", saved.progress.epoch, trial.last_epoch
+        )
+        decision = client.heartbeat(trial.id) if decided else None
+        return Given(job, answer, self.request_id, saved.progress_in(trial), decision)
 
     def session(self, trial: v1.TrialId, lease_seconds: float, timeout: float) -> Session:
         """A line to the server for its trial.
@@ -97,13 +162,12 @@ class Launch:
             return client.report_power_profile(trial, samples)
 
     def end(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, timeout: float) -> None:
-        """Says that its trial is over, from a process that has no session.
-
-        Raises:
-            WattwiseError: if the server refuses it, or cannot be told within `timeout` seconds.
-        """
-        with self._client(timeout, None) as client:
-            client.end_trial(trial, reason)
+        """Says within `timeout` seconds that its trial is over, from a process that has no session."""
+        try:
+            with self._client(timeout, None) as client:
+                client.end_trial(trial, reason)
+        except WattwiseError as error:
+            log.warning("the server was not told from here that trial %d ended: %s", trial.trial_number, error)
 
     def _client(self, timeout: float, search_timeout: float | None) -> Client:
         return Client(

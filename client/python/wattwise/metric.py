@@ -2,7 +2,62 @@
 
 from __future__ import annotations
 
-from wattwise.errors import MetricTypeError
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from wattwise.errors import InvalidArgumentError, MetricTypeError
+
+MetricReduction: TypeAlias = Literal["first", "mean", "sum", "min", "max"]
+
+_REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
+    "first": lambda values: values[0],
+    "mean": lambda values: sum(values) / len(values),
+    "sum": sum,
+    "min": min,
+    "max": max,
+}
+
+log = logging.getLogger("wattwise")
+
+
+def checked_reduction(name: MetricReduction) -> MetricReduction:
+    """The reduction of this name.
+
+    Raises:
+        InvalidArgumentError: if there is none.
+    """
+    if name not in _REDUCTIONS:
+        raise InvalidArgumentError(f"reduce_metric={name!r} is not known; use one of {', '.join(_REDUCTIONS)}")
+    return name
+
+
+def reduced(values: Sequence[float], reduction: MetricReduction) -> float:
+    """One metric of those of all ranks, by rank; NaN if any that counts is NaN."""
+    if reduction != "first" and any(map(math.isnan, values)):
+        # To min and max a NaN is larger or smaller depending on where it stands.
+        return math.nan
+    return _REDUCTIONS[reduction](values)
+
+
+class NanWarning:
+    """Warns of the first metric that is not finite."""
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def look(self, epoch: int, value: float) -> None:
+        """Warns if this is the first."""
+        if self._warned or math.isfinite(value):
+            return
+        self._warned = True
+        log.warning(
+            "the metric of epoch %d is %s, which counts as target not reached; if the training has diverged, "
+            "end it (said once)",
+            epoch,
+            value,
+        )
 
 
 def number(metric: object) -> float:

@@ -50,7 +50,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Revived:
-    """A lost trial was heard of again; it carries what it was when it was lost."""
+    """A lost or preempted trial goes on; it carries what it was when it had ended."""
 
     trial: Trial
 
@@ -74,6 +74,13 @@ class Policy(Protocol):
 def counts_as_failure(reason: EndReason | None) -> bool:
     """Whether an end speaks against the batch size; a preempted trial says nothing about it."""
     return reason is not EndReason.PREEMPTED
+
+
+def with_failure_taken_back(search: Search, trial: Trial) -> Search:
+    """The search after a failed trial went on after all: if its end was counted as a failure, it is no more."""
+    if not counts_as_failure(trial.end_reason):
+        return search
+    return with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))
 
 
 def with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:

@@ -17,6 +17,7 @@ from wattwise_server.policy.base import (
     Revived,
     Succeeded,
     counts_as_failure,
+    with_failure_taken_back,
     with_success,
 )
 from wattwise_server.policy.explorer import MAX_FAILURES, with_arm
@@ -48,7 +49,7 @@ class Gts:
             case Failed(trial):
                 return _with_failure(search, trial)
             case Revived(trial):
-                return with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))
+                return with_failure_taken_back(search, trial)
 
 
 def candidates(search: Search, trial_number: int) -> Sequence[ArmState]:

@@ -17,6 +17,7 @@ from wattwise_server.policy.base import (
     Revived,
     Succeeded,
     counts_as_failure,
+    with_failure_taken_back,
     with_success,
 )
 from wattwise_server.policy.gts import Gts
@@ -92,6 +93,6 @@ def _failed(spec: JobSpec, search: Search, trial: Trial) -> Search:
 def _revived(search: Search, trial: Trial) -> Search:
     if trial.type is not TrialType.EXPLORATION or trial.pruning_round != search.pruning_round:
         return search
-    search = explorer.with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))
+    search = with_failure_taken_back(search, trial)
     free = search.exploring is None and explorer.next_exploration(search) == trial.batch_size
     return replace(search, exploring=trial.number) if free else search

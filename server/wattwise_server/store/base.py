@@ -101,8 +101,9 @@ class Store(Protocol):
     async def prune(self, ended_before: datetime) -> None:
         """Drops measurements of trials that ended before a time, little by little and without delaying anybody.
 
-        All measurements of a trial that its trainer ended or that was decided, all but the newest of a lost one, and
-        none of a running one. Nothing else changes. What is left when this raises, or is cancelled, goes another time.
+        All measurements of a trial that its trainer ended or that was decided, all but the newest of a lost or
+        preempted one, and none of a running one. Nothing else changes. What is left when this raises, or is cancelled,
+        goes another time.
         """
 
     def lapsed(self, now: datetime) -> Sequence[TrialKey]:

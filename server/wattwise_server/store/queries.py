@@ -53,7 +53,7 @@ _MEASURED_TRIALS = """
     )
     SELECT f.job_key, f.trial_number,
            t.end_time < ? AND t.status != 'DISPATCHED' AS over,
-           t.end_reason IS 'LOST' AS lost,
+           coalesce(t.end_reason IN ('LOST', 'PREEMPTED'), 0) AS resumable,
            (SELECT min(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
                AS oldest,
            (SELECT max(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
@@ -145,7 +145,7 @@ class Queries:
             ended_before: Microseconds since 1970 by which a trial must have ended to be `over`.
 
         Returns:
-            Rows of job_key, trial_number, over, lost, and the oldest and newest epoch.
+            Rows of job_key, trial_number, over, resumable, and the oldest and newest epoch.
         """
         return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 

@@ -1,7 +1,7 @@
 """Measurements of trials that ended long ago go, a few at a time, so that nobody waits behind them.
 
 What the policy needs is not in them: costs and outcomes stand in the rows of the trials and the arms. A running trial
-keeps all of its measurements, and a lost one its newest, with which it goes on if it is heard of again.
+keeps all of its measurements, and a lost or preempted one its newest, with which it may go on.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Retention:
         room, more = _ROWS, len(found) == _TRIALS
         for row in found:
             trial = _Place(row["job_key"], row["trial_number"])
-            through = row["newest"] - 1 if row["lost"] else row["newest"]
+            through = row["newest"] - 1 if row["resumable"] else row["newest"]
             if row["over"] and row["oldest"] <= through:
                 statements.append(Statement(_FORGET, (*trial, through, room)))
                 room -= through - row["oldest"] + 1

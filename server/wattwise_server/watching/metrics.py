@@ -96,7 +96,7 @@ class Metrics:
             **self._here,
         )
         self._lost = Counter("wattwise_leases_lost", "Trials given up because their lease ran out.", **self._here)
-        self._revived = Counter("wattwise_trials_revived", "Lost trials that were heard of again.", **self._here)
+        self._revived = Counter("wattwise_trials_revived", "Lost or preempted trials that went on.", **self._here)
         totals = [
             ("training_seconds", "Training time that trials have reported."),
             ("cost_joules", "Cost of what trials have reported, as each job weighs energy and time."),

@@ -78,6 +78,8 @@ class GetNextBatchSizeRequest(google.protobuf.message.Message):
     """The job to launch."""
     request_id: builtins.str
     """A UUID made by the client, once per launch: the same id gives the same trial, never a second one.
+    A trial that was preempted or lost is dispatched again by it (as a concurrent trial if its exploration was handed out
+    meanwhile) and goes on from its last_epoch, time_seconds and energy_joules; a decided or failed one is shown as it is.
     Empty: every call dispatches a new trial, so that a retry is not safe. At most 200 characters.
     """
     def __init__(
