@@ -160,10 +160,14 @@ def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]],
         training.steps(20)
         seen = [visited(machine)]
         server.start()
-        while not training.plo.profiling:
-            training.plo.on_epoch_end()
+        wait_until(lambda: _asks_again(training))
         training.steps(WALK_STEPS)
         return [*seen, visited(machine)], limits(machine)
+
+
+def _asks_again(training: Training) -> bool:
+    training.plo.on_epoch_end()
+    return training.plo.profiling
 
 
 def case_deleted(machine: Machine, address: str) -> tuple[list[str], list[float], list[float]]:

@@ -123,7 +123,6 @@ class BatchSizeOptimizer(Assignment):
         self.close(end_reason(error))
 
     @property
-    @property
     def monitor(self) -> Monitor | None:
         """The energy meter; of the ranks beyond 0, and before `get_batch_size`, only the one that was given."""
         return self._monitor
