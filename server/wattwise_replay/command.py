@@ -80,14 +80,14 @@ def _what(group: argparse._ArgumentGroup) -> None:
         "--drift-at",
         type=_at_least(1),
         metavar="N",
-        help="mirror the measurements over the batch sizes after N recurrences",
+        help="after N recurrences, mirror the measurements over the batch sizes",
     )
     group.add_argument(
         "--overlap",
         type=_share,
         default=0.0,
         metavar="RATE",
-        help="share of recurrences submitted while the one before runs",
+        help="share of recurrences submitted while another runs",
     )
 
 
@@ -140,7 +140,14 @@ def _maker(args: argparse.Namespace, stack: ExitStack) -> MakeEngine:
 def _compared(args: argparse.Namespace, workload: Workload, make: MakeEngine) -> Comparison:
     world = World(workload, args.eta, args.drift_at)
     policies = args.policy or POLICIES
-    return compare(world, make, list(dict.fromkeys(policies)), args.seeds, args.recurrences, args.overlap)
+    return compare(
+        world,
+        make,
+        list(dict.fromkeys(policies)),
+        seeds=args.seeds,
+        recurrences=args.recurrences,
+        overlap=args.overlap,
+    )
 
 
 def _print(comparisons: Sequence[Comparison]) -> None:

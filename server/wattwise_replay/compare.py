@@ -59,7 +59,13 @@ class Comparison:
 
 
 def compare(
-    world: World, make: MakeEngine, policies: Sequence[Policy], seeds: int, recurrences: int | None, overlap: float
+    world: World,
+    make: MakeEngine,
+    policies: Sequence[Policy],
+    *,
+    seeds: int,
+    recurrences: int | None = None,
+    overlap: float = 0.0,
 ) -> Comparison:
     """Plays a world with everybody.
 

@@ -54,6 +54,4 @@ class OverGrpc:
             )
             if decision.stop_train:
                 return Ended(epoch, decision.target_reached)
-        raise ReplayError(
-            f"the server did not stop trial {trial.number} after its last epoch; is it a Wattwise server?"
-        )
+        raise ReplayError(f"the server did not stop trial {trial.number} after its last epoch")

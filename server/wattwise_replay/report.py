@@ -16,6 +16,9 @@ from wattwise_replay.play import Trial
 from wattwise_replay.statistics import Mean, mean_of
 
 _WIDTH = 100_000
+_NOTHING = 1e-9
+"""An interval that is narrower, relative to its mean, is a matter of rounding."""
+
 _COLUMNS = (
     "cost ÷ default",
     "energy ÷ default",
@@ -135,7 +138,7 @@ def _seeds(comparison: Comparison) -> int:
 
 def _text(value: Mean, digits: int) -> str:
     told = f"{value.mean:.{digits}g}"
-    if not np.isfinite(value.half_width) or value.half_width == 0:
+    if not value.half_width > _NOTHING * abs(value.mean):
         return told
     return f"{told} ± {value.half_width:.2g}"
 

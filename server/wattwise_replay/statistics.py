@@ -35,7 +35,7 @@ def quantile(degrees: int) -> float:
     if degrees == 1:
         return math.tan(math.pi * 0.475)
     if degrees == 2:
-        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
+        return 0.95 * math.sqrt(2 / (1 - 0.95 * 0.95))
     z = NormalDist().inv_cdf(0.975)
     terms = (
         (z**3 + z) / 4,
@@ -43,4 +43,4 @@ def quantile(degrees: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / degrees**power for power, term in enumerate(terms, 1))
+    return z + sum(term / math.pow(degrees, power) for power, term in enumerate(terms, 1))

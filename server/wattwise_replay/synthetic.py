@@ -35,21 +35,21 @@ def synthetic(seed: int, sizes: int = 8, noise: float = 0.08, failing_ends: int 
         failing_ends: How many batch sizes at either end never reach the target.
     """
     rng = np.random.default_rng(seed)
-    best = rng.uniform(failing_ends, sizes - 1 - failing_ends)
-    made = tuple(_batch_size(rng, place, best, sizes, noise, failing_ends) for place in range(sizes))
-    default = made[sizes - 1 - failing_ends].size
-    return checked(Workload(f"synthetic-{seed}", "made", made, default, 0.9, True, _MAX_EPOCHS, max(_LIMITS)))
+    able = range(failing_ends, sizes - failing_ends)
+    best = rng.uniform(able.start, able.stop - 1)
+    made = []
+    for place in range(sizes):
+        epochs = _epochs(rng, place - best, noise)
+        runs = tuple(Run(epoch if place in able and epoch <= _MAX_EPOCHS else None) for epoch in epochs)
+        made.append(BatchSize(16 << place, runs, tuple(_point(limit, place - best) for limit in _LIMITS)))
+    default = made[able.stop - 1].size
+    name = f"synthetic-{seed}"
+    return checked(Workload(name, "made", tuple(made), default, 0.9, True, _MAX_EPOCHS, max(_LIMITS)))
 
 
-def _batch_size(
-    rng: np.random.Generator, place: int, best: float, sizes: int, noise: float, failing_ends: int
-) -> BatchSize:
-    x = place - best
-    fails = place < failing_ends or place >= sizes - failing_ends
+def _epochs(rng: np.random.Generator, x: float, noise: float) -> list[int]:
     factors = np.exp(noise * rng.standard_normal(_RUNS))
-    epochs = [max(1, round(_FEWEST_EPOCHS * (1 + _CURVATURE * x * x) * factor)) for factor in factors]
-    runs = tuple(Run(None if fails or epoch > _MAX_EPOCHS else epoch) for epoch in epochs)
-    return BatchSize(16 << place, runs, tuple(_point(limit, x) for limit in _LIMITS))
+    return [max(1, round(_FEWEST_EPOCHS * (1 + _CURVATURE * x * x) * factor)) for factor in factors]
 
 
 def _point(limit: float, x: float) -> PowerPoint:

@@ -1,8 +1,9 @@
 """Measured traces of real GPUs, as published with the NSDI 2023 paper (You, Chung, Chowdhury, "Zeus"; Apache-2.0).
 
 A folder holds `summary_train.csv` (dataset, network, batch_size, optimizer, learning_rate, run, target_metric,
-target_epoch: a line for each run and target; "nan", or no line, where the run never reached it) and for each GPU `summary_power_<gpu>.csv` (dataset,
-network, batch_size, optimizer, power_limit in W, time_per_epoch in s, average_power in W).
+target_epoch: a line for each run and target; "nan", or no line, where the run never reached it), and for each GPU
+`summary_power_<gpu>.csv` (dataset, network, batch_size, optimizer, power_limit in W, time_per_epoch in s, average_power
+in W).
 """
 
 from __future__ import annotations
