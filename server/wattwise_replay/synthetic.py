@@ -6,8 +6,8 @@ Batch sizes are powers of two. Over x, the logarithm of the batch size as the di
     an epoch's time         t(x) = t₀ · (1/4 + 2^−x): larger batches use the GPU better, with less and less to gain
     an epoch's power        at limit p: min(p, demand), demand rising with x; slower by (demand / p)^0.7 below it
 
-so that the cost over x has one minimum, and the ends, the smallest and the largest batch sizes, do not converge: their
-runs never reach the target.
+so that the cost over x has one minimum. The ends, the smallest and the largest batch sizes, do not converge: their runs
+never reach the target. Training is given up after as many epochs as the longest run of all would take.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _RUNS = 6
 _LIMITS = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
 _FEWEST_EPOCHS, _CURVATURE = 12.0, 0.35
 _EPOCH_SECONDS = 30.0
-_MAX_EPOCHS = 100
 
 
 def synthetic(seed: int, sizes: int = 8, noise: float = 0.08, failing_ends: int = 1) -> Workload:
@@ -38,13 +37,15 @@ def synthetic(seed: int, sizes: int = 8, noise: float = 0.08, failing_ends: int 
     able = range(failing_ends, sizes - failing_ends)
     best = rng.uniform(able.start, able.stop - 1)
     made = []
+    longest = 0
     for place in range(sizes):
         epochs = _epochs(rng, place - best, noise)
-        runs = tuple(Run(epoch if place in able and epoch <= _MAX_EPOCHS else None) for epoch in epochs)
+        longest = max(longest, *epochs)
+        runs = tuple(Run(epoch if place in able else None) for epoch in epochs)
         made.append(BatchSize(16 << place, runs, tuple(_point(limit, place - best) for limit in _LIMITS)))
     default = made[able.stop - 1].size
     name = f"synthetic-{seed}"
-    return checked(Workload(name, "made", tuple(made), default, 0.9, True, _MAX_EPOCHS, max(_LIMITS)))
+    return checked(Workload(name, "made", tuple(made), default, 0.9, True, longest, max(_LIMITS)))
 
 
 def _epochs(rng: np.random.Generator, x: float, noise: float) -> list[int]:

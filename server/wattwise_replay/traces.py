@@ -76,7 +76,7 @@ def load(folder: Path, workload: str, gpu: str) -> Workload:
             settings.target_metric,
             settings.higher_is_better,
             settings.max_epochs,
-            max(point.power_limit_watts for each in points.values() for point in each),
+            max((point.power_limit_watts for each in points.values() for point in each), default=0.0),
         )
     )
 
