@@ -9,7 +9,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test soak test-torch check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test soak test-torch replay check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+replay: $(VENV)/.dev ## the table and the picture of docs/results.md, from the paper's traces (TRACES=folder)
+	@test -f '$(TRACES)/summary_train.csv' || { echo "name the folder of the traces: make replay TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
+	$(BIN)/wattwise replay --traces '$(TRACES)' --all --plot docs/results.svg
 
 check: lint types imports protos-check wheel-check ## everything that is not a test: lint, types, import rules, stub drift, wheel
 

@@ -34,7 +34,8 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
         ReplayError: matplotlib is not installed, knows no such format, or the file cannot be written.
     """
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - only who draws needs it
+        from matplotlib import rc_context  # noqa: PLC0415 - only who draws needs it
+        from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         raise ReplayError('--plot needs matplotlib: pip install "wattwise[replay]"') from None
     columns = min(4, len(comparisons))
@@ -47,7 +48,9 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
         empty.set_visible(False)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
     try:
-        figure.savefig(path)
+        # Text that stays text, and the same file for the same numbers.
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "wattwise"}):
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except (OSError, ValueError) as error:
         raise ReplayError(f"cannot draw {path}: {error}") from error
 
