@@ -11,7 +11,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve examples bench replay test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a s
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+replay: $(VENV)/.dev ## the table and the picture of docs/results.md, from the paper's traces (TRACES=folder)
+	@test -f '$(TRACES)/summary_train.csv' || { echo "name the folder of the traces: make replay TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
+	$(BIN)/wattwise replay --traces '$(TRACES)' --all --plot docs/results.svg
 
 check: lint types imports protos-check wheel-check ## everything that is not a test: lint, types, import rules, stub drift, wheel
 

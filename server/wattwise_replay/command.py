@@ -1,0 +1,193 @@
+"""`wattwise replay`: what is replayed, by whom, and how it is shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from wattwise import Client
+from wattwise.credential_options import add_credential_options, credentials_of
+from wattwise.spec import Policy
+
+from wattwise_replay import traces
+from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
+from wattwise_replay.engines import Engine
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.in_process import InProcess
+from wattwise_replay.job import job_spec
+from wattwise_replay.over_grpc import OverGrpc
+from wattwise_replay.plot import draw
+from wattwise_replay.report import as_json, print_all, print_comparison
+from wattwise_replay.synthetic import synthetic
+from wattwise_replay.workload import Workload
+from wattwise_replay.world import World
+
+_EXAMPLES = """examples:
+  wattwise replay --synthetic 1
+  wattwise replay --traces traces --gpu v100 --workload cifar100 --plot regret.svg
+  wattwise replay --traces traces --all --json results.json
+  wattwise replay --synthetic 1 --drift-at 40 --window 10
+  wattwise replay --synthetic 1 --seeds 2 --server localhost:50051
+"""
+_SERVER_SECONDS = 10.0
+
+
+class ReplayCommand:
+    """The `replay` subcommand of `wattwise`."""
+
+    help = "run the policies over measured traces, and see what they save"
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Declares the options."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = _EXAMPLES
+        _what(parser.add_argument_group("what is replayed"))
+        _how(parser.add_argument_group("how"))
+        _shown(parser.add_argument_group("how it is shown"))
+        add_credential_options(parser)
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Replays, prints, and writes what was asked for; returns 0."""
+        workloads = _workloads(args)
+        with ExitStack() as stack:
+            make = _maker(args, stack)
+            comparisons = [_compared(args, workload, make) for workload in workloads]
+        if args.json != "-":
+            _print(comparisons)
+        _write(args, comparisons)
+        return 0
+
+
+COMMAND = ReplayCommand()
+
+
+def _what(group: argparse._ArgumentGroup) -> None:
+    source = group.add_mutually_exclusive_group(required=True)
+    source.add_argument("--traces", type=Path, metavar="DIR", help="folder of measured traces")
+    source.add_argument("--synthetic", type=int, metavar="SEED", help="a made workload; the seed says which")
+    group.add_argument("--workload", choices=traces.WORKLOADS, help="of the traces")
+    group.add_argument("--gpu", metavar="GPU", help="of the traces, such as v100")
+    group.add_argument("--all", action="store_true", help="every workload of the traces on every GPU, in one table")
+    group.add_argument(
+        "--recurrences", type=_at_least(1), metavar="N", help="default: 2 x batch sizes x power limits, as in the paper"
+    )
+    group.add_argument(
+        "--drift-at",
+        type=_at_least(1),
+        metavar="N",
+        help="after N recurrences, mirror the measurements over the batch sizes",
+    )
+    group.add_argument(
+        "--overlap",
+        type=_share,
+        default=0.0,
+        metavar="RATE",
+        help="share of recurrences submitted while another runs",
+    )
+
+
+def _how(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--policy", choices=POLICIES, action="append", help="default: all; may be given again")
+    group.add_argument("--eta", type=float, default=0.5, help="balance of energy and time (default: %(default)s)")
+    group.add_argument("--beta", type=float, default=2.0, help="factor of early stopping (default: %(default)s)")
+    group.add_argument("--window", type=int, default=0, metavar="N", help="newest costs that count (default: 0, all)")
+    group.add_argument("--seeds", type=_at_least(1), default=20, metavar="K", help="runs (default: %(default)s)")
+    group.add_argument(
+        "--server", metavar="ADDRESS", help="ask this server instead of the policies in process; its jobs stay there"
+    )
+
+
+def _shown(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--json", metavar="FILE", help="write everything; - for the output, without the tables")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="draw cumulative regret: .svg, .png or .pdf")
+
+
+def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
+    if args.synthetic is not None:
+        return [synthetic(args.synthetic)]
+    if args.all:
+        every = [(name, gpu) for gpu in traces.gpus(args.traces) for name in traces.WORKLOADS]
+        if not every:
+            raise ReplayError(f"there are no traces in {args.traces}; --traces names the folder of summary_train.csv")
+        return [traces.load(args.traces, name, gpu) for name, gpu in every]
+    if args.workload is None or args.gpu is None:
+        known = ", ".join(traces.gpus(args.traces)) or "none"
+        raise ReplayError(f"say which: --workload ({', '.join(traces.WORKLOADS)}) and --gpu ({known}), or --all")
+    return [traces.load(args.traces, args.workload, args.gpu)]
+
+
+def _maker(args: argparse.Namespace, stack: ExitStack) -> MakeEngine:
+    run = f"replay-{secrets.token_hex(4)}"
+    client = None
+    if args.server:
+        made = Client(args.server, timeout=_SERVER_SECONDS, credentials=credentials_of(args))
+        client = stack.enter_context(made)
+
+    def make(world: World, policy: Policy, seed: int) -> Engine:
+        workload = world.workload
+        job_id = f"{run}-{workload.name}-{workload.gpu}-{policy.lower()}-{seed}"
+        job = job_spec(workload, job_id, policy=policy, eta=args.eta, beta=args.beta, seed=seed, window=args.window)
+        return OverGrpc(client, job) if client else InProcess(job)
+
+    return make
+
+
+def _compared(args: argparse.Namespace, workload: Workload, make: MakeEngine) -> Comparison:
+    world = World(workload, args.eta, args.drift_at)
+    policies = args.policy or POLICIES
+    return compare(
+        world,
+        make,
+        list(dict.fromkeys(policies)),
+        seeds=args.seeds,
+        recurrences=args.recurrences,
+        overlap=args.overlap,
+    )
+
+
+def _print(comparisons: Sequence[Comparison]) -> None:
+    if len(comparisons) == 1:
+        print_comparison(comparisons[0])
+    else:
+        print_all(comparisons)
+
+
+def _write(args: argparse.Namespace, comparisons: Sequence[Comparison]) -> None:
+    if args.json:
+        text = json.dumps([as_json(comparison) for comparison in comparisons], indent=1)
+        if args.json == "-":
+            print(text)  # noqa: T201 - the command's answer
+        else:
+            _write_text(Path(args.json), text)
+    if args.plot:
+        draw(comparisons, args.plot)
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + os.linesep, encoding="utf-8")
+    except OSError as error:
+        raise ReplayError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _at_least(least: int) -> type[int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too few; give {least} or more")
+        return value
+
+    read.__name__ = "whole number"
+    return read  # type: ignore[return-value]  # argparse takes any callable
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share; give a number from 0 to below 1")
+    return value

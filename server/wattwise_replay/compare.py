@@ -1,0 +1,127 @@
+"""Policies beside what they are to be measured by, over the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from wattwise.spec import Policy
+
+from wattwise_replay.engines import Engine, Fixed, GridSearch
+from wattwise_replay.play import Ledger, play
+from wattwise_replay.world import World
+
+DEFAULT, AT_BEST_LIMIT, GRID, HINDSIGHT = (
+    "default at maximum power",
+    "default at its best limit",
+    "grid search",
+    "best in hindsight",
+)
+POLICIES: Sequence[Policy] = ("POLICY_PRUNING_GTS", "POLICY_GTS")
+EARLY = 40
+"""Recurrences that count as early: those in which learning costs the most."""
+
+MakeEngine = Callable[[World, Policy, int], Engine]
+"""An engine for a world, a policy and a seed."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One setting's outcomes.
+
+    Attributes:
+        world: What was replayed.
+        recurrences: How many of each seed.
+        best_sizes: The batch size that was best in hindsight; the second one after the drift, if there was one.
+        ledgers: Of each contender, seed by seed.
+    """
+
+    world: World
+    recurrences: int
+    best_sizes: Sequence[int]
+    ledgers: dict[str, Sequence[Ledger]]
+
+    def totals(self, name: str, what: str, first: int | None = None) -> np.ndarray:
+        """Sums over the recurrences, or the first of them, seed by seed.
+
+        Args:
+            name: The contender.
+            what: "costs", "joules" or "seconds".
+            first: How many recurrences; None for all.
+        """
+        return np.array([getattr(ledger, what)[:first].sum() for ledger in self.ledgers[name]])
+
+    def regret(self, name: str) -> np.ndarray:
+        """Cost beyond that of the best batch size in hindsight, cumulative, in J; of shape (seeds, recurrences)."""
+        pairs = zip(self.ledgers[name], self.ledgers[HINDSIGHT], strict=True)
+        return np.array([np.cumsum(mine.costs - best.costs) for mine, best in pairs])
+
+
+def compare(
+    world: World,
+    make: MakeEngine,
+    policies: Sequence[Policy],
+    *,
+    seeds: int,
+    recurrences: int | None = None,
+    overlap: float = 0.0,
+) -> Comparison:
+    """Plays a world with everybody.
+
+    Args:
+        world: What recurs.
+        make: Makes the engine of a policy.
+        policies: The policies.
+        seeds: How many seeds, from 0.
+        recurrences: How many; None for the paper's horizon.
+        overlap: The share of recurrences that overlap with the one before.
+
+    Raises:
+        ReplayError: A policy has no batch size left.
+    """
+    workload = world.workload
+    horizon = workload.horizon if recurrences is None else recurrences
+
+    def ledgers(engine: Callable[[int], Engine]) -> Sequence[Ledger]:
+        return [play(engine(seed), world, seed, horizon, overlap) for seed in range(seeds)]
+
+    default = workload.default_batch_size
+    found = {
+        DEFAULT: ledgers(lambda _: Fixed(workload, default, "highest")),
+        AT_BEST_LIMIT: ledgers(lambda _: Fixed(workload, default)),
+        GRID: ledgers(lambda _: GridSearch(workload, world.eta)),
+    }
+    for policy in policies:
+        found[policy] = ledgers(lambda seed, policy=policy: make(world, policy, seed))  # type: ignore[misc]
+    fixed = {size: ledgers(lambda _, size=size: Fixed(workload, size)) for size in workload.sizes}  # type: ignore[misc]
+    sizes, found[HINDSIGHT] = _hindsight(world, horizon, fixed)
+    return Comparison(world, horizon, sizes, found)
+
+
+def _hindsight(
+    world: World, recurrences: int, fixed: dict[int, Sequence[Ledger]]
+) -> tuple[Sequence[int], Sequence[Ledger]]:
+    """The batch size that cost least over all seeds, of each stretch between drifts."""
+    drift = recurrences if world.drift_at is None else min(world.drift_at, recurrences)
+    stretches = [slice(0, drift), slice(drift, recurrences)] if drift < recurrences else [slice(0, recurrences)]
+
+    def total(size: int, stretch: slice) -> float:
+        return float(sum(ledger.costs[stretch].sum() for ledger in fixed[size]))
+
+    best = [min(fixed, key=lambda size, stretch=stretch: total(size, stretch)) for stretch in stretches]  # type: ignore[misc]
+    ledgers = (fixed[size] for size in best)
+    return best, [_joined(parts, stretches) for parts in zip(*ledgers, strict=True)]
+
+
+def _joined(parts: Sequence[Ledger], stretches: Sequence[slice]) -> Ledger:
+    def join(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name)[stretch] for part, stretch in zip(parts, stretches, strict=True)])
+
+    trials = (
+        trial
+        for part, stretch in zip(parts, stretches, strict=True)
+        for trial in part.trials
+        if stretch.start <= trial.recurrence < stretch.stop
+    )
+    return Ledger(tuple(trials), join("costs"), join("joules"), join("seconds"))

@@ -1,0 +1,101 @@
+"""Who chooses batch sizes and decides trials: the protocol, and the simple ways that policies are compared with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from wattwise_replay.workload import Workload
+from wattwise_replay.world import Epochs
+
+
+class Dispatch(NamedTuple):
+    """A trial that was dispatched: its number from 1, and its batch size."""
+
+    number: int
+    batch_size: int
+
+
+class Ended(NamedTuple):
+    """What became of a trial: its epochs, and whether it reached the target, at whatever cost."""
+
+    epochs: int
+    target_reached: bool
+
+
+class Engine(Protocol):
+    """Chooses batch sizes, and runs trials to their decision."""
+
+    power: str
+    """At which power limit its trials run: "cheapest" or "highest"."""
+
+    def dispatch(self) -> Dispatch:
+        """The next trial.
+
+        Raises:
+            ReplayError: no batch size is left.
+        """
+
+    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
+        """Runs a trial epoch by epoch until it is decided."""
+
+
+class Fixed:
+    """One batch size for ever, without early stopping."""
+
+    def __init__(self, workload: Workload, batch_size: int, power: str = "cheapest") -> None:
+        self.power = power
+        self._batch_size = batch_size
+        self._max_epochs = workload.max_epochs
+        self._number = 0
+
+    def dispatch(self) -> Dispatch:
+        """The same again."""
+        self._number += 1
+        return Dispatch(self._number, self._batch_size)
+
+    def run(self, _: Dispatch, epochs: Epochs) -> Ended:
+        """Until the target, or the last epoch."""
+        return to_the_end(epochs, self._max_epochs)
+
+
+class GridSearch:
+    """Each batch size once, ascending; then for ever the one that reached the target most cheaply."""
+
+    power = "cheapest"
+
+    def __init__(self, workload: Workload, eta: float) -> None:
+        self._workload = workload
+        self._eta = eta
+        self._left = list(workload.sizes)
+        self._costs: dict[int, float] = {}
+        self._number = 0
+
+    def dispatch(self) -> Dispatch:
+        """The next of the grid, or the best of it; the default while nothing has reached the target."""
+        self._number += 1
+        if self._left:
+            return Dispatch(self._number, self._left.pop(0))
+        default = self._workload.default_batch_size
+        return Dispatch(self._number, min(self._costs, key=self._costs.__getitem__, default=default))
+
+    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
+        """Until the target, or the last epoch."""
+        ended = to_the_end(epochs, self._workload.max_epochs)
+        if ended.target_reached and trial.number <= len(self._workload.sizes):
+            self._costs[trial.batch_size] = ended.epochs * self._epoch_cost(epochs)
+        return ended
+
+    def _epoch_cost(self, epochs: Epochs) -> float:
+        return cost(epochs, self._eta, self._workload.max_power_watts)
+
+
+def to_the_end(epochs: Epochs, max_epochs: int) -> Ended:
+    """A trial that nobody stops."""
+    target = epochs.target_epoch
+    reached = target is not None and target <= max_epochs
+    return Ended(target if reached and target is not None else max_epochs, reached)
+
+
+def cost(epochs: Epochs, eta: float, max_power_watts: float) -> float:
+    """What one epoch of a trial costs, in joules: `η·E + (1−η)·P·T`."""
+    return eta * epochs.joules + (1 - eta) * max_power_watts * epochs.seconds

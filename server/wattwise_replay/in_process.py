@@ -1,0 +1,111 @@
+"""The server's own policies and stopping rule, without a server around them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from itertools import count
+
+from wattwise import JobSpec, v1
+from wattwise_server import convert
+from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
+from wattwise_server.errors import InvalidJobSpecError
+from wattwise_server.job_spec import resolve
+from wattwise_server.policy.base import Dispatched, Exhausted, Succeeded
+from wattwise_server.policy.cost import cost, cost_bound
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.policy.thompson import generator
+
+from wattwise_replay.engines import Dispatch, Ended
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.world import Epochs
+
+_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""The time of all that happens; no decision asks for it."""
+
+
+class InProcess:
+    """A job whose policy is called directly, as the server would.
+
+    Args:
+        job: The job.
+
+    Raises:
+        ReplayError: The server would refuse it.
+    """
+
+    power = "cheapest"
+
+    def __init__(self, job: JobSpec) -> None:
+        try:
+            self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay")
+        except InvalidJobSpecError as error:
+            raise ReplayError(f"no such job: {error}") from error
+        self._policy = POLICIES[self._spec.policy]
+        self._search: Search = self._policy.register(self._spec)
+        self._running: dict[int, Trial] = {}
+        self._number = 0
+        self._observations = 0
+
+    def dispatch(self) -> Dispatch:
+        """The policy's choice."""
+        number = self._number + 1
+        choice = self._policy.next(self._spec, self._search, number, generator(self._spec, number))
+        if isinstance(choice, Exhausted):
+            raise ReplayError(no_batch_size_left(self._spec.max_epochs))
+        round_ = self._search.pruning_round
+        trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _BEGINNING)
+        self._search = self._policy.observe(self._spec, self._search, Dispatched(trial))
+        self._running[number] = trial
+        self._number = number
+        return Dispatch(number, choice.batch_size)
+
+    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
+        """Straight to the epoch that decides the trial."""
+        measured, verdict = self._decisive(epochs)
+        self._observations += 1
+        done = self._running.pop(trial.number)._replace(
+            status=TrialStatus.SUCCEEDED,
+            end_reason=verdict.end_reason,
+            last=measured,
+            cost=verdict.cost,
+            cost_bound=verdict.bound,
+            converged=verdict.converged,
+            target_reached=verdict.target_reached,
+            observation=self._observations,
+        )
+        self._search = self._policy.observe(self._spec, self._search, Succeeded(done))
+        return Ended(measured.epoch, verdict.target_reached)
+
+    def _decisive(self, epochs: Epochs) -> tuple[Measurement, Verdict]:
+        """The first measurement that ends the trial.
+
+        Costs grow by the same amount with every epoch, so that those well below the bound need no look.
+        """
+        for epoch in count(self._first_that_may_end(epochs)):
+            measured = measurement(epochs, epoch, self._spec.target_metric)
+            verdict = judge(self._spec, self._search.min_cost, measured)
+            if verdict.end_reason is not None:
+                return measured, verdict
+        raise AssertionError("the last epoch ends every trial")
+
+    def _first_that_may_end(self, epochs: Epochs) -> int:
+        first = min(epochs.target_epoch or self._spec.max_epochs, self._spec.max_epochs)
+        bound = cost_bound(self._spec, self._search.min_cost)
+        if bound is None:
+            return first
+        affordable = int(bound / cost(self._spec, epochs.joules, epochs.seconds))
+        # One less than that: the division and the sums of the epochs may be rounded differently.
+        return max(1, min(first, affordable - 1))
+
+
+def measurement(epochs: Epochs, epoch: int, target_metric: float) -> Measurement:
+    """What a trainer would report after an epoch; before the target was reached the metric is not known."""
+    reached = epochs.target_epoch is not None and epoch >= epochs.target_epoch
+    metric = target_metric if reached else float("nan")
+    return Measurement(epoch, epoch * epochs.seconds, epoch * epochs.joules, metric, _BEGINNING)
+
+
+def no_batch_size_left(max_epochs: int) -> str:
+    """What to say when a whole round passed and nothing converged."""
+    return f"no batch size reaches the target within {max_epochs} epochs and the cost bound; raise --beta"

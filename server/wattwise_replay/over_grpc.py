@@ -1,0 +1,57 @@
+"""The same through a server."""
+
+from __future__ import annotations
+
+from wattwise import Client, JobSpec, NoBatchSizeConvergedError, v1
+
+from wattwise_replay.engines import Dispatch, Ended
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.in_process import measurement, no_batch_size_left
+from wattwise_replay.world import Epochs
+
+
+class OverGrpc:
+    """A job on a server, to which every epoch is reported.
+
+    Args:
+        client: A connection to the server.
+        job: The job, with an id that is new to the server.
+
+    Raises:
+        WattwiseError: The server refuses the job or is away.
+    """
+
+    power = "cheapest"
+
+    def __init__(self, client: Client, job: JobSpec) -> None:
+        self._client = client
+        registered = client.register_job(job)
+        self._job = registered.job.spec
+        if not registered.created:
+            raise ReplayError(f"job {self._job.job_id!r} is on the server already; delete it, or use another server")
+
+    def dispatch(self) -> Dispatch:
+        """The server's choice."""
+        try:
+            trial = self._client.get_next_batch_size(self._job.job_id).trial.id
+        except NoBatchSizeConvergedError:
+            raise ReplayError(no_batch_size_left(self._job.max_epochs)) from None
+        return Dispatch(trial.trial_number, trial.batch_size)
+
+    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
+        """Epoch by epoch, until the server says stop."""
+        key = v1.TrialId(job_id=self._job.job_id, batch_size=trial.batch_size, trial_number=trial.number)
+        for epoch in range(1, self._job.max_epochs + 1):
+            measured = measurement(epochs, epoch, self._job.target_metric)
+            decision = self._client.report_result(
+                v1.TrainingResult(
+                    trial=key,
+                    time_seconds=measured.time_seconds,
+                    energy_joules=measured.energy_joules,
+                    metric=measured.metric,
+                    current_epoch=epoch,
+                )
+            )
+            if decision.stop_train:
+                return Ended(epoch, decision.target_reached)
+        raise ReplayError(f"the server did not stop trial {trial.number} after its last epoch")

@@ -1,0 +1,74 @@
+"""Cumulative regret over recurrences, as a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, HINDSIGHT, Comparison
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.statistics import quantile
+
+# Okabe and Ito's, which all eyes can tell apart.
+_COLOURS = {
+    DEFAULT: "#999999",
+    AT_BEST_LIMIT: "#56B4E9",
+    GRID: "#E69F00",
+    "POLICY_PRUNING_GTS": "#D55E00",
+    "POLICY_GTS": "#0072B2",
+}
+
+
+def draw(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Draws one panel for each setting.
+
+    Args:
+        comparisons: The settings.
+        path: Where; its ending says in which format: .svg, .png, .pdf.
+
+    Raises:
+        ReplayError: matplotlib is not installed, knows no such format, or the file cannot be written.
+    """
+    try:
+        from matplotlib import rc_context  # noqa: PLC0415 - only who draws needs it
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError:
+        raise ReplayError('--plot needs matplotlib: pip install "wattwise[replay]"') from None
+    columns = min(4, len(comparisons))
+    rows = math.ceil(len(comparisons) / columns)
+    figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    for panel, comparison in zip(panels, comparisons, strict=False):
+        _panel(panel, comparison)
+    for empty in panels[len(comparisons) :]:
+        empty.set_visible(False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    try:
+        # Text that stays text, and the same file for the same numbers.
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "wattwise"}):
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except (OSError, ValueError) as error:
+        raise ReplayError(f"cannot draw {path}: {error}") from error
+
+
+def _panel(panel: Any, comparison: Comparison) -> None:
+    for name in comparison.ledgers:
+        if name == HINDSIGHT:
+            continue
+        regret = comparison.regret(name) / 1e6
+        seeds, recurrences = regret.shape
+        places, mean = np.arange(1, recurrences + 1), regret.mean(axis=0)
+        panel.plot(places, mean, label=name, color=_COLOURS.get(name), linewidth=1.6)
+        if seeds > 1:
+            half = regret.std(axis=0, ddof=1) / math.sqrt(seeds) * quantile(seeds - 1)
+            panel.fill_between(places, mean - half, mean + half, color=_COLOURS.get(name), alpha=0.2, linewidth=0)
+    if comparison.world.drift_at is not None:
+        panel.axvline(comparison.world.drift_at + 0.5, color="black", linewidth=0.8, linestyle=":")
+    panel.set_title(comparison.world.workload.setting)
+    panel.set_xlabel("recurrence")
+    panel.set_ylabel("cumulative regret, MJ")
+    panel.spines[["top", "right"]].set_visible(False)

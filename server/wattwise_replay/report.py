@@ -1,0 +1,151 @@
+"""What a comparison says: as tables, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from wattwise_replay.compare import DEFAULT, EARLY, Comparison
+from wattwise_replay.play import Trial
+from wattwise_replay.statistics import Mean, mean_of
+
+_WIDTH = 100_000
+_NOTHING = 1e-9
+"""An interval that is narrower, relative to its mean, is a matter of rounding."""
+
+_COLUMNS = (
+    "cost ÷ default",
+    "energy ÷ default",
+    "time ÷ default",
+    f"cost ÷ default, first {EARLY}",
+    "regret, kJ a recurrence",
+)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """One setting: what each contender took, then which batch sizes it chose."""
+    workload = comparison.world.workload
+    console = Console(width=_WIDTH)
+    best = " then ".join(map(str, comparison.best_sizes))
+    console.print(
+        f"{workload.setting}: {comparison.recurrences} recurrences, {_seeds(comparison)} seeds; "
+        f"default batch size {workload.default_batch_size}, best in hindsight {best}\n",
+        highlight=False,
+    )
+    absolute = ("total cost, MJ", "energy, MJ", "time, h")
+    table = _table("", *(f"*{name}" for name in (*absolute, *_COLUMNS)))
+    for name in comparison.ledgers:
+        table.add_row(name, *_amounts(comparison, name), *_ratios(comparison, name))
+    console.print(table)
+    choices = _table("trials by batch size", *(f"*{size}" for size in workload.sizes))
+    for name in comparison.ledgers:
+        choices.add_row(name, *_shares(comparison, name))
+    console.print(choices)
+
+
+def print_all(comparisons: Sequence[Comparison]) -> None:
+    """All settings in one table, a row for each contender."""
+    table = _table("setting", "", *(f"*{name}" for name in _COLUMNS))
+    for comparison in comparisons:
+        for place, name in enumerate(comparison.ledgers):
+            setting = "" if place else comparison.world.workload.setting
+            table.add_row(setting, name, *_ratios(comparison, name))
+    Console(width=_WIDTH).print(table)
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """One setting with everything that is in the tables, and every trial's choice."""
+    workload = comparison.world.workload
+    return {
+        "workload": workload.name,
+        "gpu": workload.gpu,
+        "eta": comparison.world.eta,
+        "drift_at": comparison.world.drift_at,
+        "recurrences": comparison.recurrences,
+        "seeds": _seeds(comparison),
+        "best_batch_sizes": list(comparison.best_sizes),
+        "contenders": {name: _contender(comparison, name) for name in comparison.ledgers},
+    }
+
+
+def _contender(comparison: Comparison, name: str) -> dict[str, Any]:
+    ledgers = comparison.ledgers[name]
+    sums = {
+        key: {
+            "all": _interval(mean_of(comparison.totals(name, what))),
+            f"first_{EARLY}": _interval(mean_of(comparison.totals(name, what, EARLY))),
+        }
+        for key, what in (("cost_joules", "costs"), ("energy_joules", "joules"), ("time_seconds", "seconds"))
+    }
+    return {
+        **sums,
+        "cost_ratio_to_default": _interval(_ratio(comparison, name, "costs")),
+        "regret_joules": _interval(mean_of(comparison.regret(name)[:, -1])),
+        "cumulative_regret_joules": comparison.regret(name).mean(axis=0).tolist(),
+        "choices": [[_choice(trial) for trial in ledger.trials] for ledger in ledgers],
+    }
+
+
+def _choice(trial: Trial) -> dict[str, Any]:
+    return {
+        "recurrence": trial.recurrence + 1,
+        "try": trial.attempt + 1,
+        "batch_size": trial.batch_size,
+        "power_limit_watts": trial.power_limit_watts,
+        "epochs": trial.epochs,
+        "cost_joules": trial.cost,
+        "target_reached": trial.target_reached,
+    }
+
+
+def _interval(value: Mean) -> dict[str, float | None]:
+    known = np.isfinite(value.half_width)
+    return {"mean": value.mean, "half_width_95": value.half_width if known else None}
+
+
+def _amounts(comparison: Comparison, name: str) -> Sequence[str]:
+    units = (("costs", 1e-6), ("joules", 1e-6), ("seconds", 1 / 3600))
+    return [_text(mean_of(comparison.totals(name, what)).times(unit), 4) for what, unit in units]
+
+
+def _ratios(comparison: Comparison, name: str) -> Sequence[str]:
+    ratios = [_ratio(comparison, name, what) for what in ("costs", "joules", "seconds")]
+    ratios.append(_ratio(comparison, name, "costs", EARLY))
+    regret = mean_of(comparison.regret(name)[:, -1]).times(1e-3 / comparison.recurrences)
+    return [*(_text(ratio, 3) for ratio in ratios), _text(regret, 3)]
+
+
+def _ratio(comparison: Comparison, name: str, what: str, first: int | None = None) -> Mean:
+    """To the default at maximum power, seed by seed, so that both met the same luck."""
+    return mean_of(comparison.totals(name, what, first) / comparison.totals(DEFAULT, what, first))
+
+
+def _shares(comparison: Comparison, name: str) -> Sequence[str]:
+    chosen = Counter(trial.batch_size for ledger in comparison.ledgers[name] for trial in ledger.trials)
+    total = chosen.total()
+    return [f"{chosen[size] / total:.0%}" if chosen[size] else "" for size in comparison.world.workload.sizes]
+
+
+def _seeds(comparison: Comparison) -> int:
+    return len(next(iter(comparison.ledgers.values())))
+
+
+def _text(value: Mean, digits: int) -> str:
+    told = f"{value.mean:.{digits}g}"
+    if not value.half_width > _NOTHING * abs(value.mean):
+        return told
+    return f"{told} ± {value.half_width:.2g}"
+
+
+def _table(*columns: str) -> Table:
+    """A table that reads as Markdown; a star makes a column of numbers."""
+    table = Table(box=box.MARKDOWN)
+    for name in columns:
+        table.add_column(name.lstrip("*"), justify="right" if name.startswith("*") else "left", no_wrap=True)
+    return table

@@ -1,0 +1,128 @@
+"""What is known of one training workload on one GPU: how its runs went, and what an epoch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from wattwise_replay.errors import ReplayError
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One recorded training run.
+
+    Attributes:
+        target_epoch: The epoch after which the metric first reached the target, from 1; None if it never did.
+    """
+
+    target_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerPoint:
+    """What an epoch takes at one power limit.
+
+    Attributes:
+        power_limit_watts: The limit of the GPU.
+        epoch_seconds: Time of an epoch.
+        average_watts: Power drawn meanwhile, on average.
+    """
+
+    power_limit_watts: float
+    epoch_seconds: float
+    average_watts: float
+
+    @property
+    def epoch_joules(self) -> float:
+        """Energy of an epoch."""
+        return self.average_watts * self.epoch_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """One batch size: its recorded runs, and an epoch at each power limit, by ascending limit."""
+
+    size: int
+    runs: tuple[Run, ...]
+    points: tuple[PowerPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A recurring training job as it was measured.
+
+    Attributes:
+        name: Of the workload, such as "cifar100".
+        gpu: The GPU that it was measured on, such as "v100".
+        batch_sizes: Ascending.
+        default_batch_size: The one used before anything was learnt.
+        target_metric: The metric to reach.
+        higher_is_better: Whether more of it is better.
+        max_epochs: Epochs after which a trial is over.
+        max_power_watts: The GPU's highest power limit.
+    """
+
+    name: str
+    gpu: str
+    batch_sizes: tuple[BatchSize, ...]
+    default_batch_size: int
+    target_metric: float
+    higher_is_better: bool
+    max_epochs: int
+    max_power_watts: float
+
+    @property
+    def setting(self) -> str:
+        """Workload and GPU in one word."""
+        return f"{self.name}/{self.gpu}"
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The batch sizes, ascending."""
+        return [each.size for each in self.batch_sizes]
+
+    @property
+    def horizon(self) -> int:
+        """Recurrences of a replay: 2 · |batch sizes| · |power limits| (NSDI 2023, section 6.2)."""
+        return 2 * len(self.batch_sizes) * max(len(each.points) for each in self.batch_sizes)
+
+    def of(self, size: int) -> BatchSize:
+        """What is known of a batch size."""
+        return next(each for each in self.batch_sizes if each.size == size)
+
+    def mirrored(self) -> Workload:
+        """The same batch sizes with the measurements in reverse order, so that what was cheap has become dear."""
+        others = reversed(self.batch_sizes)
+        swapped = (replace(other, size=each.size) for each, other in zip(self.batch_sizes, others, strict=True))
+        return replace(self, batch_sizes=tuple(swapped))
+
+
+def checked(workload: Workload) -> Workload:
+    """The workload, if it can be replayed.
+
+    Raises:
+        ReplayError: It has no batch size, or lacks its default.
+    """
+    if not workload.batch_sizes:
+        raise ReplayError(f"no batch size of {workload.setting} has both recorded runs and measured power")
+    if workload.default_batch_size not in workload.sizes:
+        known = ", ".join(map(str, workload.sizes))
+        raise ReplayError(
+            f"{workload.setting} has no measurements of its default batch size {workload.default_batch_size}; "
+            f"there are {known}"
+        )
+    return workload
+
+
+def cheapest(points: Sequence[PowerPoint], eta: float, max_power_watts: float) -> PowerPoint:
+    """The power limit at which an epoch costs least; the lower one of equals.
+
+    The cost is `(η · average power + (1 − η) · P) · time`, with P the highest power limit (NSDI 2023, equation 7).
+    """
+    return min(points, key=lambda point: (epoch_cost(point, eta, max_power_watts), point.power_limit_watts))
+
+
+def epoch_cost(point: PowerPoint, eta: float, max_power_watts: float) -> float:
+    """What an epoch costs, in joules."""
+    return (eta * point.average_watts + (1 - eta) * max_power_watts) * point.epoch_seconds

@@ -1,0 +1,93 @@
+"""`wattwise replay` as its user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from wattwise.cli import main
+
+from tests.live_server import LiveServer
+
+_SHORT = ("--synthetic", "1", "--seeds", "1", "--recurrences", "1")
+_QUICK = ("replay", "--synthetic", "1", "--seeds", "2", "--recurrences", "12")
+
+
+def test_it_prints_what_everybody_took(capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each contender in both tables, and the best batch size by name."""
+    assert main(_QUICK) == 0
+    told = capsys.readouterr().out
+    assert "synthetic-1/made: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in told
+    for name in ("default at maximum power", "grid search", "POLICY_PRUNING_GTS", "POLICY_GTS", "best in hindsight"):
+        assert told.count(f"| {name}") == 2
+
+
+def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    """With - it is all of the output: sums, regret, and each trial of each seed."""
+    assert main((*_QUICK, "--policy", "POLICY_GTS", "--json", "-")) == 0
+    (setting,) = json.loads(capsys.readouterr().out)
+    mine = setting["contenders"]["POLICY_GTS"]
+    assert "POLICY_PRUNING_GTS" not in setting["contenders"]
+    assert len(mine["choices"]) == 2
+    assert {choice["recurrence"] for choice in mine["choices"][0]} == set(range(1, 13))
+    spent = sum(choice["cost_joules"] for seed in mine["choices"] for choice in seed) / 2
+    assert mine["cost_joules"]["all"]["mean"] == pytest.approx(spent)
+
+
+def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An SVG with a line for each contender but the one that regret is measured from."""
+    picture = tmp_path / "regret.svg"
+    assert main((*_QUICK, "--plot", str(picture))) == 0
+    capsys.readouterr()
+    assert picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --server every number is the same as without."""
+    quick = ("replay", "--synthetic", "3", "--seeds", "1", "--recurrences", "10")
+    assert main(quick) == 0
+    here = capsys.readouterr().out
+    assert main((*quick, "--server", grpc_server.address)) == 0
+    assert capsys.readouterr().out == here
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--traces", "nowhere", "--all"), "there are no traces in nowhere"),
+        (("--traces", "nowhere"), "say which: --workload (cifar100"),
+        (("--synthetic", "1", "--seeds", "1", "--eta", "3"), "eta_knob"),
+        (("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--plot", "regret.xyz"), "cannot draw regret.xyz"),
+        (("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--server", "127.0.0.1:1"), "127.0.0.1:1"),
+        (
+            ("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--json", "no/such/file"),
+            "cannot write no/such/file",
+        ),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_a_line(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit status 1 and one line that says what to change."""
+    assert main(("replay", *words)) == 1
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seeds", "0"), "give 1 or more"),
+        (("--overlap", "1"), "from 0 to below 1"),
+        (("--policy", "POLICY_BEST"), "invalid choice: 'POLICY_BEST'"),
+        (("--seeds", "few"), "invalid whole number value: 'few'"),
+    ],
+)
+def test_wrong_words_are_named(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 2, as for every command."""
+    with pytest.raises(SystemExit) as left:
+        main(("replay", "--synthetic", "1", *words))
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err

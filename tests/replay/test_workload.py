@@ -1,0 +1,129 @@
+"""What a workload is made of: the cheapest power limit, traces in files, made ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wattwise_replay import traces
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.synthetic import synthetic
+from wattwise_replay.workload import PowerPoint, Run, cheapest
+
+from tests.replay.worlds import POINTS, workload
+
+_TRAIN = """dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
+squad,bert_base_uncased,32,adamw,3e-6,1,83.5,2
+squad,bert_base_uncased,32,adamw,3e-6,1,84.0,3
+squad,bert_base_uncased,32,adamw,3e-6,2,84.0,nan
+squad,bert_base_uncased,32,adamw,3e-6,3,83.5,5
+squad,bert_base_uncased,64,adamw,3e-6,1,84.0,4
+squad,bert_base_uncased,16,sgd,3e-6,1,84.0,1
+cifar100,shufflenetv2,32,adadelta,0.1,1,0.6,40
+"""
+_POWER = """dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power
+squad,bert_base_uncased,32,adamw,250,100,220
+squad,bert_base_uncased,32,adamw,100,150,95
+squad,bert_base_uncased,16,adamw,100,200,90
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Traces of one workload on one GPU."""
+    (tmp_path / "summary_train.csv").write_text(_TRAIN)
+    (tmp_path / "summary_power_t4.csv").write_text(_POWER)
+    return tmp_path
+
+
+def test_a_limit_is_cheapest_by_energy_and_time_together() -> None:
+    """Energy alone prefers the lower limit, time alone the higher; between them the formula of the paper decides."""
+    low, high = POINTS
+    assert cheapest(POINTS, 1.0, 200.0) == low
+    assert cheapest(POINTS, 0.0, 200.0) == high
+    # (0.5 · 50 + 0.5 · 200) · 2 = 250 against (0.5 · 150 + 0.5 · 200) · 1 = 175.
+    assert cheapest(POINTS, 0.5, 200.0) == high
+
+
+def test_of_equal_limits_the_lower_one_is_taken() -> None:
+    """Two limits at which an epoch costs the same: the tie goes to the lower."""
+    equal = (PowerPoint(200.0, 1.0, 100.0), PowerPoint(100.0, 1.0, 100.0))
+    assert cheapest(equal, 0.5, 200.0).power_limit_watts == 100.0
+
+
+def test_the_horizon_is_the_papers() -> None:
+    """2 · |batch sizes| · |power limits|."""
+    assert workload(1, 2, 3).horizon == 12
+
+
+def test_traces_are_read_by_workload(folder: Path) -> None:
+    """Batch sizes with runs and power count; a run without a line for the target, or with "nan", never reached it."""
+    read = traces.load(folder, "squad", "t4")
+    assert read.sizes == [32]
+    assert read.of(32).runs == (Run(3), Run(None), Run(None))
+    assert [point.power_limit_watts for point in read.of(32).points] == [100, 250]
+    assert (read.max_power_watts, read.default_batch_size, read.max_epochs) == (250, 32, 6)
+
+
+@pytest.mark.parametrize(
+    ("workload_name", "gpu", "said"),
+    [
+        ("mnist", "t4", "unknown workload 'mnist'; there are cifar100, imagenet"),
+        ("squad", "h100", "no measurements of GPU 'h100' in .*: there are t4"),
+        ("imagenet", "t4", "no batch size of imagenet/t4 has both recorded runs and measured power"),
+    ],
+)
+def test_what_is_not_there_is_named(folder: Path, workload_name: str, gpu: str, said: str) -> None:
+    """An unknown workload or GPU is refused with those that there are."""
+    with pytest.raises(ReplayError, match=said):
+        traces.load(folder, workload_name, gpu)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("84.0,3\n", "84.0,soon\n", "line 3: target_epoch is 'soon', not a number above 0"),
+        ("target_epoch\n", "epoch\n", "has no column target_epoch"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_named_with_its_line(folder: Path, old: str, new: str, said: str) -> None:
+    """Damaged traces are refused, saying where."""
+    path = folder / "summary_train.csv"
+    path.write_text(_TRAIN.replace(old, new))
+    with pytest.raises(ReplayError, match=said):
+        traces.load(folder, "squad", "t4")
+
+
+def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
+    """It says which file was looked for."""
+    with pytest.raises(ReplayError, match=r"there is no summary_power_<gpu>\.csv"):
+        traces.load(tmp_path, "squad", "t4")
+
+
+def test_mirrored_measurements_belong_to_other_batch_sizes() -> None:
+    """What the smallest batch size did, the largest does."""
+    mirrored = workload(1, 2, None).mirrored()
+    assert mirrored.sizes == [8, 16, 32]
+    assert [each.runs[0].target_epoch for each in mirrored.batch_sizes] == [None, 2, 1]
+
+
+@given(st.integers(0, 10_000), st.integers(3, 12))
+def test_a_made_workload_has_one_cheapest_batch_size_and_ends_that_fail(seed: int, sizes: int) -> None:
+    """Without noise, the cost over the batch size falls, then rises; the smallest and the largest never converge."""
+    made = synthetic(seed, sizes, noise=0.0)
+    first, *_, last = made.batch_sizes
+    assert {run.target_epoch for run in (*first.runs, *last.runs)} == {None}
+    costs = [_cost(made.of(size).points, made.of(size).runs) for size in made.sizes[1:-1]]
+    best = costs.index(min(costs))
+    assert costs[: best + 1] == sorted(costs[: best + 1], reverse=True)
+    assert costs[best:] == sorted(costs[best:])
+
+
+def _cost(points: Sequence[PowerPoint], runs: Sequence[Run]) -> float:
+    point = cheapest(points, 0.5, 250.0)
+    epochs = [run.target_epoch for run in runs if run.target_epoch is not None]
+    assert epochs, "a batch size between the ends reaches the target"
+    return (0.5 * point.average_watts + 0.5 * 250.0) * point.epoch_seconds * sum(epochs)
