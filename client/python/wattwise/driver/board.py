@@ -30,13 +30,13 @@ class Board:
     Args:
         job_id: the run's job.
         recurrences: how many there will be.
-        estimated: whether the energy is an estimate.
+        mark: what stands behind joules that are no measurement.
     """
 
-    def __init__(self, job_id: str, recurrences: int, *, estimated: bool) -> None:
+    def __init__(self, job_id: str, recurrences: int, mark: str) -> None:
         self._job_id = job_id
         self._recurrences = recurrences
-        self._mark = " (estimate)" if estimated else ""
+        self._mark = mark
         self._rows: list[tuple[str, ...]] = []
         self._now = ""
         self._began = 0.0

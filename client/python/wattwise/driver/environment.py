@@ -58,7 +58,7 @@ def told(file: JobFile, given: Assignment) -> Told:
         "seed": str(given.seed),
         "recurrence": str(given.recurrence),
         "try": str(given.try_number),
-        "target_metric": f"{given.target_metric:.17g}",
+        "target_metric": repr(given.target_metric),
         "max_epochs": str(given.max_epochs),
         "log_dir": str(given.log_dir),
     }
