@@ -15,6 +15,7 @@ from wattwise.errors import NoDriverError
 from wattwise.launch import Launch
 from wattwise.monitor import Monitor
 from wattwise.monitor.named import named_monitor
+from wattwise.session import Session
 from wattwise.spec import GpuConfig, JobSpec
 
 _NEEDED = ("SERVER", "JOB_SPEC", "REQUEST_ID", "TRIAL_NUMBER", "BATCH_SIZE")
@@ -75,6 +76,37 @@ class JoinedLaunch(Launch):
             with suppress(OSError):
                 (Path(self._log_dir) / JOINED).touch()
         return super().ask(monitor)
+
+    def session(self, trial: v1.TrialId, lease_seconds: float, timeout: float) -> Session:
+        """A line to the server for the trial, which its driver ends.
+
+        Args:
+            trial: the trial.
+            lease_seconds: its lease; 0 never runs out.
+            timeout: seconds that a report waits for its answer.
+        """
+        return JoinedSession(
+            self.server,
+            trial,
+            lease_seconds=lease_seconds,
+            timeout=timeout,
+            credentials=self._credentials,
+            request_id=self.request_id,
+        )
+
+
+class JoinedSession(Session):
+    """The line of a trial that has a driver, which ends it when this process has ended well or badly.
+
+    Only the exit status tells which, and no process knows its own. What an exception or a signal says, it says itself.
+    """
+
+    def _end(self) -> None:
+        ending = self._exchange.ending
+        if ending is not None and ending.reason == v1.END_REASON_COMPLETED:
+            self._flush(ending)
+        else:
+            super()._end()
 
 
 def spec_from_json(text: str) -> JobSpec:
