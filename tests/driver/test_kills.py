@@ -119,7 +119,7 @@ def test_stopped_driver_ends_its_trial(
         assert not any(alive(pid) for pid in processes)
     assert statuses(server.address) == [v1.END_REASON_PREEMPTED]
     (line,) = runs.history()
-    assert line["end_reason"] == "preempted"
+    assert (line["end_reason"], line["measured_by"]) == ("preempted", "command" if command == "client" else "driver")
     assert list((runs.path() / "launches").iterdir()) == []
 
 

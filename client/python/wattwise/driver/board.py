@@ -15,9 +15,8 @@ from wattwise.driver.history import Record
 from wattwise.humanize import duration, joules
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
 
 _SHOWN = 12
 """Rows that leave room for the command's output on an ordinary terminal."""
@@ -82,16 +81,20 @@ class Board:
 
     def look(self) -> None:
         """Shows what the command has said since the last look, where there is a terminal."""
-        if self._live is None or self._followed is None or not self._followed.exists():
+        if self._live is None:
             return
-        with self._followed.open("rb") as file:
+        if self._followed is not None and self._followed.exists():
+            self._follow(self._followed)
+        self._refresh()
+
+    def _follow(self, output: Path) -> None:
+        with output.open("rb") as file:
             file.seek(self._read)
             said = file.read()
         whole = said[: said.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.decode(errors="replace").splitlines():
             self.say(line)
-        self._refresh()
 
     def wait(self) -> None:
         """There is nothing to do: others have it."""
@@ -128,23 +131,19 @@ class Board:
         if self._live is not None:
             self._live.update(self._table())
 
-    def _table(self) -> Table:
-        from rich.table import Table  # noqa: PLC0415 - a trainer's install does not have it
+    def _table(self) -> Group:
+        from rich.console import Group  # noqa: PLC0415 - a trainer's install does not have it
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
 
-        passed = f" for {duration(time.monotonic() - self._began)}" if self._followed else ""
-        # Names come from users: "[red]" in one is text.
-        table = Table(box=None, padding=(0, 2, 0, 0), caption=_text(f"{self._now}{passed}"), title=_text(self._job_id))
+        table = Table(box=None, padding=(0, 2, 0, 0))
         for name in _COLUMNS:
             table.add_column(name, justify="left" if name in ("ended by", "target") else "right", no_wrap=True)
         for row in self._rows[-_SHOWN:]:
             table.add_row(*row)
-        return table
-
-
-def _text(words: str) -> Text:
-    from rich.text import Text  # noqa: PLC0415 - a trainer's install does not have it
-
-    return Text(words)
+        passed = f", for {duration(time.monotonic() - self._began)} now" if self._followed else ""
+        # Names come from users: "[red]" in one is text.
+        return Group(Text(f"run {self._job_id}"), table, Text(f"{self._now}{passed}"))
 
 
 def _live() -> Live | None:

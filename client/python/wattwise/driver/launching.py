@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.driver.durable import read_json, write_json
@@ -89,7 +89,9 @@ class Launcher:
             if folder.exists():
                 outcome = saved_outcome(folder)
             else:
-                outcome = self._train(claim, trial, folder, answer.reason)
+                outcome, stop = self._train(claim, trial, folder, answer.reason)
+                if stop is not None:
+                    raise stop
                 outcome.save(folder)
         except InterruptedRunError:
             # Where even that fails, the next driver of this folder finds the launch and ends its trial.
@@ -112,7 +114,7 @@ class Launcher:
             path = usual.with_name(f"{usual.name}-{number}")
         return path
 
-    def _train(self, claim: Claim, trial: v1.Trial, folder: Path, reason: str) -> Outcome:
+    def _train(self, claim: Claim, trial: v1.Trial, folder: Path, reason: str) -> _Ended:
         launch = claim.launch
         assignment = Assignment(
             spec=self.run.spec,
@@ -203,6 +205,9 @@ class Launcher:
         self.run.folder.settle(claim, record)
         self.run.board.end(record)
         return record
+
+
+_Ended: TypeAlias = "tuple[Outcome, InterruptedRunError | None]"
 
 
 class _Spent(NamedTuple):

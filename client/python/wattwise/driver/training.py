@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.driver.interruption import Interruption
+from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.lease import Lease
 from wattwise.driver.outcome import Outcome
 from wattwise.driver.process import Process
@@ -54,7 +54,9 @@ class Training:
     lock: int
     is_priced: bool
 
-    def run(self, client: Client, monitor: Monitor, interruption: Interruption, look: Callable[[], None]) -> Outcome:
+    def run(
+        self, client: Client, monitor: Monitor, interruption: Interruption, look: Callable[[], None]
+    ) -> tuple[Outcome, InterruptedRunError | None]:
         """Runs the command to its end.
 
         Args:
@@ -63,21 +65,24 @@ class Training:
             interruption: what a second Ctrl-C does is set here.
             look: called several times a second.
 
-        Raises:
-            InterruptedRunError: the driver was told to stop; the command has ended.
+        Returns:
+            How it ended, and what told the driver to stop meanwhile, if anything did.
         """
         windows = TrainingWindows(monitor, f"wattwise run {self.trial.job_id} {self.trial.trial_number}")
         windows.open()
         process = self._start()
         interruption.again = process.ask_to_end
+        too_dear, stop = False, None
         try:
             with Lease(client, self.trial, self.spec.trial_lease_seconds) as lease:
-                status, too_dear = self._watch(process, lease, windows, client, look)
+                too_dear = self._watch(process, lease, windows, client, look)
+        except InterruptedRunError as told:
+            stop = told
         finally:
-            process.end()
+            status = process.end()
             windows.close()
             look()
-        return Outcome(status, windows.time_seconds, windows.energy_joules, too_dear)
+        return Outcome(status, windows.time_seconds, windows.energy_joules, too_dear), stop
 
     @property
     def has_client(self) -> bool:
@@ -97,11 +102,11 @@ class Training:
 
     def _watch(
         self, process: Process, lease: Lease, windows: TrainingWindows, client: Client, look: Callable[[], None]
-    ) -> tuple[int, bool]:
-        """Waits for the end; returns the exit status, and whether the command was stopped for its cost."""
+    ) -> bool:
+        """Waits for the end; returns whether the command was stopped for its cost."""
         price_at = time.monotonic() + _PRICE_SECONDS
         told = too_dear = False
-        while (status := process.wait(_LOOK_SECONDS)) is None:
+        while process.wait(_LOOK_SECONDS) is None:
             look()
             # A client in the command hears of a stop by itself, and may have things to finish, such as saving a model.
             if told or lease.reported or self.has_client:
@@ -112,7 +117,7 @@ class Training:
             if lease.stopped or too_dear:
                 told = True
                 process.ask_to_end()
-        return status, too_dear
+        return too_dear
 
     def _is_too_dear(self, bound: float, windows: TrainingWindows, client: Client) -> bool:
         """Whether the server stops the trial because it has cost too much already, whatever its metric will be."""
