@@ -8,7 +8,7 @@ import signal
 import pytest
 from wattwise import Client, v1
 
-from tests.driver.running import JOB_ID, PYTHON, Runs, result, shell, with_client, write_job
+from tests.driver.running import JOB_ID, PYTHON, Runs, ended, result, shell, with_client, write_job
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -169,6 +169,27 @@ def test_too_dear_command_is_stopped(runs: Runs, server: LiveServer) -> None:
     assert (dear["end_reason"], dear["reached"], dear["measured_by"]) == ("cost bound", False, "driver")
     assert dear["exit_code"] == 128 + signal.SIGTERM
     assert dear["time_seconds"] < 20
+
+
+def test_lease_is_kept_for_a_command_without_a_client(runs: Runs, server: LiveServer) -> None:
+    """While a command runs that tells the server nothing, its driver renews the trial's lease."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    flag = runs.folder / "go"
+    job = {"trial_lease_seconds": 1.0}
+    wait = f"until test -e {flag}; do sleep 0.02; done"
+    driver = runs.start(write_job(runs.folder, shell(wait, result()), job=job, run={"recurrences": 1}))
+    wait_until(lambda: len(runs.trial_folders()) == 1)
+    expiries = set()
+
+    def renewed() -> bool:
+        (trial,) = trials(server)
+        expiries.add(trial.lease_expire_time.ToNanoseconds())
+        return len(expiries) > 3
+
+    wait_until(renewed)
+    flag.touch()
+    assert ended(driver).returncode == 0
+    assert [line["end_reason"] for line in runs.history()] == ["target reached"]
 
 
 def test_deleted_job_ends_the_command(runs: Runs, server: LiveServer) -> None:

@@ -41,7 +41,10 @@ def drive(run: Run) -> None:
     with Client(run.server, timeout=_FIRST_SECONDS, search_timeout=_SEARCH_SECONDS, credentials=credentials) as first:
         job = first.register_job(run.spec).job
     with (
-        Client(run.server, timeout=PATIENCE_SECONDS, credentials=credentials) as client,
+        # With a search of the same length it warns once that it waits.
+        Client(
+            run.server, timeout=PATIENCE_SECONDS, search_timeout=PATIENCE_SECONDS, credentials=credentials
+        ) as client,
         Client(run.server, timeout=_ONCE_SECONDS, retry=False, credentials=credentials) as once,
     ):
         _launch_all(run, Launcher(run, job.spec, client, once))
