@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,14 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state not in {"Z", "X"}
+
+
+def servers_of(folder: Path) -> list[int]:
+    """The server processes of a run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdecimal() else []
+            if words[1:3] == [b"-m", b"wattwise_server"] and str(folder).encode() in b" ".join(words):
+                found.append(int(entry.name))
+    return found

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from wattwise import Client, v1
 
-from tests.driver.running import JOB_ID, Runs, alive, ended, result, shell, with_client, write_job
+from tests.driver.running import JOB_ID, Runs, alive, ended, result, servers_of, shell, with_client, write_job
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -19,17 +18,6 @@ def statuses(address: str) -> list[v1.EndReason.ValueType]:
     """How the trials of a run ended."""
     with Client(address) as client:
         return [trial.end_reason for trial in client.list_trials(JOB_ID)]
-
-
-def servers_of(folder: Path) -> list[int]:
-    """The server processes of a run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdecimal() else []
-            if words[1:3] == [b"-m", b"wattwise_server"] and str(folder).encode() in b" ".join(words):
-                found.append(int(entry.name))
-    return found
 
 
 def hang_once(folder: Path) -> list[str]:
@@ -56,6 +44,7 @@ def test_killed_driver_goes_on(runs: Runs, server: LiveServer, *, own_server: bo
     processes = hanging(runs)
     driver.kill()
     driver.wait()
+    wait_until(lambda: servers_of(runs.path()) == [])
     again = runs.run(job)
     assert (again.returncode, again.stderr) == (0, "")
     assert not any(alive(pid) for pid in processes)

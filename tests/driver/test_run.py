@@ -8,7 +8,7 @@ import signal
 import pytest
 from wattwise import Client, v1
 
-from tests.driver.running import JOB_ID, PYTHON, Runs, ended, result, shell, with_client, write_job
+from tests.driver.running import JOB_ID, PYTHON, Runs, ended, result, servers_of, shell, with_client, write_job
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -36,6 +36,7 @@ def test_job_recurs_with_a_server_of_its_own(runs: Runs) -> None:
     assert "an estimate, not measured" in done.stdout
     assert (runs.path() / "trial-0001" / "output.log").read_text() == "batch size 16\nepoch 1\n"
     assert list((runs.path() / "launches").iterdir()) == []
+    assert servers_of(runs.path()) == []
 
 
 def test_finished_run_has_nothing_more_to_do(runs: Runs, server: LiveServer) -> None:
@@ -156,6 +157,23 @@ def test_changed_job_is_refused(runs: Runs) -> None:
     assert done.returncode == 1
     assert "target_metric" in done.stderr
     assert "0.9" in done.stderr
+
+
+def test_job_that_the_server_refuses(runs: Runs) -> None:
+    """Faults that only the server can judge are shown all at once, and nothing is launched."""
+    done = runs.run(write_job(runs.folder, shell(result()), job={"default_batch_size": 9, "eta_knob": 2.0}))
+    assert done.returncode == 1
+    assert "default_batch_size" in done.stderr
+    assert "eta_knob" in done.stderr
+    assert runs.history() == []
+
+
+def test_wrong_address(runs: Runs) -> None:
+    """An address that is none is an error before anything starts."""
+    job = write_job(runs.folder, shell(result()))
+    done = runs.run(job, "--server", "nonsense")
+    assert (done.returncode, "'nonsense' is no address" in done.stderr) == (1, True)
+    assert not (runs.folder / "runs").exists()
 
 
 def test_too_dear_command_is_stopped(runs: Runs, server: LiveServer) -> None:

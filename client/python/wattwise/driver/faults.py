@@ -81,8 +81,10 @@ class Table:
             return 1.0
         return 1.0 if value is None else float(value)
 
-    def value(self, key: str, kind: str) -> Any:
-        """A value of a kind, or None where there is none or one of another kind."""
+    def value(self, key: str, kind: str | None) -> Any:
+        """A value of a kind, of whatever kind if that is None; None where there is none or one of another kind."""
+        if kind is None:
+            return self._values.get(key)
         return self._value(key, kind, None) if key in self._values else None
 
     def wholes(self, key: str) -> tuple[int, ...]:

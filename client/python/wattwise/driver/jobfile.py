@@ -144,7 +144,7 @@ def _job(table: Table | None) -> JobSpec | None:
     }
     for field in fields(JobSpec):
         if field.name not in given:
-            given[field.name] = table.value(field.name, _KINDS[str(field.type).partition(" ")[0]])
+            given[field.name] = table.value(field.name, _KINDS.get(str(field.type).partition(" ")[0]))
     return JobSpec(**given)
 
 
