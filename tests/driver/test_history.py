@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from wattwise import WattwiseError
 from wattwise.driver.folder import RunFolder, TriesInVainError, folder_name
 from wattwise.driver.history import History, HistoryError, Record
 from wattwise.driver.summary import summary
@@ -81,6 +82,13 @@ def test_fresh_run_is_beside_the_old_one(tmp_path: Path) -> None:
     names = [RunFolder.open(tmp_path, "a-b", fresh=fresh).job_id for fresh in (False, True, False, True, False)]
     assert names == ["a-b", "a-b-3", "a-b-3", "a-b-4", "a-b-4"]
     assert RunFolder.open(tmp_path, "a-b-2", fresh=False).path == other.path
+
+
+def test_no_folder_for_runs(tmp_path: Path) -> None:
+    """A log_dir that can be none is an error that names it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(WattwiseError, match=r"runs cannot be kept in .*file \(log_dir\): File exists"):
+        RunFolder.open(tmp_path / "file", "a-b", fresh=False)
 
 
 @pytest.mark.parametrize(

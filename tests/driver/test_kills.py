@@ -112,6 +112,22 @@ def test_stopped_driver_ends_its_trial(
     assert list((runs.path() / "launches").iterdir()) == []
 
 
+def test_impatience(runs: Runs, server: LiveServer) -> None:
+    """A second Ctrl-C kills a command that takes its time to end."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    began, asked = runs.folder / "began", runs.folder / "asked"
+    slow = shell(f"trap 'touch {asked}' TERM; touch {began}; while true; do sleep 0.02; done")
+    driver = runs.start(write_job(runs.folder, slow, run={"grace_seconds": 1000}))
+    wait_until(began.exists)
+    driver.send_signal(signal.SIGINT)
+    wait_until(asked.exists)
+    driver.send_signal(signal.SIGINT)
+    assert ended(driver).returncode == 130
+    (line,) = runs.history()
+    assert (line["exit_code"], line["end_reason"]) == (137, "preempted")
+    assert statuses(server.address) == [v1.END_REASON_PREEMPTED]
+
+
 def test_server_restarts_in_the_middle(runs: Runs, server: LiveServer) -> None:
     """A server that is away when a command ends is waited for, and gets what was measured."""
     flag = runs.folder / "go"

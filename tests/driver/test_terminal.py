@@ -27,7 +27,9 @@ def terminal() -> Iterator[tuple[int, int]]:
 def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs) -> None:
     """On a terminal the command's lines are shown as they come, above a table of what runs; Ctrl-C there ends it."""
     person, program = terminal
-    job = write_job(runs.folder, shell("echo it trains", "if [ {recurrence} = 2 ]; then sleep 100; fi", result()))
+    job = write_job(
+        runs.folder, shell("printf '10%%\\rit trains\\n'", "if [ {recurrence} = 2 ]; then sleep 100; fi", result())
+    )
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
     command = [PYTHON, "-c", f"{code}; from wattwise.cli import main; sys.exit(main())", "run", str(job)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
@@ -45,3 +47,4 @@ def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs)
             driver.kill()
     assert b"target reached" in shown
     assert b"(estimate)" in shown
+    assert b"10%" not in shown

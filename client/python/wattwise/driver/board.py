@@ -93,8 +93,9 @@ class Board:
             said = file.read()
         whole = said[: said.rfind(b"\n") + 1]
         self._read += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
-            self.say(line)
+        for line in whole.decode(errors="replace").split("\n")[:-1]:
+            # Of a progress bar, which writes over itself, what would be left to see.
+            self.say(line.rstrip("\r").rpartition("\r")[2])
 
     def wait(self) -> None:
         """There is nothing to do: others have it."""

@@ -5,10 +5,11 @@
 Run as a file by itself, with nothing but the standard library: it should cost a launch next to nothing.
 
 The command leads a process group of its own. That group is asked to end (SIGTERM) when the pipe ALIVE is closed, which
-is what a driver's death does however it died, or when this process gets SIGTERM; GRACE seconds later, or at a second
-SIGTERM, it is killed. What the command leaves behind when it ends by itself is killed at once: it would go on to use
-the machine while the next trial is measured. The descriptor HELD is kept open until the end and kept from the command:
-a lock that the driver took stays taken for as long as something of the command may be running.
+is what a driver's death does however it died, or when this process gets SIGTERM; GRACE seconds later, or at SIGUSR1, it
+is killed. A second SIGTERM changes nothing: whoever ends all processes of a container sends one beside the driver's.
+What the command leaves behind when it ends by itself is killed at once: it would go on to use the machine while the
+next trial is measured. The descriptor HELD is kept open until the end and kept from the command: a lock that the driver
+took stays taken for as long as something of the command may be running.
 
 The exit status is the command's, and 128 + N if a signal N ended it, as shells have it; 127 if it could not be started.
 """
@@ -24,6 +25,7 @@ import sys
 import time
 
 _PR_SET_PDEATHSIG = 1
+_HEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
 NOT_STARTED = 127
 
 
@@ -43,11 +45,11 @@ def main(alive: int, grace: float, held: int, command: list[str]) -> int:
         if status is not None:
             _signal(group, signal.SIGKILL)
             return status
-        asked = os.read(wake, 64).count(signal.SIGTERM) if wake in ready else 0
-        if kill_at is None and (asked or alive in ready):
-            kill_at, asked = time.monotonic() + grace, max(asked - 1, 0)
+        told = os.read(wake, 64) if wake in ready else b""
+        if kill_at is None and (signal.SIGTERM in told or alive in ready):
+            kill_at = time.monotonic() + grace
             _signal(group, signal.SIGTERM)
-        if kill_at is not None and (asked or time.monotonic() >= kill_at):
+        if signal.SIGUSR1 in told or (kill_at is not None and time.monotonic() >= kill_at):
             _signal(group, signal.SIGKILL)
             kill_at = time.monotonic() + grace
 
@@ -58,7 +60,7 @@ def _wake_on_signals() -> int:
     for end in (reading, writing):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(writing)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
+    for number in _HEEDED:
         signal.signal(number, lambda *_: None)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -80,7 +82,7 @@ def _become(command: list[str], parent: int) -> None:
     """Turns this process into the command."""
     try:
         os.setpgid(0, 0)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        for number in (*_HEEDED, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         # Should somebody kill the process that stands between, the command dies at least itself.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

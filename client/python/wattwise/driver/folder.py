@@ -94,17 +94,17 @@ class RunFolder:
 
     @classmethod
     def open(cls, log_dir: Path, job_id: str, *, fresh: bool) -> RunFolder:
-        """The newest run of a job, or a fresh one beside it: "mnist-nightly-2", folder and job id alike."""
-        log_dir.mkdir(parents=True, exist_ok=True)
-        with locked(log_dir / ".lock"):
-            taken = list(_runs(log_dir, job_id))
-            if taken and not fresh:
-                return cls(*taken[-1])
-            name = next(n for n in _names(job_id) if read_json(log_dir / folder_name(n) / "run.json") is None)
-            path = log_dir / folder_name(name)
-            path.mkdir(exist_ok=True)
-            write_json(path / "run.json", {"job_id": name, "job_file_id": job_id})
-        return cls(path, name)
+        """The newest run of a job, or a fresh one beside it: "mnist-nightly-2", folder and job id alike.
+
+        Raises:
+            WattwiseError: if there can be no folder there.
+        """
+        try:
+            log_dir.mkdir(parents=True, exist_ok=True)
+            with locked(log_dir / ".lock"):
+                return cls(*_opened(log_dir, job_id, fresh=fresh))
+        except OSError as error:
+            raise WattwiseError(f"runs cannot be kept in {log_dir} (log_dir): {error.strerror}") from error
 
     def trial_folder(self, number: int) -> Path:
         """Where trial `number` leaves what it makes."""
@@ -178,6 +178,17 @@ def _advice(recurrence: int, tries: list[Record], max_tries: int) -> str:
         "Lower target_metric, raise max_epochs or give other batch_sizes under a new job_id, mend the command if it "
         "fails, or raise max_tries to go on"
     )
+
+
+def _opened(log_dir: Path, job_id: str, *, fresh: bool) -> tuple[Path, str]:
+    taken = list(_runs(log_dir, job_id))
+    if taken and not fresh:
+        return taken[-1]
+    name = next(n for n in _names(job_id) if read_json(log_dir / folder_name(n) / "run.json") is None)
+    path = log_dir / folder_name(name)
+    path.mkdir(exist_ok=True)
+    write_json(path / "run.json", {"job_id": name, "job_file_id": job_id})
+    return path, name
 
 
 def _runs(log_dir: Path, job_id: str) -> Iterator[tuple[Path, str]]:

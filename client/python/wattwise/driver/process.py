@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -80,9 +81,14 @@ class Process:
             return None
 
     def ask_to_end(self) -> None:
-        """Sends SIGTERM to the whole group; asked a second time, kills it."""
+        """Sends SIGTERM to the whole group, and SIGKILL when its grace is over."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
+
+    def kill(self) -> None:
+        """Kills the whole group at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
 
     def end(self) -> int:
         """Ends it: asks, waits and at last kills; returns the exit status."""

@@ -71,7 +71,7 @@ class Training:
         windows = TrainingWindows(monitor, f"wattwise run {self.trial.job_id} {self.trial.trial_number}")
         windows.open()
         process = self._start()
-        interruption.again = process.ask_to_end
+        interruption.again = process.kill
         too_dear, stop = False, None
         try:
             with Lease(client, self.trial, self.spec.trial_lease_seconds) as lease:
