@@ -180,7 +180,7 @@ def test_too_dear_command_is_stopped(runs: Runs, server: LiveServer) -> None:
     """A command without a client that costs more than its bound is stopped by the server, told of its cost so far."""
     runs.environment["WATTWISE_SERVER"] = server.address
     slow = f"if [ {{recurrence}}{{try}} = 21 ]; then sleep 50; fi; {result()}"
-    job = {"disable_early_stopping": None, "beta_knob": 100.0, "trial_lease_seconds": 1.0}
+    job = {"disable_early_stopping": None, "beta_knob": 40.0, "trial_lease_seconds": 1.0}
     done = runs.run(write_job(runs.folder, shell(slow), job=job))
     assert (done.returncode, done.stderr) == (0, "")
     _, dear, _ = runs.history()

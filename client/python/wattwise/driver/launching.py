@@ -14,7 +14,7 @@ from wattwise.driver.history import BY_COMMAND, BY_DRIVER, Record
 from wattwise.driver.interruption import InterruptedRunError
 from wattwise.driver.outcome import Outcome, ResultError, power_limit_in, read_result, saved_outcome
 from wattwise.driver.training import OUTPUT, Training, cost_of
-from wattwise.errors import WattwiseError
+from wattwise.errors import InvalidResultError, WattwiseError
 from wattwise.humanize import enum_name
 from wattwise.monitor.named import name_of
 
@@ -168,18 +168,16 @@ class Launcher:
         """Reports what the command left as its result, if it left one."""
         try:
             found = read_result(folder)
-        except ResultError as error:
-            self.run.board.say(f"trial {trial.trial_number}: {error}")
-            return
-        self.client.report_result(
-            v1.TrainingResult(
+            measured = v1.TrainingResult(
                 trial=trial,
                 time_seconds=outcome.time_seconds,
                 energy_joules=outcome.energy_joules,
                 metric=found.metric,
                 current_epoch=found.epochs,
             )
-        )
+            self.client.report_result(measured)
+        except (ResultError, InvalidResultError) as error:
+            self.run.board.say(f"trial {trial.trial_number}: {error}")
 
     def _settle(self, claim: Claim, ended: v1.Trial, outcome: Outcome | None, folder: Path) -> Record:
         launch, batch_size, spent = claim.launch, ended.id.batch_size, _spent(self.job, ended, outcome)

@@ -135,7 +135,8 @@ class Training:
         try:
             return client.report_result(result).stop_train
         except WattwiseError as error:
-            log.warning("the server was not told that trial %d is too dear: %s", self.trial.trial_number, error)
+            # The lease warns of a server that is away.
+            log.debug("the server was not told that trial %d is too dear: %s", self.trial.trial_number, error)
             return False
 
 
