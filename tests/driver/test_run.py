@@ -211,7 +211,7 @@ def test_lease_is_kept_for_a_command_without_a_client(runs: Runs, server: LiveSe
 
 
 def test_deleted_job_ends_the_command(runs: Runs, server: LiveServer) -> None:
-    """Deleting the job ends a command without a client, and the run with an error that names the job."""
+    """Deleting the job ends a command without a client, and the run by an error; the next start begins it anew."""
     runs.environment["WATTWISE_SERVER"] = server.address
     started = runs.folder / "started"
     driver = runs.start(write_job(runs.folder, shell(f"touch {started}", "sleep 60"), job={"trial_lease_seconds": 1.0}))
@@ -221,3 +221,5 @@ def test_deleted_job_ends_the_command(runs: Runs, server: LiveServer) -> None:
     _, errors = driver.communicate(timeout=30)
     assert driver.returncode == 1
     assert JOB_ID in errors
+    assert runs.run(write_job(runs.folder, shell(result()), job={"trial_lease_seconds": 1.0})).returncode == 0
+    assert [line["end_reason"] for line in runs.history()] == ["preempted", "target reached", "target reached"]
