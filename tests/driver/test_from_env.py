@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from wattwise import BatchSizeOptimizer, Client, NoDriverError, v1
 from wattwise.driver.environment import spec_to_json
+from wattwise.joined import JoinedSession
 
 from tests.client.training import Meter, job_spec
 from tests.driver.running import PYTHON, Runs, ended, with_client, write_job
 from tests.live_server import LiveServer
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -71,6 +73,21 @@ def test_good_end_is_left_to_the_driver(told: v1.Trial, server: LiveServer) -> N
     with Client(server.address) as client:
         trial = client.get_trial(told.id).trial
     assert (trial.status, trial.last_epoch) == (v1.TRIAL_STATUS_DISPATCHED, 1)
+
+
+def test_last_measurement_that_is_not_delivered(
+    told: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the server away to the end, one warning says what was not delivered."""
+    session = JoinedSession(server.address, told.id, lease_seconds=60, timeout=0.2)
+    server.stop()
+    session.start()
+    result = v1.TrainingResult(trial=told.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
+    assert session.report(result) is None
+    session.close(v1.END_REASON_COMPLETED, 0.2)
+    wait_until(lambda: "was not delivered" in caplog.text)
+    assert f"trial {told.id.trial_number}" in caplog.text
+    assert "bug" not in caplog.text
 
 
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

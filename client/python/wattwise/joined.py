@@ -11,7 +11,8 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.credentials import Credentials
-from wattwise.errors import NoDriverError
+from wattwise.errors import NoDriverError, WattwiseError
+from wattwise.exchange import log
 from wattwise.launch import Launch
 from wattwise.monitor import Monitor
 from wattwise.monitor.named import named_monitor
@@ -103,10 +104,13 @@ class JoinedSession(Session):
 
     def _end(self) -> None:
         ending = self._exchange.ending
-        if ending is not None and ending.reason == v1.END_REASON_COMPLETED:
-            self._flush(ending)
-        else:
+        if ending is None or ending.reason != v1.END_REASON_COMPLETED:
             super()._end()
+            return
+        try:
+            self._flush(ending)
+        except WattwiseError as error:
+            log.warning("the last measurement of trial %d was not delivered: %s", self._trial.trial_number, error)
 
 
 def spec_from_json(text: str) -> JobSpec:
