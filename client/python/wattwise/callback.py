@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattwise import v1
 from wattwise.assignment import Assignment
@@ -113,6 +113,37 @@ class BatchSizeOptimizer(Assignment):
         self._closed = False
         self._told_of_failure = False
         self._nan_warning = NanWarning()
+
+    @classmethod
+    def from_env(
+        cls,
+        *,
+        monitor: Monitor | None = None,
+        timeout: float | None = None,
+        credentials: Credentials | None = None,
+        **options: Any,
+    ) -> Self:
+        """Joins the trial that `wattwise run` started this process for; its variables say which.
+
+        `get_batch_size` then answers with that trial's batch size rather than asking for a trial; all else is as usual.
+
+        Args:
+            monitor: the energy meter of rank 0; None is one like the driver's.
+            timeout: as for the constructor, like any other option.
+            credentials: likewise; None is what the driver was given.
+            options: of the constructor.
+
+        Raises:
+            NoDriverError: if this process was not started by `wattwise run`; says what is missing.
+            MonitorError: if the driver's meter cannot be used in this process.
+        """
+        from wattwise.joined import JoinedLaunch  # noqa: PLC0415 - few trainings have a driver
+
+        launch = JoinedLaunch(timeout, credentials)
+        meter = launch.monitor() if monitor is None else monitor
+        bso = cls(launch.server, launch.spec, monitor=meter, timeout=timeout, credentials=credentials, **options)
+        bso._launch = launch
+        return bso
 
     def __enter__(self) -> Self:
         return self

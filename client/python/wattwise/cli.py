@@ -13,6 +13,8 @@ from typing import Protocol
 from wattwise.errors import WattwiseError
 
 GROUP = "wattwise.commands"
+_EXTRAS = {"run": "run"}
+"""By command: the extra that brings its packages, where that is not the server's."""
 FAILED, MISUSED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
@@ -46,7 +48,7 @@ class MissingCommand:
     """
 
     def __init__(self, name: str, module: str) -> None:
-        self.help = 'needs: pip install "wattwise[server]"'
+        self.help = f'needs: pip install "wattwise[{_EXTRAS.get(name, "server")}]"'
         self._message = f"wattwise {name} {self.help} ({module} is missing)"
 
     def add_arguments(self, _parser: argparse.ArgumentParser, /) -> None:

@@ -165,6 +165,10 @@ class OperationOrderError(WattwiseError):
     """A method was called too early, too late or in the wrong process; the message says what to call instead."""
 
 
+class NoDriverError(WattwiseError):
+    """The process has no trial to join: `wattwise run` did not start it, or its variables are wrong."""
+
+
 class MonitorError(WattwiseError):
     """Energy cannot be measured here; the message says what to pass instead."""
 

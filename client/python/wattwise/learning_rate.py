@@ -22,6 +22,9 @@ ScalingRule: TypeAlias = Literal["linear", "sqrt"]
 _ADAPTIVE = ("adadelta", "adagrad", "adam", "adamax", "adamw", "nadam", "radam", "rmsprop")
 _RULES: dict[str, ScalingRule] = {"sgd": "linear", **dict.fromkeys(_ADAPTIVE, "sqrt")}
 
+OPTIMIZERS = tuple(_RULES)
+"""The optimizers whose rule is known."""
+
 
 def scaled_learning_rate(
     learning_rate: float,

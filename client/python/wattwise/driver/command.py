@@ -1,0 +1,162 @@
+"""The `run` subcommand of `wattwise`: a job that recurs by itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from wattwise.address import checked
+from wattwise.cli import MISUSED, complain
+from wattwise.credential_options import add_credential_options, credentials_of
+from wattwise.credentials import Credentials
+from wattwise.driver.board import Board
+from wattwise.driver.driver import drive, registered_as
+from wattwise.driver.environment import Assignment, search_path, told
+from wattwise.driver.folder import RunFolder, folder_name
+from wattwise.driver.interruption import InterruptedRunError, Interruption
+from wattwise.driver.jobfile import JobFile, JobFileError, read
+from wattwise.driver.launching import Run
+from wattwise.driver.own_server import OwnServer
+from wattwise.driver.summary import summary
+from wattwise.errors import WattwiseError
+from wattwise.monitor.named import named_monitor
+from wattwise.monitor.window import WindowMonitor
+
+_TARGET, _EPOCHS = 0.5, 100
+"""What the server takes for a target_metric and max_epochs that are not given."""
+
+_EPILOG = """exit status: 0 every recurrence has its model; 1 the run cannot go on, and it is said why; 2 the arguments
+or the job file are wrong; 129, 130, 143 SIGHUP, Ctrl-C or SIGTERM stopped it, and started again it goes on."""
+
+
+class RunCommand:
+    """The `run` subcommand of `wattwise`."""
+
+    help = "launch a training command again and again, with the batch sizes that the server chooses"
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Declares the job file and the options."""
+        parser.epilog = _EPILOG
+        parser.add_argument("job_file", type=Path, metavar="JOB.toml", help="the job, its command, how often it recurs")
+        parser.add_argument(
+            "--server",
+            default=os.environ.get("WATTWISE_SERVER") or None,
+            metavar="ADDRESS",
+            help="the server's host:port ($WATTWISE_SERVER; default: one of its own, in the run's folder)",
+        )
+        parser.add_argument("--fresh", action="store_true", help="begin anew, beside the runs that there are")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="print what the first recurrence could start, and start nothing"
+        )
+        add_credential_options(parser)
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Runs the job; returns the exit status.
+
+        Raises:
+            WattwiseError: what keeps the run from going on.
+        """
+        try:
+            file = read(args.job_file)
+        except JobFileError as error:
+            return _faulty(args.job_file, error)
+        if args.dry_run:
+            _show_commands(file, args.server)
+            return 0
+        _check_program(file)
+        credentials = Credentials() if args.server is None else credentials_of(args)
+        try:
+            _drive(file, args.server, credentials, fresh=args.fresh)
+        except InterruptedRunError as stop:
+            complain(f"wattwise run: {stop}; the same command goes on from here")
+            return stop.status
+        return 0
+
+
+COMMAND = RunCommand()
+
+
+def _faulty(path: Path, error: JobFileError) -> int:
+    """Says every fault in a line of its own."""
+    for fault in error.violations:
+        complain(f"wattwise run: {path}: {fault.field}: {fault.description}")
+    if not error.violations:
+        complain(f"wattwise run: {error}")
+    return MISUSED
+
+
+def _check_program(file: JobFile) -> None:
+    """Refuses a program that is not there before anything is started."""
+    program, workdir = file.train.command[0], file.train.workdir
+    where = program if "/" not in program else str(workdir / program)
+    if "{" not in program and shutil.which(where, path=search_path()) is None:
+        raise WattwiseError(f"train.command: no program {program!r} is found (PATH, or relative to {workdir})")
+
+
+def _drive(file: JobFile, server: str | None, credentials: Credentials, *, fresh: bool) -> None:
+    if server is not None:
+        checked(server)
+    monitor = named_monitor(file.run.meter)
+    interruption = Interruption()
+    interruption.install()
+    folder = RunFolder.open(file.run.log_dir, file.job_id, fresh=fresh)
+    spec = registered_as(file.job, folder.job_id, monitor)
+    mark = " (estimate)" if monitor.kind == "estimate" else ""
+    board = Board(folder.job_id, file.run.recurrences, mark)
+    meter = _meter_in_words(monitor)
+    with _server(server, folder, board) as address, board.shown():
+        board.say(f"run {folder.job_id!r} in {folder.path}; the server is at {address}; energy by {meter}")
+        drive(Run(file, folder, spec, address, credentials, monitor, board, interruption))
+    for line in summary(folder.history.read(), file.job.default_batch_size, meter, mark):
+        board.say(line)
+
+
+@contextmanager
+def _server(server: str | None, folder: RunFolder, board: Board) -> Iterator[str]:
+    if server is not None:
+        yield server
+        return
+    with OwnServer(folder.path) as address:
+        board.say(f"a server of its own keeps what it learns in {folder.path / 'wattwise.db'}")
+        yield address
+
+
+def _meter_in_words(monitor: WindowMonitor) -> str:
+    if monitor.kind == "estimate":
+        return f"an estimate, not measured: {monitor!r}"
+    return f"the meter {monitor.kind}: {monitor!r}"
+
+
+def _show_commands(file: JobFile, server: str | None) -> None:
+    """Prints the command for each batch size, the default first, in a form that a shell takes."""
+    job, run = file.job, file.run
+    folder = run.log_dir / folder_name(file.job_id)
+    sizes = sorted(job.batch_sizes, key=lambda size: (size != job.default_batch_size, size))
+    for size in sizes:
+        assignment = Assignment(
+            spec=replace(job, job_id=file.job_id),
+            target_metric=_TARGET if job.target_metric is None else job.target_metric,
+            max_epochs=_EPOCHS if job.max_epochs is None else job.max_epochs,
+            server=server or "127.0.0.1:PORT",
+            meter=run.meter or "BEST",
+            trial_number="N",
+            request_id="ID",
+            batch_size=size,
+            seed=run.seed,
+            recurrence=1,
+            try_number=1,
+            log_dir=folder / "trial-N",
+        )
+        shown = told(file, assignment)
+        print(f"# batch size {size}")  # noqa: T201 - the command's answer
+        for name, value in sorted(shown.variables.items()):
+            print(f"{name}={shlex.quote(value)} \\")  # noqa: T201 - the command's answer
+        print(shlex.join(shown.words))  # noqa: T201 - the command's answer
+    print(f"# in {file.train.workdir}; N, ID, PORT and BEST are known once it runs", file=sys.stderr)  # noqa: T201

@@ -1,0 +1,82 @@
+"""Meters by the names that a job file and its variables give them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from wattwise.errors import MonitorError
+
+if TYPE_CHECKING:
+    from wattwise.monitor.window import WindowMonitor
+
+
+def checked_meter(name: str) -> float | None:
+    """Whether a name is that of a meter.
+
+    Args:
+        name: "nvml", "rapl" or "estimate:WATTS".
+
+    Returns:
+        The watts of an estimate, else None.
+
+    Raises:
+        MonitorError: It is none.
+    """
+    kind, colon, given = name.partition(":")
+    if name in ("nvml", "rapl"):
+        return None
+    try:
+        watts = float(given) if kind == "estimate" and colon else math.nan
+    except ValueError:
+        watts = math.nan
+    if 0 < watts < math.inf:
+        return watts
+    raise MonitorError(
+        f'{name!r} is no meter; use "nvml", "rapl" or, with the watts that training draws, "estimate:150"'
+    )
+
+
+def named_monitor(name: str | None) -> WindowMonitor:
+    """Opens a meter.
+
+    Args:
+        name: As `checked_meter` takes it; None is the best one present: the GPUs', else the processor's.
+
+    Raises:
+        MonitorError: It is none, or it is not present.
+    """
+    watts = None if name is None else checked_meter(name)
+    if watts is not None:
+        from wattwise.monitor.estimate import EstimateMonitor  # noqa: PLC0415 - whoever has one needs no other
+
+        return EstimateMonitor(watts)
+    if name == "rapl":
+        from wattwise.monitor.rapl import RaplMonitor  # noqa: PLC0415
+
+        return RaplMonitor()
+    from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415
+
+    return NvmlMonitor() if name == "nvml" else _best()
+
+
+def name_of(monitor: WindowMonitor) -> str:
+    """The name under which `named_monitor` opens such a meter."""
+    watts = getattr(monitor, "watts", None)
+    return monitor.kind.partition("-")[0] if watts is None else f"{monitor.kind}:{watts:.17g}"
+
+
+def _best() -> WindowMonitor:
+    from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415
+    from wattwise.monitor.rapl import RaplMonitor  # noqa: PLC0415
+
+    try:
+        return NvmlMonitor()
+    except MonitorError as no_gpu:
+        try:
+            return RaplMonitor()
+        except MonitorError as no_rapl:
+            raise MonitorError(
+                f"no energy meter is present: no GPU ({str(no_gpu).partition(';')[0]}), no processor ({no_rapl}); "
+                'to estimate from a known power write meter = "estimate:150" under [run]'
+            ) from no_rapl

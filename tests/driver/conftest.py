@@ -1,0 +1,20 @@
+"""Fixtures: drivers that do not outlive their test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.driver.running import Runs
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    """A folder to run jobs in."""
+    made = Runs(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

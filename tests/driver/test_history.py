@@ -1,0 +1,124 @@
+"""The run's folder, its history and the closing lines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from wattwise import WattwiseError
+from wattwise.driver.folder import RunFolder, TriesInVainError, folder_name
+from wattwise.driver.history import History, HistoryError, Record
+from wattwise.driver.summary import summary
+
+RECORD = Record(
+    launch=0,
+    recurrence=1,
+    try_number=1,
+    trial=1,
+    batch_size=16,
+    power_limit_watts=None,
+    learning_rate=0.1,
+    seed=5,
+    epochs=3,
+    time_seconds=2.0,
+    energy_joules=200.0,
+    cost=100.0,
+    measured_by="command",
+    meter="nvml",
+    reached=True,
+    end_reason="target reached",
+    exit_code=0,
+)
+
+
+def test_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """A record comes back as it was, and the file names the try `try`."""
+    history = History(tmp_path / "history.jsonl")
+    assert history.read() == []
+    history.append(RECORD)
+    history.append(replace(RECORD, launch=1, try_number=2))
+    assert history.read() == [RECORD, replace(RECORD, launch=1, try_number=2)]
+    assert [json.loads(line)["try"] for line in (tmp_path / "history.jsonl").read_text().splitlines()] == [1, 2]
+
+
+def test_foreign_line_is_refused(tmp_path: Path) -> None:
+    """A whole line that is none of a history is named by its number."""
+    (tmp_path / "history.jsonl").write_text('{"recurrence": 1}\n')
+    with pytest.raises(HistoryError, match=r"line 1 of .*history\.jsonl is not one of a history"):
+        History(tmp_path / "history.jsonl").read()
+
+
+def test_one_launch_at_a_time_for_each(tmp_path: Path) -> None:
+    """Two drivers get different recurrences; one that dies leaves its launch to the next, with the same request id."""
+    one, two = (RunFolder.open(tmp_path, "a-b", fresh=False) for _ in range(2))
+    first, second = one.claim(2, 3), two.claim(2, 3)
+    assert first is not None
+    assert second is not None
+    assert [(c.launch.number, c.launch.recurrence) for c in (first, second)] == [(0, 1), (1, 2)]
+    assert one.claim(2, 3) is None
+    first.leave()
+    again = two.claim(2, 3)
+    assert again is not None
+    assert (again.launch, again.is_taken_over) == (first.launch, True)
+
+
+def test_tries_are_counted(tmp_path: Path) -> None:
+    """What was preempted is a try, but none in vain."""
+    folder = RunFolder.open(tmp_path, "a-b", fresh=False)
+    for number, reason in enumerate(("preempted", "error", "max epochs")):
+        claim = folder.claim(1, 2)
+        assert claim is not None
+        assert claim.launch.try_number == number + 1
+        folder.settle(claim, replace(RECORD, launch=claim.launch.number, reached=False, end_reason=reason))
+    with pytest.raises(TriesInVainError, match=r"2 trials in vain \(max_tries = 2\); they ended: 1 by error, 1 by max"):
+        folder.claim(1, 2)
+
+
+def test_fresh_run_is_beside_the_old_one(tmp_path: Path) -> None:
+    """Every fresh run has the next number; without --fresh the newest goes on; other jobs' folders are left alone."""
+    other = RunFolder.open(tmp_path, "a-b-2", fresh=False)
+    names = [RunFolder.open(tmp_path, "a-b", fresh=fresh).job_id for fresh in (False, True, False, True, False)]
+    assert names == ["a-b", "a-b-3", "a-b-3", "a-b-4", "a-b-4"]
+    assert RunFolder.open(tmp_path, "a-b-2", fresh=False).path == other.path
+
+
+def test_no_folder_for_runs(tmp_path: Path) -> None:
+    """A log_dir that can be none is an error that names it."""
+    (tmp_path / "file").touch()
+    with pytest.raises(WattwiseError, match=r"runs cannot be kept in .*file \(log_dir\): File exists"):
+        RunFolder.open(tmp_path / "file", "a-b", fresh=False)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "name"), [("a/b", "a%2Fb"), ("..", "%2E%2E"), ("a b-ü", "a b-%C3%BC"), ("a%", "a%25")]
+)
+def test_folder_names(job_id: str, name: str) -> None:
+    """A job id that no folder can have as its name is written otherwise."""
+    assert folder_name(job_id) == name
+
+
+def test_summary_compares_with_the_default() -> None:
+    """All trials count on one side, the default's mean times the recurrences on the other; an estimate is marked."""
+    records = [
+        RECORD,
+        replace(RECORD, recurrence=2, batch_size=32, reached=False, cost=30.0, energy_joules=60.0, time_seconds=0.5),
+        replace(RECORD, recurrence=2, batch_size=8, cost=50.0, energy_joules=100.0, time_seconds=1.0),
+        replace(RECORD, recurrence=3, batch_size=16, cost=200.0, energy_joules=400.0, time_seconds=4.0),
+    ]
+    default = "energy 900 J (estimate), time 9.0 s, cost 450 J (estimate)"
+    lines = list(summary(records, 16, "an estimate", " (estimate)"))
+    assert lines == [
+        "3 recurrences reached the target, in 4 trials:",
+        "  all trials together: energy 760 J (estimate), time 7.5 s, cost 380 J (estimate)",
+        f"  the default batch size 16 alone: {default}, which is the mean of its 2 trials here times 3",
+        "  that is 16% less energy, 17% less time, 16% less cost than with it",
+        "Energy by an estimate.",
+    ]
+
+
+def test_summary_without_the_default() -> None:
+    """Where the default never reached the target there is nothing to compare with, and that is said."""
+    lines = list(summary([replace(RECORD, batch_size=8)], 16, "nvml"))
+    assert lines[2] == "  no trial of the default batch size 16 reached the target: nothing to compare with"

@@ -1,0 +1,36 @@
+"""A command with a client in it: `python -m tests.driver.trainer END`, started by a driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from wattwise import BatchSizeOptimizer
+
+END = sys.argv[1]
+
+
+def main() -> None:
+    """Trains two epochs, of which the second reaches the target, and ends as it is told to."""
+    bso = BatchSizeOptimizer.from_env()
+    sys.stdout.write(f"batch size {bso.get_batch_size()}\n")
+    bso.on_train_begin()
+    bso.on_evaluate(0.5)
+    sys.stdout.write("epoch 1\n")
+    if END == "error":
+        sys.exit(7)
+    if END == "out-of-memory":
+        raise MemoryError
+    if END == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if END == "hang":
+        Path(os.environ["WATTWISE_LOG_DIR"], "hangs").touch()
+        time.sleep(60)
+    bso.on_evaluate(0.95)
+
+
+if __name__ == "__main__":
+    main()

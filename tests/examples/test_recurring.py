@@ -1,0 +1,30 @@
+"""The example of a job that recurs by itself, in a short form."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[2]
+FOLDER = HOUSE / "examples" / "recurring"
+
+
+@pytest.mark.parametrize(
+    ("name", "measured_by"), [("job.toml", "command"), ("without_client.toml", "driver")], ids=["client", "without"]
+)
+def test_example_recurs(tmp_path: Path, name: str, measured_by: str) -> None:
+    """Two recurrences of the example train real models to their target, with a server of their own."""
+    text = (FOLDER / name).read_text()
+    short = text.replace("recurrences = 20", "recurrences = 2").replace("recurrences = 10", "recurrences = 2")
+    job = tmp_path / "job.toml"
+    job.write_text(short.replace("[train]\n", f'[train]\nworkdir = "{FOLDER}"\n'))
+    wattwise = Path(sys.executable).with_name("wattwise")
+    done = subprocess.run([wattwise, "run", job], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "2 recurrences reached the target, in 2 trials" in done.stdout
+    assert "an estimate, not measured" in done.stdout
+    (history,) = tmp_path.glob("runs/*/history.jsonl")
+    assert history.read_text().count(f'"measured_by": "{measured_by}"') == 2
