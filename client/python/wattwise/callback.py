@@ -356,7 +356,7 @@ class BatchSizeOptimizer(Assignment):
                 energy_joules=windows.energy_joules,
                 metric=value if math.isfinite(value) else math.nan,
                 current_epoch=epoch,
-                meter="estimate" if windows.estimated_seconds else self.meter,
+                meter=windows.meter,
             )
             # What was reported before the checkpoint was loaded cannot be reported with other numbers.
             known = epoch <= self.trial.last_epoch

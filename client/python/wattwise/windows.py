@@ -7,7 +7,7 @@ import time
 
 from wattwise.errors import MonitorError
 from wattwise.exchange import log
-from wattwise.monitor import Monitor
+from wattwise.monitor import Monitor, meter_kind
 from wattwise.monitor.window import WindowMonitor
 
 
@@ -33,6 +33,7 @@ class TrainingWindows:
         self._monitor = monitor
         self._name = name
         self._max_power_watts = max_power_watts
+        self._kind = meter_kind(monitor)
         # Ours say what failed. Out of another's meter anything may come; out of ours, what the training itself raised.
         self._failures = MonitorError if isinstance(monitor, WindowMonitor) else Exception
         self._began = 0.0
@@ -41,6 +42,11 @@ class TrainingWindows:
         self.time_seconds = 0.0
         self.energy_joules = 0.0
         self.estimated_seconds = 0.0
+
+    @property
+    def meter(self) -> str:
+        """The kind of meter behind the sums; what could not be measured makes an estimate of them."""
+        return "estimate" if self.estimated_seconds else self._kind
 
     def open(self) -> None:
         """Starts the first window.

@@ -17,7 +17,6 @@ from wattwise.driver.process import Process
 from wattwise.errors import WattwiseError
 from wattwise.exchange import log
 from wattwise.joined import JOINED
-from wattwise.monitor import meter_kind
 from wattwise.windows import TrainingWindows
 
 if TYPE_CHECKING:
@@ -77,15 +76,14 @@ class Training:
         too_dear, stop = False, None
         try:
             with Lease(client, self.trial, self.spec.trial_lease_seconds) as lease:
-                too_dear = self._watch(process, lease, windows, monitor, client, look)
+                too_dear = self._watch(process, lease, windows, client, look)
         except InterruptedRunError as told:
             stop = told
         finally:
             status = process.end()
             windows.close()
             look()
-        meter = kind_in(windows, monitor)
-        return Outcome(status, windows.time_seconds, windows.energy_joules, too_dear, meter), stop
+        return Outcome(status, windows.time_seconds, windows.energy_joules, too_dear, windows.meter), stop
 
     @property
     def has_client(self) -> bool:
@@ -104,13 +102,7 @@ class Training:
             )
 
     def _watch(
-        self,
-        process: Process,
-        lease: Lease,
-        windows: TrainingWindows,
-        monitor: Monitor,
-        client: Client,
-        look: Callable[[], None],
+        self, process: Process, lease: Lease, windows: TrainingWindows, client: Client, look: Callable[[], None]
     ) -> bool:
         """Waits for the end; returns whether the command was stopped for its cost."""
         price_at = time.monotonic() + _PRICE_SECONDS
@@ -122,13 +114,13 @@ class Training:
                 continue
             if self.is_priced and lease.cost_bound is not None and time.monotonic() >= price_at:
                 price_at = time.monotonic() + _PRICE_SECONDS
-                too_dear = self._is_too_dear(lease.cost_bound, windows, monitor, client)
+                too_dear = self._is_too_dear(lease.cost_bound, windows, client)
             if lease.stopped or too_dear:
                 told = True
                 process.ask_to_end()
         return too_dear
 
-    def _is_too_dear(self, bound: float, windows: TrainingWindows, monitor: Monitor, client: Client) -> bool:
+    def _is_too_dear(self, bound: float, windows: TrainingWindows, client: Client) -> bool:
         """Whether the server stops the trial because it has cost too much already, whatever its metric will be."""
         windows.close()
         windows.reopen()
@@ -140,7 +132,7 @@ class Training:
             energy_joules=windows.energy_joules,
             metric=math.nan,
             current_epoch=1,
-            meter=kind_in(windows, monitor),
+            meter=windows.meter,
         )
         try:
             return client.report_result(result).stop_train
@@ -148,11 +140,6 @@ class Training:
             # The lease warns of a server that is away.
             log.debug("the server was not told that trial %d is too dear: %s", self.trial.trial_number, error)
             return False
-
-
-def kind_in(windows: TrainingWindows, monitor: Monitor) -> str:
-    """The kind of meter behind the sums of some windows; what could not be measured makes an estimate of them."""
-    return "estimate" if windows.estimated_seconds else meter_kind(monitor)
 
 
 def cost_of(spec: v1.JobSpec, time_seconds: float, energy_joules: float) -> float:
