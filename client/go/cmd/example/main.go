@@ -1,0 +1,84 @@
+// Command example is one launch of a recurring training job, with epochs that only pretend to train.
+//
+// Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"wattwise"
+	v1 "wattwise/v1"
+)
+
+func main() {
+	address, job := "localhost:50051", "pretend-nightly-go"
+	if len(os.Args) > 1 {
+		address = os.Args[1]
+	}
+	reached, err := train(address, job)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if !reached {
+		os.Exit(3)
+	}
+}
+
+func train(address, job string) (bool, error) {
+	target := 0.9
+	spec := &v1.JobSpec{
+		JobId: &job, JobIdPrefix: "pretend", BatchSizes: []int32{16, 32, 64, 128}, DefaultBatchSize: 32, TargetMetric: &target,
+		Gpu: &v1.GpuConfig{MaxPowerWatts: 300, NumberOfGpus: 1, GpuModel: "Pretended GPU"},
+	}
+	credentials, err := wattwise.CredentialsFromEnv()
+	if err != nil {
+		return false, err
+	}
+	client, err := wattwise.NewClient(address, credentials)
+	if err != nil {
+		return false, err
+	}
+	defer client.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	launch, err := client.Begin(ctx, spec)
+	if err != nil {
+		return false, err
+	}
+	fmt.Println(launch.Reason)
+	// What is true if training ends without a word from the server; SIGTERM and Ctrl-C come through ctx.
+	reason := v1.EndReason_END_REASON_ERROR
+	defer func() { launch.End(reason) }()
+
+	seconds, joules := 0.0, 0.0
+	for epoch := 1; ; epoch++ {
+		metric, took, used := epochOf(launch.BatchSize(), epoch)
+		seconds, joules = seconds+took, joules+used
+		decision, err := launch.Report(ctx, epoch, seconds, joules, metric)
+		switch {
+		case ctx.Err() != nil:
+			reason = v1.EndReason_END_REASON_PREEMPTED
+			return false, ctx.Err()
+		case wattwise.ServerAway(err):
+			log.Printf("training goes on without the server: %v", err)
+		case err != nil:
+			return false, err
+		case decision.StopTrain:
+			fmt.Println(decision.Message)
+			return decision.TargetReached, nil
+		}
+	}
+}
+
+// epochOf pretends: large batches are quick and learn little; every epoch draws 250 W.
+func epochOf(batchSize, epoch int) (metric, seconds, joules float64) {
+	seconds = 20 + 2000/float64(batchSize)
+	metric = 1 - math.Exp(-float64(epoch)*4/math.Sqrt(float64(batchSize)))
+	return metric, seconds, 250 * seconds
+}
