@@ -48,6 +48,8 @@ func set(target protoreflect.Message, field protoreflect.FieldDescriptor, value 
 		if !ok {
 			return fmt.Errorf("%v has no fields", value)
 		}
+		// Given anew as a whole, not field by field.
+		target.Clear(field)
 		return fill(target.Mutable(field).Message().Interface(), inner)
 	}
 	converted, err := scalar(field, value)
@@ -162,9 +164,9 @@ func equal(field protoreflect.FieldDescriptor, value protoreflect.Value, expecte
 	case bool:
 		return value.Interface() == expected
 	case int:
-		return close(number(value), float64(expected))
+		return near(number(value), float64(expected))
 	case float64:
-		return close(number(value), expected)
+		return near(number(value), expected)
 	}
 	return false
 }
@@ -190,6 +192,6 @@ func number(value protoreflect.Value) float64 {
 	return math.NaN()
 }
 
-func close(a, b float64) bool {
+func near(a, b float64) bool {
 	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-12*math.Max(math.Abs(a), math.Abs(b))
 }

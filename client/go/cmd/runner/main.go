@@ -49,8 +49,8 @@ func main() {
 			log.Fatal(err)
 		}
 		for i, scenario := range table {
-			name := fmt.Sprintf("scenario-%s-%s-%d", filepath.Base(path), run, i)
-			found := judge(&replay{client: client, table: scenario, jobID: name})
+			suffix := fmt.Sprintf("go-%s-%s-%d", run, filepath.Base(path), i)
+			found := judge(&replay{client: client, table: scenario, suffix: suffix})
 			found.File = filepath.Base(path)
 			failed = failed || found.Outcome == "failed"
 			if err := lines.Encode(found); err != nil {

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sort"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -12,22 +15,12 @@ import (
 
 // replay is one scenario against a server.
 type replay struct {
-	client *wattwise.Client
-	table  scenario
-	jobID  string
-	spec   *v1.JobSpec
-	trials map[string]*v1.TrialId
-}
-
-// step makes one call of a table.
-type step func(*replay, context.Context, fields) (proto.Message, error)
-
-var steps = map[string]step{
-	"next":      (*replay).next,
-	"report":    (*replay).report,
-	"heartbeat": (*replay).heartbeat,
-	"end":       (*replay).end,
-	"register":  (*replay).register,
+	client  *wattwise.Client
+	table   scenario
+	suffix  string
+	spec    *v1.JobSpec
+	trials  map[string]*v1.TrialId
+	streams map[string]*stream
 }
 
 func (r *replay) run(ctx context.Context) error {
@@ -35,7 +28,7 @@ func (r *replay) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.spec, r.trials = spec, map[string]*v1.TrialId{}
+	r.spec, r.trials, r.streams = spec, map[string]*v1.TrialId{}, map[string]*stream{}
 	if _, err := r.client.RegisterJob(ctx, spec); err != nil {
 		return err
 	}
@@ -46,10 +39,13 @@ func (r *replay) run(ctx context.Context) error {
 	}
 	for i, given := range r.table.Steps {
 		if err := r.take(ctx, given); err != nil {
-			return fmt.Errorf("step %d: %w", i+1, err)
+			return fmt.Errorf("step %d, %w", i+1, err)
 		}
 	}
-	job, err := r.client.GetJob(ctx, r.jobID)
+	if r.table.JobThen == nil {
+		return nil
+	}
+	job, err := r.client.GetJob(ctx, r.spec.GetJobId())
 	if err != nil {
 		return err
 	}
@@ -63,18 +59,21 @@ func (r *replay) run(ctx context.Context) error {
 func (r *replay) job(changed fields) (*v1.JobSpec, error) {
 	eta, target, epochs, seed := 1.0, 0.9, int32(10), int64(1)
 	spec := &v1.JobSpec{
-		JobId: &r.jobID, JobIdPrefix: "scenario", BatchSizes: []int32{8, 16, 32, 64}, DefaultBatchSize: 16,
+		JobIdPrefix: "scenario", BatchSizes: []int32{8, 16, 32, 64}, DefaultBatchSize: 16,
 		EtaKnob: &eta, TargetMetric: &target, MaxEpochs: &epochs, MabSeed: &seed,
 		Gpu: &v1.GpuConfig{MaxPowerWatts: 100, NumberOfGpus: 1, GpuModel: "Test GPU"},
 	}
 	if err := fill(spec, r.table.Job); err != nil {
 		return nil, err
 	}
+	if spec.JobId == nil {
+		spec.JobId = proto.String(spec.JobIdPrefix + "-" + r.suffix)
+	}
 	return spec, fill(spec, changed)
 }
 
 func (r *replay) follow(ctx context.Context, number int, line walked) error {
-	answer, err := r.client.NextBatchSize(ctx, r.jobID, "")
+	answer, err := r.client.NextBatchSize(ctx, r.spec.GetJobId(), "")
 	if err != nil {
 		return err
 	}
@@ -95,109 +94,102 @@ func (r *replay) follow(ctx context.Context, number int, line walked) error {
 
 // take makes the call of a step and compares what it answers.
 func (r *replay) take(ctx context.Context, given fields) error {
-	var name string
-	for key := range given {
-		switch {
-		case key == "then" || key == "error":
-		case name != "" || steps[key] == nil:
-			return fmt.Errorf("%s is no step that this runner knows", key)
-		default:
-			name = key
-		}
+	name, then, refusal, err := parts(given)
+	if err != nil {
+		return err
 	}
-	arguments, _ := given[name].(fields)
-	answer, err := steps[name](r, ctx, arguments)
-	if reason, refused := given["error"].(string); refused {
-		if found := wattwise.ReasonOf(err); found != reason {
-			return fmt.Errorf("%s was answered by %q (%v), not %s", name, found, err, reason)
-		}
-		return nil
+	arguments, ok := given[name].(fields)
+	if !ok {
+		return fmt.Errorf("%s: %v has no fields", name, given[name])
+	}
+	if name == "until" {
+		err = r.until(ctx, arguments, then)
+	} else {
+		err = r.call(ctx, name, arguments, then, refusal)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	then, _ := given["then"].(fields)
-	if err := check(answer, then); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-func (r *replay) next(ctx context.Context, given fields) (proto.Message, error) {
-	name, _ := given["trial"].(string)
-	requestID, _ := given["request_id"].(string)
-	answer, err := r.client.NextBatchSize(ctx, r.jobID, requestID)
-	if err != nil {
-		return nil, err
+func (r *replay) call(ctx context.Context, name string, arguments, then, refusal fields) error {
+	answer, err := steps[name](r, ctx, arguments)
+	switch {
+	case refusal != nil:
+		return checkRefusal(err, refusal)
+	case err != nil || then == nil:
+		return err
+	case answer == nil:
+		return errors.New("answers nothing that could be compared")
 	}
-	if answer.Reason == "" {
-		return nil, fmt.Errorf("no reason is given")
-	}
-	r.trials[name] = answer.Trial.Id
-	return answer.Trial, nil
+	return check(answer, then)
 }
 
-func (r *replay) report(ctx context.Context, given fields) (proto.Message, error) {
-	result, err := r.result(given)
-	if err != nil {
-		return nil, err
-	}
-	return r.client.ReportResult(ctx, result)
-}
-
-// result is a measurement; the tables have shorter names for some fields.
-func (r *replay) result(given fields) (*v1.TrainingResult, error) {
-	trial, err := r.trial(given)
-	if err != nil {
-		return nil, err
-	}
-	named := fields{}
-	for name, value := range given {
-		if name == "trial" {
-			continue
+// parts takes a step apart: its name, what it must answer, and how it must be refused.
+func parts(given fields) (name string, then, refusal fields, err error) {
+	for key, value := range given {
+		switch key {
+		case "then":
+			then, _ = value.(fields)
+		case "error", "status", "fields", "metadata":
+			if refusal == nil {
+				refusal = fields{}
+			}
+			refusal[key] = value
+		default:
+			if name != "" || (steps[key] == nil && key != "until") {
+				return "", nil, nil, fmt.Errorf("%s: no step that this runner knows", key)
+			}
+			name = key
 		}
-		if long, ok := map[string]string{"epoch": "current_epoch", "cost": "energy_joules", "time": "time_seconds"}[name]; ok {
-			name = long
+	}
+	if name == "" || given["then"] != nil && then == nil {
+		return "", nil, nil, fmt.Errorf("%v: no step that this runner knows", given)
+	}
+	return name, then, refusal, nil
+}
+
+// checkRefusal compares how a call was refused.
+func checkRefusal(err error, expected fields) error {
+	var refused *wattwise.Error
+	if !errors.As(err, &refused) {
+		return fmt.Errorf("was not refused with %v: %v", expected["error"], err)
+	}
+	if refused.Reason != expected["error"] {
+		return fmt.Errorf("was refused with %q, not %v: %w", refused.Reason, expected["error"], err)
+	}
+	if status := statusName(refused.Code); expected["status"] != nil && status != expected["status"] {
+		return fmt.Errorf("was refused with status %s, not %v", status, expected["status"])
+	}
+	if expected["fields"] != nil {
+		if err := checkViolations(refused, expected["fields"]); err != nil {
+			return err
 		}
-		named[name] = value
 	}
-	result := &v1.TrainingResult{Trial: trial, TimeSeconds: 1}
-	return result, fill(result, named)
+	metadata, _ := expected["metadata"].(fields)
+	for key, part := range metadata {
+		value, there := refused.Metadata[key]
+		if text, _ := part.(string); there == (part == nil) || !strings.Contains(value, text) {
+			return fmt.Errorf("was refused with metadata[%s] %q, not %v", key, value, part)
+		}
+	}
+	return nil
 }
 
-func (r *replay) heartbeat(ctx context.Context, given fields) (proto.Message, error) {
-	trial, err := r.trial(given)
-	if err != nil {
-		return nil, err
+func checkViolations(refused *wattwise.Error, expected any) error {
+	var found, wanted []string
+	for _, violation := range refused.Violations {
+		found = append(found, violation.Field)
 	}
-	return r.client.Heartbeat(ctx, trial)
-}
-
-func (r *replay) end(ctx context.Context, given fields) (proto.Message, error) {
-	trial, err := r.trial(given)
-	if err != nil {
-		return nil, err
+	items, _ := expected.([]any)
+	for _, item := range items {
+		wanted = append(wanted, fmt.Sprint(item))
 	}
-	name, _ := given["reason"].(string)
-	reason, ok := v1.EndReason_value[name]
-	if !ok {
-		return nil, fmt.Errorf("%q is no EndReason", name)
+	sort.Strings(found)
+	sort.Strings(wanted)
+	if strings.Join(found, " ") != strings.Join(wanted, " ") {
+		return fmt.Errorf("was refused for %v, not for %v", found, wanted)
 	}
-	return r.client.EndTrial(ctx, trial, v1.EndReason(reason))
-}
-
-func (r *replay) register(ctx context.Context, given fields) (proto.Message, error) {
-	spec, err := r.job(given)
-	if err != nil {
-		return nil, err
-	}
-	return r.client.RegisterJob(ctx, spec)
-}
-
-func (r *replay) trial(given fields) (*v1.TrialId, error) {
-	name, _ := given["trial"].(string)
-	if trial := r.trials[name]; trial != nil {
-		return trial, nil
-	}
-	return nil, fmt.Errorf("no trial is named %q", name)
+	return nil
 }
