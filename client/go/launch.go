@@ -8,7 +8,11 @@ import (
 	v1 "wattwise/v1"
 )
 
-const beatsPerLease = 3
+const (
+	beatsPerLease = 3
+	// A trainer that ends does not wait longer for a server that is away.
+	farewell = 5 * time.Second
+)
 
 // Launch is one trial of a job while it trains: it is reported, its lease is kept by heartbeats, and it is ended.
 type Launch struct {
@@ -65,7 +69,9 @@ func (l *Launch) Report(ctx context.Context, epoch int, seconds, joules, metric 
 func (l *Launch) End(reason v1.EndReason) error {
 	l.ended()
 	// Not the context of the training, which may be what was cancelled.
-	_, err := l.client.EndTrial(context.Background(), l.Trial.Id, reason)
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	defer cancel()
+	_, err := l.client.EndTrial(ctx, l.Trial.Id, reason)
 	return err
 }
 

@@ -42,6 +42,7 @@ func main() {
 	}
 	defer client.Close()
 	failed, lines := false, json.NewEncoder(os.Stdout)
+	lines.SetEscapeHTML(false)
 	run := wattwise.NewRequestID()[:8]
 	for _, path := range flag.Args() {
 		table, err := readTable(path)
