@@ -1,9 +1,13 @@
-// One launch of a recurring training job, with epochs that only pretend to train.
+// One launch of a recurring training job, with epochs that only pretend to train:
+//
+//     example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
 //
 // Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
 #include <cmath>
 #include <csignal>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "wattwise.hpp"
 
@@ -25,26 +29,36 @@ Epoch train_epoch(int batch_size, int epoch) {
   return {1 - std::exp(-epoch * 4 / std::sqrt(batch_size)), seconds, 250 * seconds};
 }
 
-v1::JobSpec job() {
+v1::JobSpec job(double lease) {
   v1::JobSpec spec;
-  spec.set_job_id("pretend-nightly-cpp");
+  spec.set_job_id("pretend-nightly");
   spec.set_job_id_prefix("pretend");
   for (const int size : {16, 32, 64, 128}) spec.add_batch_sizes(size);
   spec.set_default_batch_size(32);
   spec.set_target_metric(0.9);
+  spec.set_trial_lease_seconds(lease);
   spec.mutable_gpu()->set_max_power_watts(300);
   spec.mutable_gpu()->set_number_of_gpus(1);
   spec.mutable_gpu()->set_gpu_model("Pretended GPU");
   return spec;
 }
 
-int train(const std::string& address) {
+void pass(std::chrono::duration<double> time, const wattwise::Launch& launch) {
+  const auto end = std::chrono::steady_clock::now() + time;
+  while (std::chrono::steady_clock::now() < end && !launch.stopped() && !interrupted) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+int train(const std::string& address, std::chrono::duration<double> pace, double lease) {
   wattwise::Client client(address, wattwise::Credentials::from_env());
-  wattwise::Launch launch(client, job());
+  wattwise::Launch launch(client, job(lease));
   std::cout << launch.reason() << '\n';
   double seconds = 0;
   double joules = 0;
-  for (int epoch = 1; !interrupted; ++epoch) {
+  for (int epoch = 1;; ++epoch) {
+    pass(pace, launch);
+    if (interrupted) break;
     const Epoch done = train_epoch(launch.batch_size(), epoch);
     seconds += done.seconds;
     joules += done.joules;
@@ -69,7 +83,10 @@ int main(int count, char** arguments) {
   std::signal(SIGINT, interrupt);
   std::signal(SIGTERM, interrupt);
   try {
-    return train(count > 1 ? arguments[1] : "localhost:50051");
+    const std::vector<std::string> given(arguments + 1, arguments + count);
+    const std::string address = given.empty() ? "localhost:50051" : given[0];
+    const double pace = given.size() > 1 ? std::stod(given[1]) : 0;
+    return train(address, std::chrono::duration<double>(pace), given.size() > 2 ? std::stod(given[2]) : 300);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

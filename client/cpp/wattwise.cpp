@@ -20,8 +20,8 @@ using std::chrono::milliseconds;
 constexpr char kDomain[] = "wattwise.v1";
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{3'000};
-// A trainer that ends does not wait longer for a server that is away.
-constexpr milliseconds kFarewell{5'000};
+// A training does not wait longer for a server that is away.
+constexpr milliseconds kPatience{5'000};
 constexpr int kBeatsPerLease = 3;
 
 std::string variable(const char* name) {
@@ -167,10 +167,10 @@ v1::GetNextBatchSizeResponse Client::next_batch_size(const std::string& job_id, 
   return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
 }
 
-v1::Decision Client::report_result(const v1::TrainingResult& result) {
+v1::Decision Client::report_result(const v1::TrainingResult& result, Within within) {
   v1::ReportResultRequest request;
   *request.mutable_result() = result;
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::ReportResult, request).decision();
+  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::ReportResult, request, within).decision();
 }
 
 v1::Decision Client::heartbeat(const v1::TrialId& trial, Within within) {
@@ -222,14 +222,14 @@ v1::Decision Launch::report(int epoch, double seconds, double joules, double met
   result.set_time_seconds(seconds);
   result.set_energy_joules(joules);
   result.set_metric(metric);
-  v1::Decision decision = client_.report_result(result);
+  v1::Decision decision = client_.report_result(result, kPatience);
   heard(decision);
   return decision;
 }
 
 void Launch::end(v1::EndReason reason) {
   silence();
-  if (!stopped()) client_.end_trial(trial_.id(), reason, kFarewell);
+  if (!stopped()) client_.end_trial(trial_.id(), reason, kPatience);
   const std::lock_guard lock(mutex_);
   stopped_ = true;
 }
@@ -239,7 +239,7 @@ void Launch::beat(std::chrono::duration<double> every) {
   while (!changed_.wait_for(lock, every, [this] { return ended_ || stopped_; })) {
     lock.unlock();
     try {
-      heard(client_.heartbeat(trial_.id(), kFarewell));
+      heard(client_.heartbeat(trial_.id(), kPatience));
     } catch (const Error&) {
       // A server that is away is asked again with the next beat.
     }

@@ -81,7 +81,7 @@ class Client {
   v1::GetNextBatchSizeResponse next_batch_size(const std::string& job_id,
                                                const std::string& request_id = new_request_id());
   // Reports one epoch's cumulative measurement.
-  v1::Decision report_result(const v1::TrainingResult& result);
+  v1::Decision report_result(const v1::TrainingResult& result, Within within = {});
   // Renews a trial's lease and tells whether to go on.
   v1::Decision heartbeat(const v1::TrialId& trial, Within within = {});
   // Says that the trainer is gone; a trial that is decided is left as it is.

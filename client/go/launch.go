@@ -10,8 +10,8 @@ import (
 
 const (
 	beatsPerLease = 3
-	// A trainer that ends does not wait longer for a server that is away.
-	farewell = 5 * time.Second
+	// A training does not wait longer for a server that is away.
+	patience = 5 * time.Second
 )
 
 // Launch is one trial of a job while it trains: it is reported, its lease is kept by heartbeats, and it is ended.
@@ -58,6 +58,8 @@ func (l *Launch) Stopped() <-chan struct{} {
 
 // Report reports the epoch that just ended, counted from 1. Seconds and joules are sums since the first epoch.
 func (l *Launch) Report(ctx context.Context, epoch int, seconds, joules, metric float64) (*v1.Decision, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	decision, err := l.client.ReportResult(ctx, &v1.TrainingResult{
 		Trial: l.Trial.Id, CurrentEpoch: int32(epoch), TimeSeconds: seconds, EnergyJoules: joules, Metric: metric,
 	})
@@ -69,7 +71,7 @@ func (l *Launch) Report(ctx context.Context, epoch int, seconds, joules, metric 
 func (l *Launch) End(reason v1.EndReason) error {
 	l.ended()
 	// Not the context of the training, which may be what was cancelled.
-	ctx, cancel := context.WithTimeout(context.Background(), farewell)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, err := l.client.EndTrial(ctx, l.Trial.Id, reason)
 	return err

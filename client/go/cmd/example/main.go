@@ -1,4 +1,6 @@
-// Command example is one launch of a recurring training job, with epochs that only pretend to train.
+// Command example is one launch of a recurring training job, with epochs that only pretend to train:
+//
+//	example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
 //
 // Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
 package main
@@ -11,17 +13,27 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"wattwise"
 	v1 "wattwise/v1"
 )
 
 func main() {
-	address, job := "localhost:50051", "pretend-nightly-go"
+	address, pace, lease := "localhost:50051", 0.0, 300.0
 	if len(os.Args) > 1 {
 		address = os.Args[1]
 	}
-	reached, err := train(address, job)
+	for i, into := range []*float64{&pace, &lease} {
+		if len(os.Args) > i+2 {
+			if _, err := fmt.Sscan(os.Args[i+2], into); err != nil {
+				log.Fatalf("%s is no number of seconds", os.Args[i+2])
+			}
+		}
+	}
+	reached, err := train(address, time.Duration(pace*float64(time.Second)), lease)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -30,10 +42,10 @@ func main() {
 	}
 }
 
-func train(address, job string) (bool, error) {
-	target := 0.9
+func train(address string, pace time.Duration, lease float64) (bool, error) {
 	spec := &v1.JobSpec{
-		JobId: &job, JobIdPrefix: "pretend", BatchSizes: []int32{16, 32, 64, 128}, DefaultBatchSize: 32, TargetMetric: &target,
+		JobId: proto.String("pretend-nightly"), JobIdPrefix: "pretend", BatchSizes: []int32{16, 32, 64, 128},
+		DefaultBatchSize: 32, TargetMetric: proto.Float64(0.9), TrialLeaseSeconds: &lease,
 		Gpu: &v1.GpuConfig{MaxPowerWatts: 300, NumberOfGpus: 1, GpuModel: "Pretended GPU"},
 	}
 	credentials, err := wattwise.CredentialsFromEnv()
@@ -58,6 +70,11 @@ func train(address, job string) (bool, error) {
 
 	seconds, joules := 0.0, 0.0
 	for epoch := 1; ; epoch++ {
+		select {
+		case <-time.After(pace):
+		case <-launch.Stopped():
+		case <-ctx.Done():
+		}
 		metric, took, used := epochOf(launch.BatchSize(), epoch)
 		seconds, joules = seconds+took, joules+used
 		decision, err := launch.Report(ctx, epoch, seconds, joules, metric)
