@@ -31,12 +31,6 @@ soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams w
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 	$(BIN)/python -m pytest -m torch
 
-.PHONY: test-languages
-test-languages: $(VENV)/.dev ## the examples in C++ and Go, and the ten lines of each language as docs/other-languages.md prints them
-	$(MAKE) -C client/cpp test
-	$(MAKE) -C client/go test
-	$(BIN)/python -m tests.other_languages_check
-
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
 
@@ -67,6 +61,12 @@ wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its
 
 readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
+
+.PHONY: test-languages
+test-languages: $(VENV)/.dev ## the examples in C++ and Go, and the ten lines of each language as docs/other-languages.md prints them
+	$(MAKE) -C client/cpp test
+	$(MAKE) -C client/go test
+	$(BIN)/python -m tests.other_languages_check
 
 clean: ## remove the virtual environments and what tools left behind
 	rm -rf $(VENV) $(PROTOS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
