@@ -205,7 +205,7 @@ Launch::Launch(Client& client, const v1::JobSpec& spec) : client_(client) {
 Launch::~Launch() {
   try {
     end(v1::END_REASON_ERROR);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The server takes the trial for lost when its lease runs out.
   }
 }
