@@ -83,6 +83,12 @@ wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its
 readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
 
+.PHONY: test-languages
+test-languages: $(VENV)/.dev ## the examples in C++ and Go, and the ten lines of each language as docs/other-languages.md prints them
+	$(MAKE) -C client/cpp test
+	$(MAKE) -C client/go test
+	$(BIN)/python -m tests.other_languages_check
+
 clean: ## remove the virtual environments and what tools left behind
 	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) $(ZEUS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 

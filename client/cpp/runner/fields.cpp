@@ -1,0 +1,161 @@
+#include "fields.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+const FieldDescriptor* field_of(const Message& message, const std::string& name) {
+  const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(name);
+  if (field == nullptr) throw Mismatch(message.GetDescriptor()->name() + " has no field " + name);
+  return field;
+}
+
+int enum_number(const FieldDescriptor* field, const YAML::Node& value) {
+  const auto* found = field->enum_type()->FindValueByName(value.Scalar());
+  if (found == nullptr) throw Mismatch(value.Scalar() + " is no " + field->enum_type()->name());
+  return found->number();
+}
+
+void set(Message& message, const FieldDescriptor* field, const YAML::Node& value) {
+  const auto* reflection = message.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return reflection->SetBool(&message, field, value.as<bool>());
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection->SetInt32(&message, field, value.as<int>());
+    case FieldDescriptor::CPPTYPE_INT64:
+      return reflection->SetInt64(&message, field, value.as<std::int64_t>());
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return reflection->SetDouble(&message, field, value.as<double>());
+    case FieldDescriptor::CPPTYPE_STRING:
+      return reflection->SetString(&message, field, value.as<std::string>());
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return reflection->SetEnumValue(&message, field, enum_number(field, value));
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return fill(*reflection->MutableMessage(&message, field), value);
+    default:
+      throw Mismatch(field->name() + " is of a type that this runner does not know");
+  }
+}
+
+void add(Message& message, const FieldDescriptor* field, const YAML::Node& value) {
+  if (field->cpp_type() != FieldDescriptor::CPPTYPE_INT32) {
+    throw Mismatch(field->name() + " is a list of a type that this runner does not know");
+  }
+  message.GetReflection()->AddInt32(&message, field, value.as<int>());
+}
+
+bool near(double a, double b) {
+  return a == b || (std::isnan(a) && std::isnan(b)) ||
+         std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b));
+}
+
+[[noreturn]] void differs(const std::string& name, const std::string& value, const YAML::Node& expected) {
+  throw Mismatch(name + " is " + value + ", not " + shown(expected));
+}
+
+void check_number(const std::string& name, double value, const YAML::Node& expected) {
+  if (near(value, expected.as<double>())) return;
+  std::ostringstream text;
+  text.precision(15);
+  text << value;
+  differs(name, text.str(), expected);
+}
+
+// A message or a warning contains what is expected; any other text is the same.
+void check_text(const std::string& name, const std::string& value, const YAML::Node& expected) {
+  const auto wanted = expected.as<std::string>();
+  const bool part = (name == "message" || name == "warning") && !wanted.empty();
+  if (part ? value.find(wanted) == std::string::npos : value != wanted) differs(name, value, expected);
+}
+
+void check_one(const Message& message, const FieldDescriptor* field, const YAML::Node& expected) {
+  const auto* reflection = message.GetReflection();
+  const std::string& name = field->name();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      if (const bool value = reflection->GetBool(message, field); value != expected.as<bool>()) {
+        differs(name, value ? "true" : "false", expected);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_INT32:
+      return check_number(name, reflection->GetInt32(message, field), expected);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return check_number(name, static_cast<double>(reflection->GetInt64(message, field)), expected);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return check_number(name, reflection->GetDouble(message, field), expected);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return check_text(name, reflection->GetString(message, field), expected);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return check_text(name, reflection->GetEnum(message, field)->name(), expected);
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return check(reflection->GetMessage(message, field), expected);
+    default:
+      throw Mismatch(name + " is of a type that this runner does not know");
+  }
+}
+
+void check_list(const Message& message, const FieldDescriptor* field, const YAML::Node& expected) {
+  const auto* reflection = message.GetReflection();
+  const int size = reflection->FieldSize(message, field);
+  if (!expected.IsSequence() || static_cast<int>(expected.size()) != size) {
+    differs(field->name(), "a list of " + std::to_string(size), expected);
+  }
+  for (int i = 0; i < size; ++i) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      check(reflection->GetRepeatedMessage(message, field, i), expected[i]);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+      check_number(field->name(), reflection->GetRepeatedInt32(message, field, i), expected[i]);
+    } else {
+      throw Mismatch(field->name() + " is a list of a type that this runner does not know");
+    }
+  }
+}
+
+const Message& holder_of(const Message& message, const std::string& name) {
+  const FieldDescriptor* id = message.GetDescriptor()->FindFieldByName("id");
+  if (id == nullptr || (name != "batch_size" && name != "trial_number")) return message;
+  return message.GetReflection()->GetMessage(message, id);
+}
+
+}  // namespace
+
+void fill(Message& message, const YAML::Node& given) {
+  for (const auto& entry : given) {
+    const FieldDescriptor* field = field_of(message, entry.first.as<std::string>());
+    message.GetReflection()->ClearField(&message, field);
+    if (!field->is_repeated()) {
+      set(message, field, entry.second);
+      continue;
+    }
+    for (const auto& item : entry.second) add(message, field, item);
+  }
+}
+
+void check(const Message& message, const YAML::Node& then) {
+  for (const auto& entry : then) {
+    const auto name = entry.first.as<std::string>();
+    const Message& holder = holder_of(message, name);
+    const FieldDescriptor* field = field_of(holder, name);
+    if (field->is_repeated()) {
+      check_list(holder, field, entry.second);
+    } else if (!entry.second.IsNull()) {
+      check_one(holder, field, entry.second);
+    } else if (holder.GetReflection()->HasField(holder, field)) {
+      throw Mismatch(name + " is set and should not be");
+    }
+  }
+}
+
+std::string shown(const YAML::Node& node) {
+  YAML::Emitter text;
+  text.SetMapFormat(YAML::Flow);
+  text.SetSeqFormat(YAML::Flow);
+  text << node;
+  return text.c_str();
+}

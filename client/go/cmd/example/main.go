@@ -1,0 +1,101 @@
+// Command example is one launch of a recurring training job, with epochs that only pretend to train:
+//
+//	example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
+//
+// Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"wattwise"
+	v1 "wattwise/v1"
+)
+
+func main() {
+	address, pace, lease := "localhost:50051", 0.0, 300.0
+	if len(os.Args) > 1 {
+		address = os.Args[1]
+	}
+	for i, into := range []*float64{&pace, &lease} {
+		if len(os.Args) > i+2 {
+			if _, err := fmt.Sscan(os.Args[i+2], into); err != nil {
+				log.Fatalf("%s is no number of seconds", os.Args[i+2])
+			}
+		}
+	}
+	reached, err := train(address, time.Duration(pace*float64(time.Second)), lease)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if !reached {
+		os.Exit(3)
+	}
+}
+
+func train(address string, pace time.Duration, lease float64) (bool, error) {
+	spec := &v1.JobSpec{
+		JobId: proto.String("pretend-nightly"), JobIdPrefix: "pretend", BatchSizes: []int32{16, 32, 64, 128},
+		DefaultBatchSize: 32, TargetMetric: proto.Float64(0.9), TrialLeaseSeconds: &lease,
+		Gpu: &v1.GpuConfig{MaxPowerWatts: 300, NumberOfGpus: 1, GpuModel: "Pretended GPU"},
+	}
+	credentials, err := wattwise.CredentialsFromEnv()
+	if err != nil {
+		return false, err
+	}
+	client, err := wattwise.NewClient(address, credentials)
+	if err != nil {
+		return false, err
+	}
+	defer client.Close()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	launch, err := client.Begin(ctx, spec)
+	if err != nil {
+		return false, err
+	}
+	fmt.Println(launch.Reason)
+	// What is true if training ends without a word from the server; SIGTERM and Ctrl-C come through ctx.
+	reason := v1.EndReason_END_REASON_ERROR
+	defer func() { launch.End(reason) }()
+
+	seconds, joules := 0.0, 0.0
+	for epoch := 1; ; epoch++ {
+		select {
+		case <-time.After(pace):
+		case <-launch.Stopped():
+		case <-ctx.Done():
+		}
+		metric, took, used := epochOf(launch.BatchSize(), epoch)
+		seconds, joules = seconds+took, joules+used
+		decision, err := launch.Report(ctx, epoch, seconds, joules, metric)
+		switch {
+		case ctx.Err() != nil:
+			reason = v1.EndReason_END_REASON_PREEMPTED
+			return false, ctx.Err()
+		case wattwise.ServerAway(err):
+			log.Printf("training goes on without the server: %v", err)
+		case err != nil:
+			return false, err
+		case decision.StopTrain:
+			fmt.Println(decision.Message)
+			return decision.TargetReached, nil
+		}
+	}
+}
+
+// epochOf pretends: large batches are quick and learn little; every epoch draws 250 W.
+func epochOf(batchSize, epoch int) (metric, seconds, joules float64) {
+	seconds = 20 + 2000/float64(batchSize)
+	metric = 1 - math.Exp(-float64(epoch)*4/math.Sqrt(float64(batchSize)))
+	return metric, seconds, 250 * seconds
+}

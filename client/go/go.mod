@@ -1,0 +1,14 @@
+// What `make MODULES=1` takes. Debian's packages, with which the client is tested, are of the same versions but for
+// genproto, of which Debian has the commit b5235f65be36 of 2020-04-13, and this grpc asks for at least the one below.
+module wattwise
+
+go 1.19
+
+require (
+	google.golang.org/genproto v0.0.0-20200526211855-cb27e3aa2013
+	google.golang.org/grpc v1.33.3
+	google.golang.org/protobuf v1.28.1
+	gopkg.in/yaml.v3 v3.0.1
+)
+
+require github.com/golang/protobuf v1.5.2 // indirect

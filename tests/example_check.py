@@ -1,0 +1,196 @@
+"""Tries a client's example of a training loop: `python -m tests.example_check PROGRAM`.
+
+The program is called as `PROGRAM [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]`, takes its credentials from the
+`WATTWISE_*` variables, and pretends to train for some epochs until the target of its one job is reached.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+from wattwise import v1
+from wattwise_server.security.tokens import Role
+
+from tests.credentials import Authority, issue
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+JOB, PREFIX = "pretend-nightly", "pretend"
+
+
+class Example:
+    """A run of the program."""
+
+    def __init__(self, *command: str, **variables: str) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("WATTWISE_")}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**clean, **variables}
+        )
+
+    def end(self) -> tuple[int, str]:
+        """Waits for its end; returns its exit status and what it said."""
+        said, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, said
+
+
+class Losing(grpc.GenericRpcHandler):
+    """Something in between that loses the first answer to each method on its way back."""
+
+    def __init__(self, server: str) -> None:
+        self.calls: list[str] = []
+        self._behind = grpc.insecure_channel(server)
+        self._front = grpc.server(futures.ThreadPoolExecutor(4), handlers=[self])
+        self.address = f"127.0.0.1:{self._front.add_insecure_port('127.0.0.1:0')}"
+        self._front.start()
+
+    def close(self) -> None:
+        """Passes nothing on any more."""
+        self._front.stop(grace=None).wait()
+        self._behind.close()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Passes every call on."""
+        behind: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._behind.unary_unary(details.method)
+        name = details.method.rpartition("/")[2]
+
+        def passed(request: bytes, context: grpc.ServicerContext) -> bytes:
+            self.calls.append(name)
+            try:
+                answer = behind(request, timeout=10)
+            except grpc.RpcError as error:
+                trailers = tuple((entry.key, entry.value) for entry in error.trailing_metadata() or ())
+                context.set_trailing_metadata(trailers)
+                context.abort(error.code(), error.details() or "")
+            if self.calls.count(name) == 1:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
+            return answer
+
+        return grpc.unary_unary_rpc_method_handler(passed)
+
+
+def trains(program: str, server: LiveServer) -> None:
+    """It trains until the target is reached, says so, and leaves with 0."""
+    server.start()
+    status, said = Example(program, server.address).end()
+    assert status == 0, said
+    assert "target reached" in said
+    assert trial(server).end_reason == v1.END_REASON_TARGET_REACHED
+
+
+def repeats(program: str, server: LiveServer) -> None:
+    """A call whose answer was lost is made again under the same request id: one trial, one result per epoch."""
+    losing = Losing(server.start())
+    status, said = Example(program, losing.address).end()
+    losing.close()
+    assert status == 0, said
+    assert losing.calls[:4] == ["RegisterJob", "RegisterJob", "GetNextBatchSize", "GetNextBatchSize"], losing.calls
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=JOB)).job.num_trials == 1
+
+
+def does_not_repeat(program: str, server: LiveServer) -> None:
+    """What is refused is not tried again, and the message is shown."""
+    losing = Losing(server.start())
+    losing.calls = ["RegisterJob"]
+    gpu = v1.GpuConfig(max_power_watts=1, number_of_gpus=1, gpu_model="Another GPU")
+    job = v1.JobSpec(job_id=JOB, job_id_prefix=PREFIX, batch_sizes=[1], default_batch_size=1, gpu=gpu)
+    server.trainer.RegisterJob(v1.RegisterJobRequest(job=job))
+    status, said = Example(program, losing.address).end()
+    losing.close()
+    assert status not in (0, 3), said
+    assert "Another GPU" in said, said
+    assert losing.calls == ["RegisterJob", "RegisterJob"]
+
+
+def beats_and_says_farewell(program: str, server: LiveServer) -> None:
+    """An epoch may be longer than the lease; SIGTERM ends the trial as preempted."""
+    server.start()
+    example = Example(program, server.address, "3", "1.5")
+
+    def reported() -> bool:
+        found = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials if registered(server) else []
+        assert all(one.status == v1.TRIAL_STATUS_DISPATCHED for one in found), found
+        return bool(found) and found[0].last_epoch == 1
+
+    wait_until(reported)
+    example.process.terminate()
+    status, said = example.end()
+    assert status not in (0, 3), said
+    assert trial(server).end_reason == v1.END_REASON_PREEMPTED, trial(server)
+
+
+def rides_out(program: str, server: LiveServer) -> None:
+    """A server that goes away in mid-training and comes back finds the training going on."""
+    server.start()
+    example = Example(program, server.address, "1", "60")
+    wait_until(lambda: registered(server) and trial_begun(server))
+    server.kill()
+    assert example.process.stdout is not None
+    for line in example.process.stdout:
+        if "goes on without the server" in line:
+            break
+    server.start()
+    status, said = example.end()
+    assert status == 0, said
+    assert trial(server).end_reason == v1.END_REASON_TARGET_REACHED
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=JOB)).job.num_trials == 1
+
+
+def shows_its_token(program: str, server: LiveServer) -> None:
+    """A token goes over TLS; without one, or in clear to another machine, nothing goes and the message says why."""
+    folder = server.database.parent
+    authority = Authority(folder)
+    pair, tokens = authority.issue("server"), folder / "server.tokens"
+    token = issue(tokens, Role.TRAINER, PREFIX)
+    server.start("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tokens", str(tokens))
+    (folder / "token").write_text(f"{token}\n")
+    tls = {"WATTWISE_TLS_CA": str(authority.file)}
+    for given in ({"WATTWISE_TOKEN": token}, {"WATTWISE_TOKEN_FILE": str(folder / "token")}):
+        status, said = Example(program, server.address, **tls, **given).end()
+        assert status == 0, said
+    status, said = Example(program, server.address, **tls).end()
+    assert status not in (0, 3), said
+    assert "token" in said, said
+    status, said = Example(program, "192.0.2.1:50051", WATTWISE_TOKEN=token).end()
+    assert status not in (0, 3), said
+    assert "in clear" in said, said
+
+
+def registered(server: LiveServer) -> bool:
+    """Whether the program's job is there."""
+    return any(job.spec.job_id == JOB for job in server.admin.ListJobs(v1.ListJobsRequest()).jobs)
+
+
+def trial_begun(server: LiveServer) -> bool:
+    """Whether its trial has reported."""
+    found = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials
+    return bool(found) and found[0].last_epoch >= 1
+
+
+def trial(server: LiveServer) -> v1.Trial:
+    """Its one trial."""
+    (found,) = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials
+    return found
+
+
+CHECKS: tuple[Callable[[str, LiveServer], None], ...] = (
+    trains, repeats, does_not_repeat, beats_and_says_farewell, rides_out, shows_its_token,
+)  # fmt: skip
+
+
+def main(program: str) -> None:
+    """Fails at the first check that fails."""
+    for check in CHECKS:
+        with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder)) as server:
+            check(program, server)
+        sys.stdout.write(f"{Path(program).name}: {check.__doc__}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
