@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from wattwise import v1
 from wattwise.spec import Policy
+from wattwise_server.policy import registry
 
 from wattwise_replay.engines import Engine, Fixed, GridSearch
 from wattwise_replay.play import Ledger, play
@@ -18,7 +20,9 @@ DEFAULT, AT_BEST_LIMIT, GRID, HINDSIGHT = (
     "grid search",
     "best in hindsight",
 )
-POLICIES: Sequence[Policy] = ("POLICY_PRUNING_GTS", "POLICY_GTS")
+POLICIES: Sequence[Policy] = [
+    name for name, _ in v1.Policy.items() if name.removeprefix("POLICY_") in registry.POLICIES
+]
 EARLY = 40
 """Recurrences that count as early: those in which learning costs the most."""
 

@@ -10,7 +10,7 @@ from wattwise_server import convert
 from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.job_spec import resolve
-from wattwise_server.policy.base import Dispatched, Exhausted, Succeeded
+from wattwise_server.policy.base import Dispatched, Exhausted, Measured, Succeeded
 from wattwise_server.policy.cost import cost, cost_bound
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
@@ -62,7 +62,7 @@ class InProcess:
 
     def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
         """Straight to the epoch that decides the trial."""
-        measured, verdict = self._decisive(epochs)
+        measured, verdict = self._decisive(trial, epochs)
         self._observations += 1
         done = self._running.pop(trial.number)._replace(
             status=TrialStatus.SUCCEEDED,
@@ -77,13 +77,17 @@ class InProcess:
         self._search = self._policy.observe(self._spec, self._search, Succeeded(done))
         return Ended(measured.epoch, verdict.target_reached)
 
-    def _decisive(self, epochs: Epochs) -> tuple[Measurement, Verdict]:
+    def _decisive(self, trial: Dispatch, epochs: Epochs) -> tuple[Measurement, Verdict]:
         """The first measurement that ends the trial.
 
         Costs grow by the same amount with every epoch, so that those well below the bound need no look.
         """
-        for epoch in count(self._first_that_may_end(epochs)):
+        watches = self._policy.watches_epochs
+        for epoch in count(1 if watches else self._first_that_may_end(epochs)):
             measured = measurement(epochs, epoch, self._spec.target_metric)
+            if watches:
+                running = self._running[trial.number]._replace(last=measured)
+                self._search = self._policy.observe(self._spec, self._search, Measured(running))
             verdict = judge(self._spec, self._search.min_cost, measured)
             if verdict.end_reason is not None:
                 return measured, verdict

@@ -16,7 +16,6 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
-    PolicyName,
     Stage,
     Trial,
     TrialKey,
@@ -51,7 +50,6 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
         default_batch_size=job.default_batch_size,
         gpu=_gpu(job.gpu) if job.HasField("gpu") else None,
         policy=_policy(job.policy),
-        unknown_policy=None if job.policy in v1.Policy.values() else job.policy,
         **given,
     )
 
@@ -60,10 +58,10 @@ def _gpu(gpu: v1.GpuConfig) -> GpuConfig:
     return GpuConfig(gpu.max_power_watts, gpu.number_of_gpus, gpu.gpu_model)
 
 
-def _policy(policy: v1.Policy.ValueType) -> PolicyName | None:
-    if policy == v1.POLICY_UNSPECIFIED or policy not in v1.Policy.values():
+def _policy(policy: v1.Policy.ValueType) -> str | None:
+    if policy == v1.POLICY_UNSPECIFIED:
         return None
-    return PolicyName(v1.Policy.Name(policy).removeprefix("POLICY_"))
+    return v1.Policy.Name(policy).removeprefix("POLICY_") if policy in v1.Policy.values() else str(policy)
 
 
 def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest) -> TrialKey:
@@ -195,7 +193,7 @@ def _spec(spec: JobSpec) -> v1.JobSpec:
         default_batch_size=spec.default_batch_size,
         beta_knob=spec.beta_knob,
         mab_seed=spec.mab_seed,
-        policy=v1.Policy.Value(f"POLICY_{spec.policy.value}"),
+        policy=v1.Policy.Value(f"POLICY_{spec.policy}"),
         gpu=v1.GpuConfig(
             max_power_watts=gpu.max_power_watts, number_of_gpus=gpu.number_of_gpus, gpu_model=gpu.gpu_model
         ),

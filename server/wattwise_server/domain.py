@@ -15,13 +15,6 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 
-class PolicyName(Enum):
-    """How the next batch size of a job is chosen."""
-
-    PRUNING_GTS = "PRUNING_GTS"
-    GTS = "GTS"
-
-
 class Stage(Enum):
     """Where a job stands in its search."""
 
@@ -93,7 +86,7 @@ class JobSpec:
     mab_prior_precision: float = 0.0
     mab_num_explorations: int = 2
     mab_seed: int | None = None
-    policy: PolicyName = PolicyName.PRUNING_GTS
+    policy: str = "PRUNING_GTS"
     learn_reward_precision: bool = True
     reward_precision: float = 0.0
     trial_lease_seconds: float = 300.0
@@ -207,6 +200,7 @@ class Search:
         min_cost: Cheapest cost of a converged trial, in joules.
         min_cost_batch_size: Its batch size.
         missed_floor: What a trial that missed its target counts as at least, in joules; None while nothing converged.
+        notes: What a policy remembers beyond all this, in words of its own; it is kept as it is.
     """
 
     stage: Stage
@@ -217,6 +211,7 @@ class Search:
     min_cost: float | None = None
     min_cost_batch_size: int | None = None
     missed_floor: float | None = None
+    notes: str = ""
 
     @cached_property
     def surviving(self) -> tuple[ArmState, ...]:

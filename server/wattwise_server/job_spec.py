@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
-from wattwise_server.domain import GpuConfig, JobSpec, PolicyName
+from wattwise_server.domain import GpuConfig, JobSpec
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError, Violation
+from wattwise_server.policy.registry import POLICIES
 
 MAX_ID_LENGTH = 200
 MADE_LENGTH = len("-01234567")
@@ -39,8 +40,7 @@ class JobDraft:
     mab_prior_precision: float | None = None
     mab_num_explorations: int | None = None
     mab_seed: int | None = None
-    policy: PolicyName | None = None
-    unknown_policy: int | None = None
+    policy: str | None = None
     learn_reward_precision: bool | None = None
     reward_precision: float | None = None
     trial_lease_seconds: float | None = None
@@ -56,7 +56,6 @@ def resolve(draft: JobDraft, made_id: str) -> JobSpec:
     if faults or draft.gpu is None:
         raise InvalidJobSpecError(*faults)
     given = {f.name: getattr(draft, f.name) for f in fields(draft) if getattr(draft, f.name) is not None}
-    given.pop("unknown_policy", None)
     given |= {"batch_sizes": tuple(sorted(draft.batch_sizes)), "job_id": draft.job_id or made_id}
     spec = JobSpec(**given)
     return replace(spec, beta_knob=None) if spec.disable_early_stopping else spec
@@ -94,7 +93,7 @@ def _brief(value: object) -> str:
 def _flat(spec: JobSpec) -> dict[str, object]:
     values = asdict(spec)
     gpu = values.pop("gpu")
-    values["policy"] = spec.policy.value
+    values["policy"] = spec.policy
     values["batch_sizes"] = list(spec.batch_sizes)
     return values | {f"gpu.{name}": value for name, value in gpu.items()}
 
@@ -176,10 +175,10 @@ def _knob_faults(draft: JobDraft) -> Iterator[tuple[str, str]]:
         yield "beta_knob", f"is above {MAX_BETA:g}, which stops nothing; set disable_early_stopping instead"
     if draft.beta_knob is not None and draft.disable_early_stopping:
         yield "beta_knob", "is set although disable_early_stopping is true; unset one of the two"
-    if draft.unknown_policy is not None:
-        known = ", ".join(f"POLICY_{policy.value}" for policy in PolicyName)
-        yield "policy", f"{draft.unknown_policy} is not known to this server; use one of {known}"
-    fixed = draft.learn_reward_precision is False and draft.policy is PolicyName.GTS
+    if draft.policy is not None and draft.policy not in POLICIES:
+        known = ", ".join(f"POLICY_{name}" for name in POLICIES)
+        yield "policy", f"{draft.policy} is not known to this server; use one of {known}"
+    fixed = draft.learn_reward_precision is False and draft.policy == "GTS"
     if fixed and not draft.reward_precision:
         yield "reward_precision", "is 0 while learn_reward_precision is false; give the fixed 1/variance of a cost"
 

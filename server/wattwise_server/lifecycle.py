@@ -11,7 +11,7 @@ from wattwise_server.lookup import priced_in
 from wattwise_server.metering import metered
 from wattwise_server.observe import Event as Seen
 from wattwise_server.observe import JobDeleted, MetersDiffer, Observer, TrialEnded, TrialRevived
-from wattwise_server.policy.base import Event, Failed, Revived, Succeeded
+from wattwise_server.policy.base import Event, Failed, Measured, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
@@ -32,6 +32,14 @@ class Lifecycle:
             verdict = judge(job.spec, job.search.min_cost, trial.last)
             if verdict.end_reason is EndReason.COST_BOUND:
                 job = self.succeed(tx, job, trial, verdict)
+
+    def measured(self, tx: Transaction, job: Job, trial: Trial) -> Job:
+        """Tells a policy that watches epochs of one; returns the job."""
+        if not POLICIES[job.spec.policy].watches_epochs:
+            return job
+        job = replace(job, search=observe(job, Measured(trial)))
+        tx.save_job(job)
+        return job
 
     def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
         """Ends a trial that ran to a decision; returns its job."""

@@ -240,6 +240,7 @@ class Optimizer:
                 tx.forget_measurements(trial, measured.epoch - self._limits.max_epochs_kept)
             if self._observer.wants_reports:
                 self._tell(tx, EpochReported(job, trial, before))
+            job = self._lifecycle.measured(tx, job, trial)
         if verdict.end_reason is not None:
             self._lifecycle.stop_dearer(tx, self._lifecycle.succeed(tx, job, trial, verdict))
         return with_meter(trial, answer(job.spec, measured, verdict))

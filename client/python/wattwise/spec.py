@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.errors import InvalidJobSpecError, Violation
 
-Policy: TypeAlias = Literal["POLICY_PRUNING_GTS", "POLICY_GTS"]
+Policy: TypeAlias = str
+"""A name of the enum `Policy` in the protos, such as "POLICY_GTS"."""
 
 M = TypeVar("M", bound=Message)
 

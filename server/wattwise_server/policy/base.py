@@ -55,11 +55,25 @@ class Revived:
     trial: Trial
 
 
-Event = Dispatched | Succeeded | Failed | Revived
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A running trial reported an epoch, its `last`; comes before Succeeded if the epoch ends it."""
+
+    trial: Trial
+
+
+Event = Dispatched | Measured | Succeeded | Failed | Revived
 
 
 class Policy(Protocol):
-    """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written."""
+    """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written.
+
+    Attributes:
+        watches_epochs: Whether it observes every epoch of every trial, each of which then writes the job's row as well;
+            False observes trials alone.
+    """
+
+    watches_epochs: bool
 
     def register(self, spec: JobSpec) -> Search:
         """The state of a job without trials."""

@@ -14,6 +14,7 @@ from wattwise_server.policy.base import (
     Dispatched,
     Event,
     Failed,
+    Measured,
     Revived,
     Succeeded,
     counts_as_failure,
@@ -29,6 +30,8 @@ _LONGEST_ABSENCE = 10
 class Gts:
     """Gaussian Thompson sampling; also the second stage of pruning."""
 
+    watches_epochs = False
+
     def register(self, spec: JobSpec) -> Search:
         """A bandit whose arms are all the batch sizes."""
         return Search(Stage.MAB, tuple(map(ArmState, spec.batch_sizes)), 0, spec.default_batch_size)
@@ -41,7 +44,7 @@ class Gts:
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Adds a success to its arm's observations, counts failures in a row."""
         match event:
-            case Dispatched():
+            case Dispatched() | Measured():
                 return search
             case Succeeded(trial):
                 search = with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=0))
@@ -50,6 +53,9 @@ class Gts:
                 return _with_failure(search, trial)
             case Revived(trial):
                 return with_failure_taken_back(search, trial)
+
+
+POLICY = Gts()
 
 
 def candidates(search: Search, trial_number: int) -> Sequence[ArmState]:

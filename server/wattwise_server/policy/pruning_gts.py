@@ -28,6 +28,8 @@ _BANDIT = Gts()
 class PruningGts:
     """The paper's policy."""
 
+    watches_epochs = False
+
     def register(self, spec: JobSpec) -> Search:
         """A search at the default batch size of its first round."""
         return explorer.first_round(spec)
@@ -60,6 +62,9 @@ class PruningGts:
                 return _failed(spec, search, trial)
             case _:
                 return _BANDIT.observe(spec, search, event)
+
+
+POLICY = PruningGts()
 
 
 def _concurrent(spec: JobSpec, search: Search, exploring: int) -> Choice:

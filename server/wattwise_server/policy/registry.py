@@ -1,8 +1,21 @@
-"""Which policy stands behind which name."""
+"""Which policy stands behind which name: that of the file of this folder that has one as its `POLICY`.
 
-from wattwise_server.domain import PolicyName
+`gts.py` is "GTS", which the wire calls POLICY_GTS.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+
 from wattwise_server.policy.base import Policy
-from wattwise_server.policy.gts import Gts
-from wattwise_server.policy.pruning_gts import PruningGts
 
-POLICIES: dict[PolicyName, Policy] = {PolicyName.PRUNING_GTS: PruningGts(), PolicyName.GTS: Gts()}
+
+def _policies() -> dict[str, Policy]:
+    files = (file.name for file in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    modules = {name: import_module(f"wattwise_server.policy.{name}") for name in files if name != "registry"}
+    return {name.upper(): module.POLICY for name, module in modules.items() if hasattr(module, "POLICY")}
+
+
+POLICIES = _policies()

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattwise_server.domain import ArmState, JobSpec, Moments, PolicyName
+from wattwise_server.domain import ArmState, JobSpec, Moments
+
+_FIXED_BY = "GTS"
+"""The policy under which a job may fix the reward precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def posterior(spec: JobSpec, costs: Moments) -> Posterior:
 
 
 def _reward_precision(spec: JobSpec, costs: Moments) -> float:
-    if spec.policy is PolicyName.GTS and not spec.learn_reward_precision:
+    if spec.policy == _FIXED_BY and not spec.learn_reward_precision:
         return spec.reward_precision
     variance = costs.variance
     return 1 / variance if variance > np.finfo(float).tiny else math.inf

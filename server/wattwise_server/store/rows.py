@@ -16,7 +16,6 @@ from wattwise_server.domain import (
     Measurement,
     Meter,
     Moments,
-    PolicyName,
     PowerSample,
     Search,
     Stage,
@@ -81,6 +80,7 @@ _JOB_STATE = (
     "min_cost",
     "min_cost_batch_size",
     "missed_floor",
+    "notes",
     "num_trials",
     "num_observations",
     *_METER,
@@ -149,7 +149,7 @@ def insert_job(key: int, job: Job) -> list[Statement]:
         spec.job_id_prefix,
         *(getattr(spec, name) for name in _SPEC),
         *(getattr(spec.gpu, name) for name in _GPU),
-        spec.policy.value,
+        spec.policy,
         to_micros(job.create_time),
     )
     return [Statement(_INSERT_JOB, (key, *once, *_job_state(job))), *save_arms(key, job.search.arms)]
@@ -170,6 +170,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         search.min_cost,
         search.min_cost_batch_size,
         search.missed_floor,
+        search.notes,
         job.num_trials,
         job.num_observations,
         *job.meter,
@@ -232,7 +233,7 @@ def read_job(row: Row, arms: tuple[ArmState, ...]) -> Job:
         job_id_prefix=row["job_id_prefix"],
         batch_sizes=tuple(arm.batch_size for arm in arms),
         gpu=GpuConfig(*(row[name] for name in _GPU)),
-        policy=PolicyName(row["policy"]),
+        policy=row["policy"],
         disable_early_stopping=row["beta_knob"] is None,
         **{name: _typed(name, row[name]) for name in _SPEC},
     )

@@ -57,7 +57,7 @@ def _say_nothing() -> None:
 def _say(event: Event) -> None:
     match event:
         case JobRegistered(job):
-            say(log, logging.INFO, "job registered", job=job.spec.job_id, policy=job.spec.policy.value)
+            say(log, logging.INFO, "job registered", job=job.spec.job_id, policy=job.spec.policy)
         case JobDeleted(job, stopped):
             say(log, logging.INFO, "job deleted", job=job.spec.job_id, stopped_trials=stopped)
         case TrialDispatched(trial, why):

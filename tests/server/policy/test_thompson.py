@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import ArmState, EndReason, Moments, Observation, PolicyName
+from wattwise_server.domain import ArmState, EndReason, Moments, Observation
 from wattwise_server.policy.arm import move_floor, record
 from wattwise_server.policy.thompson import draw, generator, posterior
 
@@ -144,7 +144,7 @@ def test_without_a_seed_draws_differ() -> None:
 
 def test_arm_that_kills_the_trainer_is_put_aside_and_comes_back() -> None:
     """Under POLICY_GTS an arm that ran out of memory is not drawn for eight trials, then tried again."""
-    job = SimulatedJob(spec(policy=PolicyName.GTS, batch_sizes=(8, 16)))
+    job = SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16)))
     trial = job.next()
     killer = trial.batch_size
     job.fail(trial, EndReason.OUT_OF_MEMORY)
@@ -160,7 +160,7 @@ def test_arm_that_kills_the_trainer_is_put_aside_and_comes_back() -> None:
 
 def test_bandit_goes_on_when_every_arm_is_put_aside() -> None:
     """When nothing else is left, arms that failed are handed out all the same."""
-    job = SimulatedJob(spec(policy=PolicyName.GTS, batch_sizes=(8, 16)))
+    job = SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16)))
     for _ in range(10):
         job.fail(job.next(), EndReason.OUT_OF_MEMORY)
 
@@ -169,7 +169,7 @@ def test_bandit_finds_the_cheapest_arm() -> None:
     """After two hundred trials of noisy costs, most of the newest fifty are of the cheapest batch size."""
     rng, job, mean = (
         np.random.default_rng(5),
-        SimulatedJob(spec(policy=PolicyName.GTS)),
+        SimulatedJob(spec(policy="GTS")),
         {8: 130, 16: 120, 32: 90, 64: 110},
     )
     chosen = []

@@ -1,0 +1,93 @@
+"""A policy of one's own, which learns from every epoch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from wattwise_replay.in_process import InProcess
+from wattwise_replay.play import play
+from wattwise_server.domain import JobSpec, Search, TrialType
+from wattwise_server.errors import InvalidJobSpecError
+from wattwise_server.policy.base import Choice, Event, Measured
+from wattwise_server.policy.gts import Gts
+from wattwise_server.policy.registry import POLICIES
+
+from tests.replay.worlds import job, workload, world
+from tests.server.site import Site, draft, report
+
+
+class Careful:
+    """Keeps to the default until its trials have trained five epochs, then to the largest batch size."""
+
+    watches_epochs = True
+
+    def register(self, spec: JobSpec) -> Search:
+        return Gts().register(spec)
+
+    def next(self, spec: JobSpec, search: Search, _trial_number: int, _rng: np.random.Generator) -> Choice:
+        seen = json.loads(search.notes or "[]")
+        size = spec.default_batch_size if len(seen) < 5 else spec.batch_sizes[-1]
+        return Choice(TrialType.MAB, size, f"{len(seen)} epochs were seen")
+
+    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+        if isinstance(event, Measured) and event.trial.last is not None:
+            return replace(search, notes=json.dumps([*json.loads(search.notes or "[]"), event.trial.last.epoch]))
+        return Gts().observe(spec, search, event)
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    """A server's inside that knows the policy, as if its file lay beside the others."""
+    monkeypatch.setitem(POLICIES, "CAREFUL", Careful())
+    site = Site(tmp_path / "policy.db")
+    await site.open()
+    yield site
+    await site.close()
+
+
+async def test_a_policy_hears_of_every_epoch_and_keeps_what_it_noted(site: Site) -> None:
+    """Epochs of one trial decide the batch size of the next; a restart forgets nothing, a repeat adds nothing."""
+    await site.optimizer.register(draft(policy="CAREFUL"))
+    first, _ = await site.optimizer.next_trial("j", "")
+    for epoch in (1, 2, 2, 3):
+        await report(site, first.key, epoch)
+    second, why = await site.optimizer.next_trial("j", "")
+    assert (second.batch_size, why) == (16, "3 epochs were seen")
+    await site.open()
+    for epoch in (4, 6):
+        await report(site, first.key, epoch)
+    await site.open()
+    third, why = await site.optimizer.next_trial("j", "")
+    assert (third.batch_size, why) == (32, "5 epochs were seen")
+
+
+async def test_an_epoch_that_ends_a_trial_is_heard_of_before_its_end(site: Site) -> None:
+    """The newest epoch is among those that the policy has seen when the trial has succeeded."""
+    await site.optimizer.register(draft(policy="CAREFUL"))
+    trial, _ = await site.optimizer.next_trial("j", "")
+    assert (await report(site, trial.key, 1, metric=0.95)).stop_train
+    assert (await site.optimizer.next_trial("j", ""))[1] == "1 epochs were seen"
+
+
+async def test_a_policy_that_is_not_there_is_refused_with_those_that_are(site: Site) -> None:
+    """The refusal names the policies of this server, its own one among them."""
+    with pytest.raises(InvalidJobSpecError) as refused:
+        await site.optimizer.register(draft(policy="BEST"))
+    (violation,) = refused.value.violations
+    assert violation.field == "job.policy"
+    assert "BEST is not known to this server; use one of POLICY_GTS, POLICY_PRUNING_GTS, POLICY_CAREFUL" in str(
+        violation
+    )
+
+
+def test_a_replay_lets_a_policy_watch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In process every epoch is observed as a server would have it observed."""
+    monkeypatch.setitem(POLICIES, "GTS", Careful())
+    there = world(3, 1)
+    trials = play(InProcess(job(workload(3, 1), "POLICY_GTS")), there, seed=0, recurrences=4).trials
+    assert [trial.batch_size for trial in trials] == [8, 8, 16, 16]
