@@ -9,7 +9,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test soak test-torch check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test soak test-torch conformance check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams w
 
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 	$(BIN)/python -m pytest -m torch
+
+conformance: $(VENV)/.test ## the clients of all languages replay the behaviour tables; installs what they need
+	$(BIN)/python -m tests.conformance
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)

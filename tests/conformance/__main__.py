@@ -1,4 +1,4 @@
-"""Builds every client's runner, replays the tables with all of them against one real server, and prints the outcomes."""
+"""Builds every client's runner, replays the tables with all of them against a real server, and prints the outcomes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _faults(language: str, said: Mapping[Scenario, Outcome], known: Sequence[Sce
 def unnoticed(
     languages: Sequence[Client], address: str, tables: list[Path], scratch: Path, before: Outcomes
 ) -> list[str]:
-    """Replays the tables with altered expectations; returns what a runner did not notice, or what it noticed wrongly."""
+    """Replays the tables with altered expectations; returns what a runner did not notice, or noticed wrongly."""
     altered = write_altered(tables, scratch)
     faults = []
     for language, said in replayed(languages, address, [scratch / table.name for table in tables]).items():

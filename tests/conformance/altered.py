@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 
 from tests.conformance.clients import ConformanceError, Scenario
 
-Change = Callable[[dict[str, Any]], None]
+Change = Callable[[dict[str, Any]], object]
 
 
 def write_altered(tables: list[Path], folder: Path) -> dict[Scenario, str]:
@@ -94,9 +95,11 @@ def _alter(holder: dict[str, Any], name: str) -> None:
 def _other(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
-    if isinstance(value, (int, float)):
-        # Far enough for whoever compares too loosely, near enough for whoever compares as told.
-        return value + max(1e-6, abs(value) * 1e-6) if isinstance(value, float) else value + 1
+    if isinstance(value, float):
+        # Near enough to tell who compares too loosely.
+        return value + max(1e-6, abs(value) * 1e-6) if math.isfinite(value) else 1.0
+    if isinstance(value, int):
+        return value + 1
     if isinstance(value, list):
         return _other_list(copy.deepcopy(value))
     return "x" if value is None else f"{value}_X"

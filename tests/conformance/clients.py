@@ -56,15 +56,13 @@ class Client:
         Raises:
             ConformanceError: if the runner did not keep to its contract.
         """
-        command = [self._folder / "build" / "runner", "--server", server, *tables]
+        command: list[str | Path] = [self._folder / "build" / "runner", "--server", server, *tables]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         try:
             lines = [json.loads(line) for line in done.stdout.splitlines()]
             said = {(line["file"], line["scenario"]): Outcome(line["outcome"], line["why"]) for line in lines}
         except (ValueError, KeyError, TypeError):
-            raise ConformanceError(
-                f"the runner of {self.name} printed what is no outcome: {done.stdout[-500:]!r}"
-            ) from None
+            raise ConformanceError(f"the runner of {self.name} printed no outcomes: {done.stdout[-500:]!r}") from None
         if len(said) < len(lines):
             raise ConformanceError(f"the runner of {self.name} printed a scenario twice")
         failed = any(outcome.how == "failed" for outcome in said.values())
