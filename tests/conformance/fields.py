@@ -41,9 +41,9 @@ def _check_arms(arms: Any, expected: list[dict[str, Any]]) -> None:
 def _check_value(field: Any, value: Any, expected: Any) -> None:
     if field.enum_type is not None:
         compare(field.name, field.enum_type.values_by_number[value].name, expected)
-    elif field.name == "message":
+    elif field.name in ("message", "warning") and expected:
         if expected not in value:
-            raise MismatchError(f"message is {value!r}, without {expected!r}")
+            raise MismatchError(f"{field.name} is {value!r}, without {expected!r}")
     elif isinstance(expected, list):
         compare(field.name, list(value), expected)
     elif isinstance(expected, (bool, str)):

@@ -140,6 +140,7 @@ class Replay:
             energy_joules=given["cost"],
             metric=given["metric"],
             current_epoch=given["epoch"],
+            **{name: given[name] for name in ("meter",) if name in given},
         )
 
     async def _do_report(self, given: Mapping[str, Any]) -> Message:

@@ -8,7 +8,7 @@ import {
   type RegisterJobResponse,
   type ResultStream,
   type TrainerReason,
-  type TrainingResult,
+  TrainingResult,
   type Trial,
   type TrialId,
   WattwiseError,
@@ -191,13 +191,9 @@ export class Replay {
   }
 
   #result(given: Given): TrainingResult {
-    return {
-      trial: this.#trial(given.trial),
-      timeSeconds: (given["time"] ?? 1) as number,
-      energyJoules: given["cost"] as number,
-      metric: given["metric"] as number,
-      currentEpoch: given["epoch"] as number,
-    };
+    const { trial, epoch, cost, time, ...others } = given;
+    const named = { timeSeconds: time ?? 1, energyJoules: cost, currentEpoch: epoch, trial: this.#trial(trial) };
+    return TrainingResult.fromPartial({ ...others, ...named } as Partial<TrainingResult>);
   }
 
   #jobOf(given: Given): string {

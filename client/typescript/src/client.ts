@@ -121,7 +121,7 @@ export class Client {
     return this.#call(this.#trainers, this.#trainers.getNextBatchSize, request, options);
   }
 
-  /** Reports one epoch's cumulative measurement. */
+  /** Reports one epoch's cumulative measurement; `TrainingResult.fromPartial` makes one. */
   async reportResult(result: TrainingResult, options?: OneCall): Promise<Decision> {
     const answer = await this.#call(this.#trainers, this.#trainers.reportResult, { result }, options);
     return present(answer.decision, "decision");

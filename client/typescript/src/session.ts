@@ -3,10 +3,12 @@
 import type { Client } from "./client.js";
 import { WattwiseError } from "./errors.js";
 import type { ResultStream } from "./results.js";
-import { type Decision, EndReason, type TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
+import { type Decision, EndReason, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
+
+type Needed = "timeSeconds" | "energyJoules" | "metric" | "currentEpoch";
 
 /** What was measured from the trial's start up to the end of an epoch. */
-export type Measurement = Omit<TrainingResult, "trial">;
+export type Measurement = Pick<TrainingResult, Needed> & Partial<Omit<TrainingResult, "trial">>;
 
 /** The reasons that a trainer may give. */
 export type TrainerReason =
@@ -76,7 +78,9 @@ export class TrialSession {
    * @throws InvalidResultError if the numbers make no sense; nothing was kept of them.
    */
   report(measurement: Measurement): Promise<Decision> {
-    const answer = this.#queue.then(() => this.#deliver({ ...measurement, trial: this.id }));
+    const answer = this.#queue.then(() =>
+      this.#deliver(TrainingResult.fromPartial({ ...measurement, trial: this.id })),
+    );
     this.#queue = answer.catch(() => {});
     return answer;
   }
