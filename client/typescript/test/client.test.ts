@@ -1,7 +1,7 @@
 /** The client's calls: deadlines, retries, errors by reason. */
 
 import assert from "node:assert/strict";
-import { createServer } from "node:net";
+import { createServer, type Socket } from "node:net";
 import { after, before, test } from "node:test";
 import {
   Client,
@@ -151,12 +151,14 @@ test("a server that is not there is told of with its address once the time is up
 });
 
 test("a server that never answers costs no more than the time that the call has", async () => {
-  const silent = createServer(() => {}).listen(0, "127.0.0.1");
+  const held: Socket[] = [];
+  const silent = createServer((socket) => held.push(socket)).listen(0, "127.0.0.1");
   await new Promise((listening) => silent.once("listening", listening));
   const { port } = silent.address() as { port: number };
   const waiting = new Client(`127.0.0.1:${port}`);
   await assert.rejects(waiting.getJob("x", { timeoutMs: 200 }), ServerUnavailableError);
   waiting.close();
+  held.forEach((socket) => socket.destroy());
   silent.close();
 });
 

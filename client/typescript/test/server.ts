@@ -55,14 +55,14 @@ export class Server {
   /** A token of a role in the file `server.tokens`. */
   token(role: string): string {
     const command = ["token", "create", "--tokens", this.file("server.tokens"), "--role", role, "--prefix", "test-"];
-    return execFileSync(join(ROOT, ".venv/bin/wattwise"), command, { encoding: "utf8" }).trim();
+    return execFileSync(join(ROOT, ".venv/bin/wattwise"), command, { encoding: "utf8", stdio: "pipe" }).trim();
   }
 
-  /** An authority `ca.pem` and certificates of it: `server.crt`, `client.crt` and their keys. */
-  certificates(): void {
+  /** An authority `ca.pem` and certificates of it: `server.crt` (for hosts, if any are given), `client.crt` and their keys. */
+  certificates(...hosts: string[]): void {
     const code = `import sys, pathlib; from tests.credentials import Authority
-ca = Authority(pathlib.Path(sys.argv[1])); ca.issue("server"); ca.issue("client"); Authority(pathlib.Path(sys.argv[1]), "other")`;
-    this.python(code, this.folder);
+ca = Authority(pathlib.Path(sys.argv[1])); ca.issue("server", *sys.argv[2:]); ca.issue("client"); Authority(pathlib.Path(sys.argv[1]), "other")`;
+    this.python(code, this.folder, ...hosts);
   }
 }
 
