@@ -9,7 +9,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test soak test-torch conformance check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test soak test-torch conformance test-clients check lint types imports protos protos-image protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,15 +34,20 @@ test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 conformance: $(VENV)/.test ## the clients of all languages replay the behaviour tables; installs what they need
 	$(BIN)/python -m tests.conformance
 
+test-clients: $(VENV)/.test ## the other languages' own tests; `make conformance` installs what they need
+	@for makefile in $(filter-out client/python/%,$(wildcard client/*/Makefile)); do \
+	  $(MAKE) --no-print-directory -C $$(dirname $$makefile) test || exit 1; done
+
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
 
 check: lint types imports protos-check wheel-check ## everything that is not a test: lint, types, import rules, stub drift, wheel
 
-lint: $(VENV)/.dev ## ruff and buf
+lint: $(VENV)/.dev ## ruff, buf, and whether the protos still suit clients that are older
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint
+	$(BIN)/buf breaking --against protos/breaking.binpb
 
 types: $(VENV)/.dev ## mypy --strict on server, client, tests and stubs
 	$(BIN)/mypy
@@ -55,9 +60,14 @@ protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/
 	$(PROTOC) --python_out=$(STUBS) --mypy_out=quiet:$(STUBS) protos/wattwise/v1/*.proto
 	$(PROTOC) --grpc_python_out=$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(SERVICE_PROTOS)
 
+protos-image: $(VENV)/.dev ## renew what the protos may not break, as docs/versioning.md says
+	$(BIN)/buf build --exclude-source-info --output protos/breaking.binpb
+
 protos-check: protos ## fail when the committed stubs are not what the protos generate
 	@git diff --exit-code --stat -- $(STUBS)/wattwise/v1 && test -z "$$(git status --porcelain -- $(STUBS)/wattwise/v1)" \
 	  || { echo "the stubs differ from the protos: commit what 'make protos' wrote" >&2; exit 1; }
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory -C client/typescript protos-check; \
+	  else echo "npm is missing: the TypeScript stubs are not compared"; fi
 
 wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its own
 	$(BIN)/python tests/wheel_check.py
