@@ -9,7 +9,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench test soak test-torch conformance test-clients check lint types imports protos protos-image protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve bench test soak test-torch check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,15 +31,16 @@ soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams w
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
 	$(BIN)/python -m pytest -m torch
 
+bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
+	$(BIN)/python -m benchmarks $(BENCH)
+
+.PHONY: conformance test-clients
 conformance: $(VENV)/.test ## the clients of all languages replay the behaviour tables; installs what they need
 	$(BIN)/python -m tests.conformance
 
 test-clients: $(VENV)/.test ## the other languages' own tests; `make conformance` installs what they need
 	@for makefile in $(filter-out client/python/%,$(wildcard client/*/Makefile)); do \
 	  $(MAKE) --no-print-directory -C $$(dirname $$makefile) test || exit 1; done
-
-bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
-	$(BIN)/python -m benchmarks $(BENCH)
 
 check: lint types imports protos-check wheel-check ## everything that is not a test: lint, types, import rules, stub drift, wheel
 
@@ -60,6 +61,7 @@ protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/
 	$(PROTOC) --python_out=$(STUBS) --mypy_out=quiet:$(STUBS) protos/wattwise/v1/*.proto
 	$(PROTOC) --grpc_python_out=$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(SERVICE_PROTOS)
 
+.PHONY: protos-image
 protos-image: $(VENV)/.dev ## renew what the protos may not break, as docs/versioning.md says
 	$(BIN)/buf build --exclude-source-info --output protos/breaking.binpb
 
