@@ -7,7 +7,7 @@ import { pauses, retrying } from "./backoff.js";
 import { Credentials, isLoopback } from "./credentials.js";
 import { ConfigurationError, fromServiceError, WattwiseError } from "./errors.js";
 import { present, ResultStream } from "./results.js";
-import { type TrainerReason, TrialSession } from "./session.js";
+import { type Measurement, type TrainerReason, TrialSession } from "./session.js";
 import {
   BatchSizeOptimizerClient,
   type GetNextBatchSizeResponse,
@@ -21,7 +21,7 @@ import {
   ListJobsRequest,
   ListTrialsRequest,
 } from "./stubs/wattwise/v1/job_admin.js";
-import type { Decision, TrainingResult, Trial, TrialId } from "./stubs/wattwise/v1/trial.js";
+import { type Decision, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
 
 /** A job as a trainer gives it; what is left out is the server's default. */
 export type JobOptions = Pick<JobSpec, "jobIdPrefix" | "batchSizes" | "defaultBatchSize" | "gpu"> & Partial<JobSpec>;
@@ -121,9 +121,10 @@ export class Client {
     return this.#call(this.#trainers, this.#trainers.getNextBatchSize, request, options);
   }
 
-  /** Reports one epoch's cumulative measurement; `TrainingResult.fromPartial` makes one. */
-  async reportResult(result: TrainingResult, options?: OneCall): Promise<Decision> {
-    const answer = await this.#call(this.#trainers, this.#trainers.reportResult, { result }, options);
+  /** Reports one epoch's cumulative measurement. */
+  async reportResult(measurement: Measurement & Pick<TrainingResult, "trial">, options?: OneCall): Promise<Decision> {
+    const request = { result: TrainingResult.fromPartial(measurement) };
+    const answer = await this.#call(this.#trainers, this.#trainers.reportResult, request, options);
     return present(answer.decision, "decision");
   }
 
