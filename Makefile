@@ -11,7 +11,7 @@ STUBS := client/python
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve examples bench replay conformance test-clients test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,12 +55,21 @@ replay: $(VENV)/.dev ## the table and the picture of docs/results.md, from the p
 	@test -f '$(TRACES)/summary_train.csv' || { echo "name the folder of the traces: make replay TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
 	$(BIN)/wattwise replay --traces '$(TRACES)' --all --plot docs/results.svg
 
+conformance: $(VENV)/.test ## the clients of all languages replay the behaviour tables; installs what they need
+	$(BIN)/python -m tests.conformance
+
+test-clients: $(VENV)/.dev ## the other languages' own tests, and the page docs/other-languages.md typed by the letter
+	@for makefile in $(filter-out client/python/%,$(wildcard client/*/Makefile)); do \
+	  $(MAKE) --no-print-directory -C $$(dirname $$makefile) test || exit 1; done
+	$(BIN)/python -m tests.other_languages_check
+
 check: lint types imports protos-check wheel-check ## everything that is not a test: lint, types, import rules, stub drift, wheel
 
-lint: $(VENV)/.dev ## ruff and buf
+lint: $(VENV)/.dev ## ruff, buf, and whether the protos still suit clients that are older
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint
+	$(BIN)/buf breaking --against protos/breaking.binpb
 
 types: $(VENV)/.dev ## mypy --strict on server, client, tests and stubs
 	$(BIN)/mypy
@@ -73,21 +82,21 @@ protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/
 	$(PROTOC) --python_out=$(STUBS) --mypy_out=quiet:$(STUBS) protos/wattwise/v1/*.proto
 	$(PROTOC) --grpc_python_out=$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(SERVICE_PROTOS)
 
+.PHONY: protos-image
+protos-image: $(VENV)/.dev ## renew what the protos may not break, as docs/versioning.md says
+	$(BIN)/buf build --exclude-source-info --output protos/breaking.binpb
+
 protos-check: protos ## fail when the committed stubs are not what the protos generate
 	@git diff --exit-code --stat -- $(STUBS)/wattwise/v1 && test -z "$$(git status --porcelain -- $(STUBS)/wattwise/v1)" \
 	  || { echo "the stubs differ from the protos: commit what 'make protos' wrote" >&2; exit 1; }
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory -C client/typescript protos-check; \
+	  else echo "npm is missing: the TypeScript stubs are not compared"; fi
 
 wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its own
 	$(BIN)/python tests/wheel_check.py
 
 readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
-
-.PHONY: test-languages
-test-languages: $(VENV)/.dev ## the examples in C++ and Go, and the ten lines of each language as docs/other-languages.md prints them
-	$(MAKE) -C client/cpp test
-	$(MAKE) -C client/go test
-	$(BIN)/python -m tests.other_languages_check
 
 clean: ## remove the virtual environments and what tools left behind
 	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) $(ZEUS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -32,7 +32,7 @@ def main() -> None:
 
 def follow(title: str, section: str, folder: Path) -> None:
     """Types one section."""
-    for name, program in re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)```", section, re.DOTALL | re.MULTILINE):
+    for name, program in re.findall(r"^`([\w.]+)`[^\n`]*:\n\n```\w+\n(.*?)```", section, re.DOTALL | re.MULTILINE):
         (folder / name).write_text(program)
     commands = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
     if not commands:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import grpc
 import pytest
 import yaml
 from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import status_pb2
 from wattwise import v1
 from wattwise_server.administration import Administration
 from wattwise_server.clock import steady_clock
@@ -21,12 +21,14 @@ from wattwise_server.open_streams import OpenStreams
 from wattwise_server.optimizer import Optimizer
 from wattwise_server.power_limits import PowerLimits
 from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
+from wattwise_server.statuses import details_of
+from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 
-from tests.jobs import job_spec
+from tests.conformance.refusal import Refused, refusal_of
+from tests.conformance.replay import Replay
 from tests.live_server import LiveServer
 
-Call = Callable[[str, Message], Awaitable[Any]]
 _ids = itertools.count()
 
 
@@ -37,157 +39,125 @@ def scenarios() -> list[Any]:
     return [pytest.param(scenario, id=scenario["name"]) for scenario in found]
 
 
-class Refused(Exception):  # noqa: N818 - what happened, not an error of ours
-    """A call was refused for a reason."""
+class InProcess:
+    """Calls the service without gRPC."""
+
+    def __init__(self, store: Store) -> None:
+        clock, streams = steady_clock(), OpenStreams(0)
+        self.optimizer = Optimizer(store, clock)
+        self.trainers = BatchSizeOptimizerService(self.optimizer, PowerLimits(store, clock), streams)
+        self.people = JobAdminService(Administration(store, clock), streams)
+
+    async def call(self, method: str, request: Message) -> Any:
+        service = next(s for s in (self.trainers, self.people) if method in type(s).__dict__)
+        await self.optimizer.expire_leases()
+        try:
+            return await getattr(service, method)(request, None)
+        except ServiceError as error:
+            raise refusal_of(details_of(error)[2]) from error
+
+    async def open(self) -> InProcessStream:
+        return InProcessStream(self.trainers)
 
 
-@pytest.fixture
-async def in_process(tmp_path: Path) -> AsyncIterator[Call]:
-    """Calls the service without gRPC, on a database of its own."""
-    clock = steady_clock()
-    async with open_store(f"sqlite:///{tmp_path / 'scenario.db'}", clock) as store:
-        streams = OpenStreams(0)
-        services = (
-            BatchSizeOptimizerService(Optimizer(store, clock), PowerLimits(store, clock), streams),
-            JobAdminService(Administration(store, clock), streams),
-        )
+class InProcessStream:
+    """A stream without gRPC: queues in place of its two directions."""
 
-        async def call(method: str, request: Message) -> Any:
-            service = next(service for service in services if method in type(service).__dict__)
-            try:
-                return await getattr(service, method)(request, None)
-            except ServiceError as error:
-                raise Refused(error.reason) from error
+    def __init__(self, service: BatchSizeOptimizerService) -> None:
+        self.sent: asyncio.Queue[v1.StreamResultsRequest | None] = asyncio.Queue()
+        self.answers: asyncio.Queue[v1.StreamResultsResponse | Refused | None] = asyncio.Queue()
+        self.serving = asyncio.create_task(self._serve(service))
 
-        yield call
+    async def _serve(self, service: BatchSizeOptimizerService) -> None:
+        context: Any = self
+        try:
+            await service.StreamResults(self._requests(), context)
+            await self.answers.put(None)
+        except ServiceError as error:
+            await self.answers.put(refusal_of(details_of(error)[2]))
+
+    async def _requests(self) -> AsyncIterator[v1.StreamResultsRequest]:
+        while (request := await self.sent.get()) is not None:
+            yield request
+
+    async def write(self, response: v1.StreamResultsResponse) -> None:
+        """What the service calls of gRPC's context."""
+        await self.answers.put(response)
+
+    async def send(self, request: v1.StreamResultsRequest) -> None:
+        await self.sent.put(request)
+
+    async def receive(self) -> v1.StreamResultsResponse | None:
+        answer = await self.answers.get()
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        await self.sent.put(None)
+
+    async def cancel(self) -> None:
+        await self.close()
+        await self.serving
 
 
-@pytest.fixture
-async def over_grpc(grpc_server: LiveServer) -> AsyncIterator[Call]:
-    """Calls the real server."""
-    async with grpc.aio.insecure_channel(grpc_server.address) as channel:
-        stubs = (v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel))
+class OverGrpc:
+    """Calls the real server through the bare stubs."""
 
-        async def call(method: str, request: Message) -> Any:
-            stub = next(stub for stub in stubs if hasattr(stub, method))
-            try:
-                return await getattr(stub, method)(request)
-            except grpc.aio.AioRpcError as error:
-                raise Refused(reason_of(error)) from error
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.trainers = v1.BatchSizeOptimizerStub(channel)
+        self.people = v1.JobAdminStub(channel)
 
-        yield call
+    async def call(self, method: str, request: Message) -> Any:
+        stub = next(stub for stub in (self.trainers, self.people) if hasattr(stub, method))
+        try:
+            return await getattr(stub, method)(request)
+        except grpc.aio.AioRpcError as error:
+            raise refused(error.trailing_metadata()) from error
+
+    async def open(self) -> OverGrpcStream:
+        return OverGrpcStream(self.trainers.StreamResults())
 
 
-def reason_of(error: grpc.aio.AioRpcError) -> str:
-    """The reason in an error's details."""
-    raw = dict(error.trailing_metadata() or ())["grpc-status-details-bin"]
+class OverGrpcStream:
+    """A stream of gRPC's."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    async def send(self, request: v1.StreamResultsRequest) -> None:
+        await self.stream.write(request)
+
+    async def receive(self) -> v1.StreamResultsResponse | None:
+        try:
+            response = await self.stream.read()
+        except grpc.aio.AioRpcError as error:
+            raise refused(error.trailing_metadata()) from error
+        return None if response is grpc.aio.EOF else response
+
+    async def close(self) -> None:
+        await self.stream.done_writing()
+
+    async def cancel(self) -> None:
+        self.stream.cancel()
+
+
+def refused(trailers: Any) -> Refused:
+    """What the trailers of a refused call say."""
+    raw = dict(trailers or ())["grpc-status-details-bin"]
     assert isinstance(raw, bytes)
-    info = error_details_pb2.ErrorInfo()
-    assert status_pb2.Status.FromString(raw).details[0].Unpack(info)
-    return str(info.reason)
+    return refusal_of(status_pb2.Status.FromString(raw))
 
 
 @pytest.mark.parametrize("scenario", scenarios())
-async def test_in_process(scenario: dict[str, Any], in_process: Call) -> None:
+async def test_in_process(scenario: dict[str, Any], tmp_path: Path) -> None:
     """The table holds for the service without gRPC."""
-    await Replay(scenario, in_process).run()
+    async with open_store(f"sqlite:///{tmp_path / 'scenario.db'}", steady_clock()) as store:
+        await Replay(scenario, InProcess(store), f"test-{next(_ids)}").run()
 
 
 @pytest.mark.parametrize("scenario", scenarios())
-async def test_over_grpc(scenario: dict[str, Any], over_grpc: Call) -> None:
+async def test_over_grpc(scenario: dict[str, Any], grpc_server: LiveServer) -> None:
     """The table holds for the real server."""
-    await Replay(scenario, over_grpc).run()
-
-
-class Replay:
-    """One scenario against one way of calling."""
-
-    def __init__(self, scenario: dict[str, Any], call: Call) -> None:
-        self.scenario = scenario
-        self.call = call
-        self.spec = job_spec(job_id=f"test-scenario-{next(_ids)}", **scenario.get("job", {}))
-        self.trials: dict[str, v1.Trial] = {}
-
-    async def run(self) -> None:
-        """Fails at the first step that is not as the table says."""
-        await self.call("RegisterJob", v1.RegisterJobRequest(job=self.spec))
-        for number, (size, cost, converged) in enumerate(self.scenario.get("walk", ()), start=1):
-            await self.follow(number, size, cost, converged=converged)
-        for step in self.scenario.get("steps", ()):
-            await self.take(step)
-        job = (await self.call("GetJob", v1.GetJobRequest(job_id=self.spec.job_id))).job
-        check(job, self.scenario.get("job_then", {}))
-
-    async def follow(self, number: int, size: int, cost: float, *, converged: bool) -> None:
-        """One line of a walk."""
-        request = v1.GetNextBatchSizeRequest(job_id=self.spec.job_id)
-        trial = self.trials["walk"] = (await self.call("GetNextBatchSize", request)).trial
-        assert (trial.id.trial_number, trial.id.batch_size) == (number, size)
-        epoch, metric = (1, 0.95) if converged else (self.spec.max_epochs, 0.1)
-        decision = await self.report({"trial": "walk", "epoch": epoch, "cost": cost, "metric": metric})
-        assert (decision.stop_train, decision.converged) == (True, converged)
-
-    async def take(self, step: dict[str, Any]) -> None:
-        """One step: the call, then what it must have answered."""
-        (name,) = step.keys() - {"then", "error"}
-        act = getattr(self, f"{name}_" if name == "next" else name)
-        if "error" in step:
-            with pytest.raises(Refused) as refused:
-                await act(step[name])
-            assert str(refused.value) == step["error"], step
-        else:
-            check(await act(step[name]), step.get("then", {}))
-
-    async def next_(self, given: dict[str, Any]) -> Message:
-        request = v1.GetNextBatchSizeRequest(job_id=self.spec.job_id, request_id=given.get("request_id", ""))
-        answer = await self.call("GetNextBatchSize", request)
-        assert answer.reason
-        self.trials[given["trial"]] = answer.trial
-        return answer.trial  # type: ignore[no-any-return]
-
-    async def report(self, given: dict[str, Any]) -> v1.Decision:
-        result = v1.TrainingResult(
-            trial=self.trials[given["trial"]].id,
-            time_seconds=given.get("time", 1.0),
-            energy_joules=given["cost"],
-            metric=given["metric"],
-            current_epoch=given["epoch"],
-            meter=given.get("meter", ""),
-        )
-        return (await self.call("ReportResult", v1.ReportResultRequest(result=result))).decision  # type: ignore[no-any-return]
-
-    async def heartbeat(self, given: dict[str, Any]) -> Message:
-        request = v1.HeartbeatRequest(trial=self.trials[given["trial"]].id)
-        return (await self.call("Heartbeat", request)).decision  # type: ignore[no-any-return]
-
-    async def end(self, given: dict[str, Any]) -> Message:
-        request = v1.EndTrialRequest(trial=self.trials[given["trial"]].id, reason=given["reason"])
-        return (await self.call("EndTrial", request)).trial  # type: ignore[no-any-return]
-
-    async def register(self, given: dict[str, Any]) -> Message:
-        changed = job_spec(job_id=self.spec.job_id, **(self.scenario.get("job", {}) | given))
-        return await self.call("RegisterJob", v1.RegisterJobRequest(job=changed))  # type: ignore[no-any-return]
-
-
-def check(message: Message, then: dict[str, Any]) -> None:
-    """Compares the fields that a table names."""
-    for name, expected in then.items():
-        holder = message.id if isinstance(message, v1.Trial) and name in ("batch_size", "trial_number") else message
-        field = holder.DESCRIPTOR.fields_by_name[name]
-        value = getattr(holder, name)
-        if name == "arms":
-            assert len(value) == len(expected)
-            for arm, fields in zip(value, expected, strict=True):
-                check(arm, fields)
-        elif expected is None:
-            assert not holder.HasField(name), f"{name} is {value}"
-        elif field.enum_type is not None:
-            assert field.enum_type.values_by_number[value].name == expected, name
-        elif name in ("message", "warning") and expected:
-            assert expected in value
-        elif isinstance(expected, list):
-            assert list(value) == expected, name
-        elif isinstance(expected, str):
-            assert value == expected, name
-        else:
-            assert math.isclose(value, expected, rel_tol=1e-12), f"{name} is {value}, not {expected}"
+    async with grpc.aio.insecure_channel(grpc_server.address) as channel:
+        await Replay(scenario, OverGrpc(channel), f"test-{next(_ids)}").run()

@@ -1,0 +1,20 @@
+/** Wattwise from Node.js: which batch size trains a recurring deep-learning job most cheaply. */
+
+export { Client, type ClientOptions, type JobOptions, type OneCall } from "./client.js";
+export { type CredentialOptions, Credentials } from "./credentials.js";
+export * from "./errors.js";
+export { ResultStream } from "./results.js";
+export { type Measurement, type TrainerReason, TrialSession } from "./session.js";
+export * from "./stubs/wattwise/v1/batch_size_optimizer.js";
+export { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
+export { Arm, GpuConfig, Job, JobSpec, Policy, Stage } from "./stubs/wattwise/v1/job.js";
+export * from "./stubs/wattwise/v1/job_admin.js";
+export {
+  Decision,
+  EndReason,
+  TrainingResult,
+  Trial,
+  TrialId,
+  TrialStatus,
+  TrialType,
+} from "./stubs/wattwise/v1/trial.js";

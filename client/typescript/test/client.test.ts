@@ -1,0 +1,177 @@
+/** The client's calls: deadlines, retries, errors by reason. */
+
+import assert from "node:assert/strict";
+import { createServer, type Socket } from "node:net";
+import { after, before, test } from "node:test";
+import {
+  Client,
+  ConfigurationError,
+  DeadlineError,
+  EndReason,
+  ErrorReason,
+  InvalidJobSpecError,
+  JobDiffersError,
+  JobNotFoundError,
+  NoBatchSizeConvergedError,
+  ServerUnavailableError,
+  TrialNotFoundError,
+  TrialStatus,
+} from "../src/index.js";
+import { epoch, ghost, job, Server } from "./server.js";
+
+const server = new Server();
+let client: Client;
+
+before(async () => {
+  client = new Client(await server.start());
+});
+
+after(async () => {
+  client.close();
+  await server.close();
+});
+
+test("a job is created once and confirmed afterwards, with every default filled in", async () => {
+  const spec = job();
+  assert.equal((await client.registerJob(spec)).created, true);
+  const { created, job: known } = await client.registerJob(spec);
+  assert.equal(created, false);
+  assert.equal(known?.spec?.betaKnob, 2);
+});
+
+test("a job without an id gets one of its prefix", async () => {
+  const { jobId: _, ...unnamed } = job();
+  const { job: made } = await client.registerJob(unnamed);
+  assert.match(made?.spec?.jobId ?? "", /^test--[0-9a-f]{8}$/);
+});
+
+test("a seed of 64 bits comes back digit by digit", async () => {
+  const mabSeed = 9_007_199_254_740_993n;
+  assert.equal((await client.registerJob(job({ mabSeed }))).job?.spec?.mabSeed, mabSeed);
+});
+
+test("the faults of a job are an error with its reason and each fault's field", async () => {
+  await assert.rejects(client.registerJob(job({ batchSizes: [], etaKnob: 2 })), (error) => {
+    assert(error instanceof InvalidJobSpecError);
+    assert.equal(error.reason, ErrorReason.ERROR_REASON_INVALID_JOB_SPEC);
+    assert.equal(error.status, "INVALID_ARGUMENT");
+    const fields = error.violations.map((violation) => violation.field);
+    assert(fields.includes("job.eta_knob") && fields.includes("job.batch_sizes"), String(fields));
+    assert.equal(error.retryable, false);
+    return true;
+  });
+});
+
+test("a job that differs is an error that names what differs, and the call in the server's log", async () => {
+  const spec = job();
+  await client.registerJob(spec);
+  const named = new Client(server.address, { requestId: "nightly-7" });
+  await assert.rejects(named.registerJob({ ...spec, maxEpochs: 11 }), (error) => {
+    assert(error instanceof JobDiffersError);
+    assert.match(error.metadata["max_epochs"] ?? "", /registered 10, requested 11/);
+    assert.equal(error.requestId, "nightly-7");
+    return true;
+  });
+  named.close();
+});
+
+test("what is not there is told apart by its class", async () => {
+  const spec = job();
+  await assert.rejects(client.getJob(spec.jobId), JobNotFoundError);
+  await client.registerJob(spec);
+  await assert.rejects(client.heartbeat(ghost(spec.jobId)), TrialNotFoundError);
+});
+
+test("a job that cannot reach its target ends in an error of its own", async () => {
+  const spec = job({ batchSizes: [16], numPruningRounds: 1 });
+  const trial = await client.launch(spec);
+  assert.equal((await trial.report(epoch(10, 10, 0.1))).converged, false);
+  await assert.rejects(client.getNextBatchSize(spec.jobId), NoBatchSizeConvergedError);
+});
+
+test("every call of a launch made twice has the same trial, others have others", async () => {
+  const spec = job();
+  await client.registerJob(spec);
+  const first = await client.getNextBatchSize(spec.jobId, { requestId: "launch-1" });
+  assert.deepEqual((await client.getNextBatchSize(spec.jobId, { requestId: "launch-1" })).trial?.id, first.trial?.id);
+  assert.equal((await client.getNextBatchSize(spec.jobId)).trial?.id?.trialNumber, 2);
+});
+
+test("lists go from page to page, and a trial comes with its measurements", async () => {
+  const spec = job();
+  await client.registerJob(spec);
+  for (let launch = 0; launch < 3; launch++) {
+    await client.getNextBatchSize(spec.jobId);
+  }
+  const numbers: number[] = [];
+  for await (const trial of client.listTrials(spec.jobId, { pageSize: 2 })) {
+    numbers.push(trial.id?.trialNumber ?? 0);
+  }
+  assert.deepEqual(numbers, [1, 2, 3]);
+  const trial = { jobId: spec.jobId, batchSize: 16, trialNumber: 1 };
+  await client.reportResult({ trial, ...epoch(1, 10, 0.5) });
+  assert.equal((await client.getTrial(trial)).measurements[0]?.energyJoules, 10);
+  await client.endTrial(trial, EndReason.END_REASON_ERROR);
+  assert.equal((await client.getTrial(trial)).trial?.status, TrialStatus.TRIAL_STATUS_FAILED);
+});
+
+test("a watched job is seen to change, and its deletion ends the watch", async () => {
+  const spec = job();
+  await client.registerJob(spec);
+  const watch = client.watchJob(spec.jobId);
+  assert.equal((await watch.next()).value?.numTrials, 0);
+  await client.getNextBatchSize(spec.jobId);
+  assert.equal((await watch.next()).value?.numTrials, 1);
+  await client.deleteJob(spec.jobId);
+  await assert.rejects(watch.next(), JobNotFoundError);
+});
+
+test("a call is repeated until the server is there", async () => {
+  const late = new Server();
+  late.address = `127.0.0.1:${await freePort()}`;
+  const early = new Client(late.address);
+  const registered = early.registerJob(job());
+  await late.start();
+  assert.equal((await registered).created, true);
+  early.close();
+  await late.close();
+});
+
+test("a server that is not there is told of with its address once the time is up, or at once without retries", async () => {
+  const address = `127.0.0.1:${await freePort()}`;
+  for (const options of [{ timeoutMs: 300 }, { retry: false }]) {
+    const lost = new Client(address, options);
+    await assert.rejects(lost.getJob("x"), (error) => {
+      assert(error instanceof ServerUnavailableError);
+      assert(!(error instanceof DeadlineError), "it should tell the cause, not that time ran out");
+      return error.message.includes(address);
+    });
+    lost.close();
+  }
+});
+
+test("a server that never answers costs no more than the time that the call has", async () => {
+  const held: Socket[] = [];
+  const silent = createServer((socket) => held.push(socket)).listen(0, "127.0.0.1");
+  await new Promise((listening) => silent.once("listening", listening));
+  const { port } = silent.address() as { port: number };
+  const waiting = new Client(`127.0.0.1:${port}`);
+  await assert.rejects(waiting.getJob("x", { timeoutMs: 200 }), ServerUnavailableError);
+  waiting.close();
+  held.forEach((socket) => socket.destroy());
+  silent.close();
+});
+
+test("an address that is none is refused before anything is called", () => {
+  for (const address of ["localhost", "http://localhost:50051", "localhost:0", "localhost:99999", ""]) {
+    assert.throws(() => new Client(address), ConfigurationError, address);
+  }
+});
+
+async function freePort(): Promise<number> {
+  const holder = createServer().listen(0, "127.0.0.1");
+  await new Promise((listening) => holder.once("listening", listening));
+  const { port } = holder.address() as { port: number };
+  await new Promise((closed) => holder.close(closed));
+  return port;
+}

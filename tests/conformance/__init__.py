@@ -1,0 +1,1 @@
+"""The behaviour tables, replayed by the clients of all languages: `make conformance`."""

@@ -1,0 +1,52 @@
+"""Comparing a message with the fields that a table names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import Message
+from wattwise import v1
+
+from tests.conformance.refusal import MismatchError, compare
+
+
+def check(message: Message, then: Mapping[str, Any]) -> None:
+    """Compares the fields that a table names.
+
+    Raises:
+        MismatchError: if one of them is another.
+    """
+    for name, expected in then.items():
+        holder = message.id if isinstance(message, v1.Trial) and name in ("batch_size", "trial_number") else message
+        field = holder.DESCRIPTOR.fields_by_name.get(name)
+        if field is None:
+            raise MismatchError(f"{message.DESCRIPTOR.name} has no field {name}")
+        if expected is None:
+            if holder.HasField(name):
+                raise MismatchError(f"{name} is {getattr(holder, name)}, not unset")
+        elif name == "arms":
+            _check_arms(getattr(holder, name), expected)
+        else:
+            _check_value(field, getattr(holder, name), expected)
+
+
+def _check_arms(arms: Any, expected: list[dict[str, Any]]) -> None:
+    compare("number of arms", len(arms), len(expected))
+    for arm, then in zip(arms, expected, strict=True):
+        check(arm, then)
+
+
+def _check_value(field: Any, value: Any, expected: Any) -> None:
+    if field.enum_type is not None:
+        compare(field.name, field.enum_type.values_by_number[value].name, expected)
+    elif field.name in ("message", "warning") and expected:
+        if expected not in value:
+            raise MismatchError(f"{field.name} is {value!r}, without {expected!r}")
+    elif isinstance(expected, list):
+        compare(field.name, list(value), expected)
+    elif isinstance(expected, (bool, str)):
+        compare(field.name, value, expected)
+    elif not math.isclose(value, expected, rel_tol=1e-12):
+        raise MismatchError(f"{field.name} is {value}, not {expected}")

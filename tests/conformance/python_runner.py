@@ -1,0 +1,127 @@
+"""The Python client's runner: the behaviour tables through `wattwise.Client`, against a running server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import queue
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import yaml
+from google.protobuf.message import Message
+from wattwise import Client, GpuConfig, JobSpec, WattwiseError, v1
+
+from tests.conformance.refusal import MismatchError, Refused
+from tests.conformance.replay import Replay
+
+
+class ThroughClient:
+    """Calls the server by the client's methods, each in a thread, since they wait."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._methods: Mapping[str, Callable[[Any], Message]] = {
+            "RegisterJob": lambda r: client.register_job(spec_of(r.job)),
+            "GetNextBatchSize": lambda r: client.get_next_batch_size(r.job_id, request_id=r.request_id or None),
+            "ReportResult": lambda r: v1.ReportResultResponse(decision=client.report_result(r.result)),
+            "Heartbeat": lambda r: v1.HeartbeatResponse(decision=client.heartbeat(r.trial)),
+            "EndTrial": lambda r: v1.EndTrialResponse(trial=client.end_trial(r.trial, r.reason)),
+            "GetJob": lambda r: v1.GetJobResponse(job=client.get_job(r.job_id)),
+            "GetTrial": lambda r: client.get_trial(r.trial),
+            "DeleteJob": lambda r: client.delete_job(r.job_id),
+        }
+
+    async def call(self, method: str, request: Message) -> Any:
+        try:
+            return await asyncio.to_thread(self._methods[method], request)
+        except WattwiseError as error:
+            raise refused(error) from error
+
+    async def open(self) -> ClientStream:
+        return ClientStream(self._client)
+
+
+class ClientStream:
+    """The client's stream of decisions, fed from a queue."""
+
+    def __init__(self, client: Client) -> None:
+        self._sent: queue.SimpleQueue[v1.StreamResultsRequest | None] = queue.SimpleQueue()
+        self._stream = client.stream_results(iter(self._sent.get, None))
+        self._decisions: Iterator[v1.Decision] = iter(self._stream)
+
+    async def send(self, request: v1.StreamResultsRequest) -> None:
+        self._sent.put(request)
+
+    async def receive(self) -> v1.StreamResultsResponse | None:
+        try:
+            decision = await asyncio.to_thread(next, self._decisions, None)
+        except WattwiseError as error:
+            raise refused(error) from error
+        return None if decision is None else v1.StreamResultsResponse(decision=decision)
+
+    async def close(self) -> None:
+        self._sent.put(None)
+
+    async def cancel(self) -> None:
+        self._sent.put(None)
+        self._stream.cancel()
+
+
+def spec_of(job: v1.JobSpec) -> JobSpec:
+    """The client's own form of a job."""
+    given = {name: getattr(job, name) for name in ("job_id_prefix", "batch_sizes", "default_batch_size")}
+    given |= {field.name: value for field, value in job.ListFields()}
+    if job.policy:
+        given["policy"] = v1.Policy.Name(job.policy)
+    gpu = {field.name: getattr(job.gpu, field.name) for field in v1.GpuConfig.DESCRIPTOR.fields}
+    return JobSpec(**{**given, "gpu": GpuConfig(**gpu)})
+
+
+def refused(error: WattwiseError) -> Refused:
+    """What an exception of the client's says."""
+    cause = error.__cause__
+    status = cause.code().name if isinstance(cause, grpc.Call) else ""
+    return Refused(error.reason, status, [violation.field for violation in error.violations], error.metadata)
+
+
+async def outcome(scenario: Mapping[str, Any], client: Client, own: str) -> tuple[str, str]:
+    """Replays a scenario; says how that went, and why."""
+    try:
+        await Replay(scenario, ThroughClient(client), own).run()
+    except MismatchError as mismatch:
+        return "failed", str(mismatch)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other scenarios go on
+        return "failed", f"{type(error).__name__}: {error}"
+    return "passed", ""
+
+
+async def run(server: str, tables: list[Path]) -> int:
+    """Replays every scenario of every table, with a line of JSON for each; returns the exit status."""
+    status, own = 0, f"python-{os.urandom(3).hex()}"
+    with Client(server) as client:
+        for table in tables:
+            for number, scenario in enumerate(yaml.safe_load(table.read_text())):
+                how, why = await outcome(scenario, client, f"{own}-{table.stem}-{number}")
+                said = {"file": table.name, "scenario": scenario["name"], "outcome": how, "why": why}
+                print(json.dumps(said), flush=True)
+                status |= how == "failed"
+    return status
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", required=True, help="host and port of a running server")
+    parser.add_argument("tables", nargs="+", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    return asyncio.run(run(given.server, given.tables))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
