@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 from examples.digits.__main__ import serving
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("plain_pytorch.py", "huggingface.py", "lightning_digits.py", "keras_digits.py")
+SCRIPTS = ("smallest.py", "plain_pytorch.py", "huggingface.py", "lightning_digits.py", "keras_digits.py")
 HANGS_SECONDS = 600.0
 """What takes minutes hangs, even on a busy machine; each takes well under one."""
 
@@ -21,10 +22,11 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="wattwise-examples-") as name, serving(Path(name)) as server:
         for script in SCRIPTS:
-            print(f"\n$ python examples/{script} --server {server}", flush=True)
+            print(f"\n$ WATTWISE_SERVER={server} python examples/{script}", flush=True)
             began = time.monotonic()
-            command = (sys.executable, FOLDER / script, "--server", server)
-            done = subprocess.run(command, check=False, timeout=HANGS_SECONDS)
+            environment = {**os.environ, "WATTWISE_SERVER": server}
+            command = (sys.executable, FOLDER / script)
+            done = subprocess.run(command, check=False, timeout=HANGS_SECONDS, env=environment)
             print(f"({time.monotonic() - began:.0f} s)", flush=True)
             if done.returncode:
                 failed.append(f"{script} exited with status {done.returncode}")

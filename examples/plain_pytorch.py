@@ -7,8 +7,8 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor
+from torch.utils.data import TensorDataset
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, data_loader, scaled_learning_rate
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--server", default=os.environ.get("WATTWISE_SERVER", "localhost:50051"))
@@ -35,12 +35,12 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.
 with BatchSizeOptimizer(server, job, monitor=meter) as bso:
     batch_size = bso.get_batch_size()
     print(f"Batch size {batch_size}: {bso.reason}")
-    loader = DataLoader(TensorDataset(x, y), batch_size, shuffle=True)
+    loader = data_loader(bso, TensorDataset(x, y), shuffle=True)
     # Adam's learning rate goes with the square root of the batch size.
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.001 * (batch_size / 64) ** 0.5)
+    rate = scaled_learning_rate(0.001, batch_size=batch_size, default_batch_size=64, optimizer="adam")
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
 
-    bso.on_train_begin()
-    while not bso.training_finished:
+    for _ in bso.epochs():
         for inputs, labels in loader:
             optimizer.zero_grad()
             cross_entropy(model(inputs.to(device)), labels.to(device)).backward()

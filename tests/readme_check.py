@@ -21,13 +21,15 @@ def main() -> None:
     """Fails at the first command that fails."""
     text = (HOUSE / "README.md").read_text()
     (trainer,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    if not (HOUSE / "examples/smallest.py").read_text().endswith(f"\n\n{trainer}"):
+        sys.exit("the trainer that the README shows is not examples/smallest.py")
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
     with tempfile.TemporaryDirectory() as name:
-        follow(commands, trainer, Path(name))
+        follow(commands, Path(name))
 
 
-def follow(commands: list[str], trainer: str, folder: Path) -> None:
+def follow(commands: list[str], folder: Path) -> None:
     """Types the commands; `make serve` stays up until the end."""
     # "An environment of your own", so that the house's keeps its editable installation.
     subprocess.run([sys.executable, "-m", "venv", str(folder / "own")], check=True)
@@ -45,11 +47,9 @@ def follow(commands: list[str], trainer: str, folder: Path) -> None:
                 say(f"({TESTED_ELSEWHERE[command]})")
             elif command == "make serve":
                 serving = serve(command, environment)
-                environment["WATTWISE_SERVER"] = address = address_of(serving)
-                (folder / "trainer.py").write_text(trainer.replace("localhost:50051", address))
+                environment["WATTWISE_SERVER"] = address_of(serving)
             else:
-                typed = command.replace("trainer.py", str(folder / "trainer.py"))
-                subprocess.run(typed, shell=True, check=True, cwd=HOUSE, env=environment)  # noqa: S602 - as typed
+                subprocess.run(command, shell=True, check=True, cwd=HOUSE, env=environment)  # noqa: S602 - as typed
     finally:
         if serving is not None:
             os.killpg(serving.pid, signal.SIGTERM)
