@@ -60,6 +60,11 @@ def no_gathering() -> None:
     _swap(writer.Writer, _gather=gather)
 
 
+def no_patience() -> None:
+    """In a crowd too, a commit waits only for those who are about to submit."""
+    _swap(writer.Writer, _gather=vars(writer.Writer)["_gather_ready"])
+
+
 def waits_a_millisecond() -> None:
     """A commit of more than one submission waits for more."""
 
@@ -118,6 +123,7 @@ _VARIANTS: dict[str, Callable[[], None]] = {
         no_probes,
         spared_collector,
         no_gathering,
+        no_patience,
         waits_a_millisecond,
         short_switches,
         pages_of_1_kib,
