@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from wattwise import v1
 from wattwise.assignment import Assignment
 from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
 from wattwise.epochs import loop
-from wattwise.errors import (
-    InvalidRequestError,
-    InvalidResultError,
-    OperationOrderError,
-    TrainFailError,
-    WattwiseError,
-)
-from wattwise.exits import ExitGuard, end_reason
+from wattwise.errors import OperationOrderError, TrainFailError
+from wattwise.exits import EndActions, ExitGuard, end_reason
 from wattwise.launch import Given, Launch
-from wattwise.metric import MetricReduction, NanWarning, checked_reduction, number, reduced
+from wattwise.metric import MetricReduction, checked_reduction, number, reduced
 from wattwise.monitor import Monitor, default_monitor, meter_kind
-from wattwise.offline import decision_without_server
-from wattwise.resume import Progress
+from wattwise.reporting import Outcome, Reporter
 from wattwise.session import Session
 from wattwise.spec import JobSpec
 from wattwise.windows import TrainingWindows
@@ -34,19 +26,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _END_SECONDS = 5.0
-
-
-class _Outcome(NamedTuple):
-    """What a report led to: the decision, if there is one yet, whether the trial is over, and who says so.
-
-    An epoch whose report was refused has passed all the same, on every rank.
-    """
-
-    progress: Progress
-    decision: v1.Decision | None
-    over: bool
-    by_server: bool
-    refusal: WattwiseError | None = None
 
 
 class BatchSizeOptimizer(Assignment):
@@ -104,15 +83,14 @@ class BatchSizeOptimizer(Assignment):
         self._report_timeout = report_timeout
         self._session: Session | None = None
         self._guard: ExitGuard | None = None
-        self._at_end: list[Callable[[], None]] = []
-        self._ended = False
+        self._at_end = EndActions()
         self._windows: TrainingWindows | None = None
+        self._reporter: Reporter | None = None
         self._training = False
         self._decision: v1.Decision | None = None
         self._finished = False
         self._closed = False
         self._told_of_failure = False
-        self._nan_warning = NanWarning()
 
     @classmethod
     def from_env(
@@ -285,9 +263,7 @@ class BatchSizeOptimizer(Assignment):
         Args:
             action: is called once, maybe by a signal handler; must be quick and not raise. At once if it is too late.
         """
-        self._at_end.append(action)
-        if self._ended:
-            self._do_at_end()
+        self._at_end.add(action)
 
     def _begin_once(self) -> None:
         if not self._training:
@@ -332,6 +308,8 @@ class BatchSizeOptimizer(Assignment):
             lease = self.job.spec.trial_lease_seconds
             self._session = self._launch.session(self.trial.id, lease, self._report_timeout)
             self._session.start()
+            if self._windows is not None:
+                self._reporter = Reporter(self._session, self._windows, self.job.spec, self.trial)
         self._guard = ExitGuard(self._end)
         self._guard.install()
 
@@ -339,37 +317,10 @@ class BatchSizeOptimizer(Assignment):
         if self._windows is not None:
             self._windows.open()
 
-    def _report(self, metric: float) -> _Outcome:
-        session, windows = self._session, self._windows
-        if session is None or windows is None:
+    def _report(self, metric: float) -> Outcome:
+        if self._reporter is None:
             raise OperationOrderError("rank 0 has no trial: call get_batch_size() on every rank")
-        value = number(metric)
-        epoch = self.last_epoch + 1
-        self._nan_warning.look(epoch, value)
-        windows.close()
-        progress = Progress(epoch, windows.time_seconds, windows.energy_joules)
-        over, decision = False, None
-        try:
-            result = v1.TrainingResult(
-                trial=self.trial.id,
-                time_seconds=windows.time_seconds,
-                energy_joules=windows.energy_joules,
-                metric=value if math.isfinite(value) else math.nan,
-                current_epoch=epoch,
-                meter=windows.meter,
-            )
-            # What was reported before the checkpoint was loaded cannot be reported with other numbers.
-            known = epoch <= self.trial.last_epoch
-            decision = session.decision if known else session.report(result)
-            if decision is None and not (known or session.over):
-                decision = decision_without_server(self.job.spec, result)
-                over = decision is not None
-        except (InvalidResultError, InvalidRequestError) as refusal:
-            return _Outcome(progress, None, over=False, by_server=False, refusal=refusal)
-        finally:
-            if not (over or session.over):
-                windows.reopen()
-        return _Outcome(progress, decision, over or session.over, session.over)
+        return self._reporter.report(self.last_epoch + 1, metric)
 
     def _raise_failure(self) -> None:
         decision = self.decision
@@ -379,14 +330,9 @@ class BatchSizeOptimizer(Assignment):
         raise TrainFailError(f"training is over and the target was not reached: {decision.message}", decision)
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
-        self._ended = True
-        self._do_at_end()
+        self._at_end.run()
         if self._session is not None:
             self._session.close(reason, _END_SECONDS)
         elif self._ranks.rank and reason != v1.END_REASON_COMPLETED:
             # Only this rank knows why: rank 0 fails for it, or is terminated, and would say another reason.
             self._launch.end(self.trial.id, reason, _END_SECONDS)
-
-    def _do_at_end(self) -> None:
-        while self._at_end:
-            self._at_end.pop()()

@@ -86,6 +86,26 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "OutOfMemoryError" in names or any(each in said for each in _OUT_OF_MEMORY)
 
 
+class EndActions:
+    """What is to be done as soon as a trial is over, or its process goes away."""
+
+    def __init__(self) -> None:
+        self._actions: list[Callable[[], None]] = []
+        self._ended = False
+
+    def add(self, action: Callable[[], None]) -> None:
+        """Has something done at the end; at once if that has come."""
+        self._actions.append(action)
+        if self._ended:
+            self.run()
+
+    def run(self) -> None:
+        """The end has come. A signal handler may say so in the midst of this: each action is called once."""
+        self._ended = True
+        while self._actions:
+            self._actions.pop()()
+
+
 class ExitGuard:
     """Ends a trial when the process exits, dies of an exception or is terminated, and leaves everything else as usual.
 
