@@ -30,7 +30,8 @@ def metered(job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
     own = _kinds(trial.meter.kind)
     if kind in own or len(own) == _MOST_KINDS:
         return job, trial
-    before = dict.fromkeys((*_kinds(job.meter.other), *_kinds(job.meter.kind)))
+    # Before the first trial there was none, and what the job knows is the trial's own.
+    before = dict.fromkeys((*_kinds(job.meter.other), *_kinds(job.meter.kind))) if trial.number > 1 else {}
     others = [other for other in before if other != kind]
     meter = Meter(_THEN.join((*own, kind)), _THEN.join(others[:_MOST_KINDS]))
     return (job if job.meter == meter else replace(job, meter=meter)), trial._replace(meter=meter)

@@ -52,7 +52,10 @@ class PowerLimits:
             asking = (await trial_of(tx, key))[1] if key.trial_number else None
             profiling = await self._profiling(tx, arm)
             limit = arm.power.power_limit_watts if arm.power else None
-            if limit is None and profiling is None and asking is not None and self._runs(asking):
+            if limit is None and profiling is None and asking is not None:
+                if not asking.running:
+                    # Lost, or over: it is to ask again once it is heard of.
+                    return KnownLimit(None, profiled_by_another=True)
                 search = with_arm(job.search, arm.batch_size, lambda arm: replace(arm, profiling=asking.number))
                 tx.save_job(replace(job, search=search))
                 return KnownLimit(None, profiled_by_another=False)

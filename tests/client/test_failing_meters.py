@@ -8,7 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, Monitor, MonitorError, RaplMonitor, v1
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    CombinedMonitor,
+    EstimateMonitor,
+    MetricTypeError,
+    Monitor,
+    MonitorError,
+    RaplMonitor,
+    v1,
+)
 from wattwise.monitor import Window
 
 from tests.client.training import GPU, Meter, job_spec
@@ -109,3 +119,52 @@ def test_meters_of_others(grpc_addr: str, answer: Window | Exception, caplog: py
     assert 0 <= first.time_seconds < 1
     assert first.energy_joules == pytest.approx(GPU.max_power_watts * first.time_seconds)
     assert "energy cannot be measured (" in caplog.text
+
+
+class CrashedGpu(EstimateMonitor):
+    """A meter of ours that waits for a GPU on which the training has crashed."""
+
+    def end_window(self, _name: str, /) -> Window:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+@pytest.mark.parametrize("also", [(), (Meter(),)], ids=["alone", "combined"])
+def test_what_the_training_raised_is_not_the_meters_failure(grpc_addr: str, also: tuple[Monitor, ...]) -> None:
+    """A GPU's error that is told only where work in flight is waited for reaches the user, as it was raised."""
+    meter: Monitor = CombinedMonitor(CrashedGpu(65), *also) if also else CrashedGpu(65)
+    with training(grpc_addr, meter) as bso, pytest.raises(RuntimeError, match="device-side assert"):
+        bso.on_evaluate(0.1)
+
+
+def test_another_meter_in_a_combination_may_fail(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it raises is the meter's failure, and training goes on with an estimate."""
+
+    class Broken(Meter):
+        def end_window(self, _name: str, /) -> Window:
+            raise RuntimeError("no answer from the wall plug")
+
+    with training(grpc_addr, CombinedMonitor(EstimateMonitor(65), Broken())) as bso:
+        bso.on_evaluate(0.1)
+    assert "no answer from the wall plug" in caplog.text
+
+
+class OnTheGpu:
+    """A number that is still being computed, on a GPU that has failed."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def numel(self) -> int:
+        return self._count
+
+    def __float__(self) -> float:
+        raise RuntimeError("CUDA error: out of memory")
+
+
+def test_a_metric_that_cannot_be_had_is_no_wrong_metric(grpc_addr: str) -> None:
+    """What the GPU says of a single number is raised as it is; an array of several is refused as one."""
+    with training(grpc_addr, EstimateMonitor(65)) as bso:
+        with pytest.raises(MetricTypeError, match="pass one number"):
+            bso.on_evaluate(OnTheGpu(2))  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="CUDA error: out of memory"):
+            bso.on_evaluate(OnTheGpu(1))  # type: ignore[arg-type]

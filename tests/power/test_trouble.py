@@ -323,3 +323,17 @@ def test_without_gpus_it_does_nothing(
         assert plo.power_limit_watts is None
     (record,) = (record for record in caplog.records if "power limit" in record.getMessage())
     assert "training goes on at the present power limit" in record.getMessage()
+
+
+def test_other_makers_gpus_keep_their_limits(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Where AMD's GPUs are measured, NVIDIA's of the same numbers are left alone, and why is said once."""
+
+    class AmdMeter(Meter):
+        kind = "amdsmi"
+        gpu_indices = (0,)
+
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=AmdMeter()) as bso, PowerLimitOptimizer(bso) as plo:
+        bso.get_batch_size()
+        bso.on_train_begin()
+        plo.on_step_begin()
+    assert "power limits are set on NVIDIA GPUs alone" in caplog.text

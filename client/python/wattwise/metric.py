@@ -60,6 +60,11 @@ class NanWarning:
         )
 
 
+def _has_several(metric: object) -> bool:
+    count = getattr(metric, "numel", None)
+    return callable(count) and count() != 1
+
+
 def number(metric: object) -> float:
     """The metric as a float; takes whatever Python, NumPy and PyTorch call a number.
 
@@ -69,9 +74,13 @@ def number(metric: object) -> float:
     try:
         if not isinstance(metric, str | bytes | bytearray):
             return float(metric)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        # What NumPy and PyTorch say of arrays with several elements helps nobody here.
+    except (TypeError, ValueError, OverflowError):
+        # What NumPy says of arrays with several elements helps nobody here.
         pass
+    except RuntimeError:
+        # What PyTorch says of them neither. Of a single one it is the GPU that failed, earlier, and is asked only now.
+        if not _has_several(metric):
+            raise
     given = (
         f"{metric!r:.80}" if isinstance(metric, str | bytes | None) else f"something of type {type(metric).__name__}"
     )

@@ -8,7 +8,6 @@ import time
 from wattwise.errors import MonitorError
 from wattwise.exchange import log
 from wattwise.monitor import Monitor, meter_kind
-from wattwise.monitor.window import WindowMonitor
 
 
 class TrainingWindows:
@@ -35,7 +34,7 @@ class TrainingWindows:
         self._max_power_watts = max_power_watts
         self._kind = meter_kind(monitor)
         # Ours say what failed. Out of another's meter anything may come; out of ours, what the training itself raised.
-        self._failures = MonitorError if isinstance(monitor, WindowMonitor) else Exception
+        self._failures = MonitorError if getattr(monitor, "tells_failures", False) else Exception
         self._began = 0.0
         self._failure: BaseException | None = None
         self._warned = False

@@ -21,12 +21,15 @@ class CombinedMonitor:
         monitors: Meters of different kinds; one of them at most measures GPUs.
 
     Attributes:
+        tells_failures: As of our meters: what it raises, but for a MonitorError, is the training's failure.
         kind: The kinds of all of them, such as "nvml+rapl".
         gpu_indices: Those of the meter that measures GPUs; empty when none does.
 
     Raises:
         MonitorError: There are fewer than two, or two that would measure the same thing.
     """
+
+    tells_failures = True
 
     def __init__(self, *monitors: Monitor) -> None:
         if len(monitors) < 2:
@@ -71,7 +74,7 @@ class CombinedMonitor:
         begun: list[Monitor] = []
         try:
             for monitor in self._monitors:
-                monitor.begin_window(name)
+                _begin(monitor, name)
                 begun.append(monitor)
         except BaseException:
             for monitor in begun:
@@ -94,10 +97,24 @@ class CombinedMonitor:
         """
         ended = [_ended(monitor, name) for monitor in self._monitors]
         measured = [window for window in ended if not isinstance(window, Exception)]
-        for failure in ended:
+        for monitor, failure in zip(self._monitors, ended, strict=True):
             if isinstance(failure, Exception):
-                raise failure
+                raise _told(monitor, failure)
         return Window(measured[0].time, sum(window.total_energy for window in measured))
+
+
+def _begin(monitor: Monitor, name: str) -> None:
+    try:
+        monitor.begin_window(name)
+    except Exception as error:
+        raise _told(monitor, error) from error
+
+
+def _told(monitor: Monitor, error: Exception) -> Exception:
+    """What a meter raised; out of another's meter anything may come, and all of it is the meter's failure."""
+    if isinstance(error, MonitorError) or getattr(monitor, "tells_failures", False):
+        return error
+    return MonitorError(f"{monitor!r} failed: {type(error).__name__}: {error}")
 
 
 def _ended(monitor: Monitor, name: str) -> Measurement | Exception:

@@ -79,10 +79,12 @@ class WindowMonitor(ABC):
         poll_seconds: How often the counter must be read while a window is open; None when its ends are enough.
 
     Attributes:
+        tells_failures: Whether what it raises, but for a MonitorError, is the training's failure and not its own.
         kind: What measures: "nvml", "nvml-polled", "amdsmi", "rapl" or "estimate".
         gpu_indices: As given.
     """
 
+    tells_failures = True
     kind: str
 
     def __init__(self, gpu_indices: Sequence[int] = (), poll_seconds: float | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import MonitorError, OperationOrderError, PowerProfileError
 from wattwise.exchange import log
+from wattwise.monitor import meter_kind
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
 from wattwise.power.profile import Profile
@@ -204,6 +205,9 @@ class PowerLimitOptimizer:
             return
         if not monitor.gpu_indices:
             self._give_up(f"{monitor!r} measures no GPU")
+            return
+        if meter_kind(monitor).startswith("amdsmi"):
+            self._give_up(f"power limits are set on NVIDIA GPUs alone, and {monitor!r} measures others")
             return
         from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - of use only where there are GPUs
 

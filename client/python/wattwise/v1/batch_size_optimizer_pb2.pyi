@@ -336,7 +336,9 @@ class GetPowerLimitResponse(google.protobuf.message.Message):
     power_limit_watts: builtins.float
     """The cheapest power limit of one GPU, in watts. Unset while nobody has profiled the batch size."""
     profiled_by_another: builtins.bool
-    """True while a trial other than the one that asks is profiling: train at the present limit, and ask again later."""
+    """True while a trial other than the one that asks is profiling, and for a trial that does not run: train at the present
+    limit, and ask again later.
+    """
     def __init__(
         self,
         *,

@@ -141,7 +141,10 @@ export interface GetPowerLimitResponse {
   powerLimitWatts?:
     | number
     | undefined;
-  /** True while a trial other than the one that asks is profiling: train at the present limit, and ask again later. */
+  /**
+   * True while a trial other than the one that asks is profiling, and for a trial that does not run: train at the present
+   * limit, and ask again later.
+   */
   profiledByAnother: boolean;
 }
 
