@@ -69,7 +69,7 @@ COMMAND = ReplayCommand()
 def _what(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group(required=True)
     source.add_argument("--traces", type=Path, metavar="DIR", help="folder of measured traces")
-    source.add_argument("--synthetic", type=int, metavar="SEED", help="a made workload; the seed says which")
+    source.add_argument("--synthetic", type=_at_least(0), metavar="SEED", help="a made workload; the seed says which")
     group.add_argument("--workload", choices=traces.WORKLOADS, help="of the traces")
     group.add_argument("--gpu", metavar="GPU", help="of the traces, such as v100")
     group.add_argument("--all", action="store_true", help="every workload of the traces on every GPU, in one table")

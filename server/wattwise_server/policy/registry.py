@@ -8,14 +8,24 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from wattwise_server.policy.base import Policy
 
 
 def _policies() -> dict[str, Policy]:
-    files = (file.name for file in pkgutil.iter_modules([str(Path(__file__).parent)]))
-    modules = {name: import_module(f"wattwise_server.policy.{name}") for name in files if name != "registry"}
+    files = [file.name for file in pkgutil.iter_modules([str(Path(__file__).parent)]) if file.name != "registry"]
+    modules = {name: _module(name) for name in files}
     return {name.upper(): module.POLICY for name, module in modules.items() if hasattr(module, "POLICY")}
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(f"wattwise_server.policy.{name}")
+    except Exception as error:
+        raise ImportError(
+            f"the policy in policy/{name}.py cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
 
 
 POLICIES = _policies()
