@@ -94,7 +94,7 @@ class SavedTrial(NamedTuple):
             )
 
     def progress_in(self, trial: v1.Trial) -> Progress:
-        """Where the training goes on: from the checkpoint's epoch, at the time and energy that were really spent."""
+        """Where the training goes on: from the checkpoint's epoch, at the time and energy that were reported."""
         mine = self.progress
         return Progress(
             mine.epoch,
