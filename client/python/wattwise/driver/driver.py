@@ -90,9 +90,9 @@ def _check_default(run: Run, record: Record) -> None:
         advice = f"its command exited with status {record.exit_code}; {output} says why: mend the command"
     elif record.end_reason == "completed":
         advice = (
-            "its command ended well, but with nothing that decides the trial: it has to train until it is told to stop or "
-            "for max_epochs, and without a client in it to write both metric and epochs to result.json; mend the command, "
-            "and start this again"
+            "its command ended well, but with nothing that decides the trial: it has to train until it is told to "
+            "stop or for max_epochs, and without a client in it to write both metric and epochs to result.json; mend "
+            "the command, and start this again"
         )
     else:
         mend = "lower target_metric, raise max_epochs or name another default_batch_size, under a new job_id"
