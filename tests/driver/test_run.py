@@ -132,6 +132,18 @@ def test_terminated_command_is_tried_again(runs: Runs, server: LiveServer) -> No
     ]
 
 
+def test_what_a_client_said_stands(runs: Runs, server: LiveServer) -> None:
+    """A trial that its client ended as preempted stays so, whatever the exit status, and is tried again."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    done = runs.run(write_job(runs.folder, with_client("preempted-once"), run={"recurrences": 1}))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [trial.end_reason for trial in trials(server)] == [v1.END_REASON_PREEMPTED, v1.END_REASON_TARGET_REACHED]
+    assert [(line["end_reason"], line["exit_code"]) for line in runs.history()] == [
+        ("preempted", 1),
+        ("target reached", 0),
+    ]
+
+
 def test_missing_result_is_told_of(runs: Runs) -> None:
     """A command that leaves no result, or a wrong one, is said to, with what to write."""
     done = runs.run(write_job(runs.folder, shell("exit 0")))

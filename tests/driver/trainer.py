@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from wattwise import BatchSizeOptimizer
+from wattwise import BatchSizeOptimizer, Client, v1
 
 END = sys.argv[1]
 
@@ -20,6 +20,10 @@ def main() -> None:
     bso.on_train_begin()
     bso.on_evaluate(0.5)
     sys.stdout.write("epoch 1\n")
+    if END == "preempted-once" and os.environ["WATTWISE_TRY"] == "1":
+        with Client(os.environ["WATTWISE_SERVER"]) as client:
+            client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        sys.exit(1)
     if END == "error":
         sys.exit(7)
     if END == "out-of-memory":
