@@ -144,6 +144,23 @@ def test_what_a_client_said_stands(runs: Runs, server: LiveServer) -> None:
     ]
 
 
+def test_meter_of_the_command(runs: Runs) -> None:
+    """What a client measured by a meter of its own is not shown as an estimate because the driver's meter is one."""
+    job = write_job(runs.folder, with_client("own-meter"), run={"recurrences": 1})
+    done = runs.run(job)
+    assert (done.returncode, [line["meter"] for line in runs.history()]) == (0, ["rack"])
+    assert "J (" not in done.stdout
+
+
+def test_estimate_is_marked(runs: Runs) -> None:
+    """Joules that the driver estimated are marked in every row and sum."""
+    done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
+    assert [line["meter"] for line in runs.history()] == ["estimate"]
+    (row,) = (line for line in done.stdout.splitlines() if line.startswith("recurrence 1, "))
+    assert row.count("J (estimate)") == 2
+    assert "(partly" not in done.stdout
+
+
 def test_missing_result_is_told_of(runs: Runs) -> None:
     """A command that leaves no result, or a wrong one, is said to, with what to write."""
     done = runs.run(write_job(runs.folder, shell("exit 0")))

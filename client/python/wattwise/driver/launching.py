@@ -198,7 +198,7 @@ class Launcher:
             energy_joules=spent.energy_joules,
             cost=spent.cost,
             measured_by=spent.measured_by,
-            meter=self.run.monitor.kind,
+            meter=ended.meter or (outcome.meter if outcome else "") or self.run.monitor.kind,
             reached=_reached(self.job, ended),
             end_reason=enum_name(v1.EndReason.Name(ended.end_reason), "END_REASON_"),
             exit_code=None if outcome is None else outcome.exit_code,
