@@ -171,7 +171,7 @@ def _train(table: Table | None, folder: Path) -> TrainSection | None:
         for fault in faults_in(word):
             table.fault("command", fault)
     optimizer = table.value("optimizer", "a text")
-    if optimizer is not None and optimizer not in OPTIMIZERS:
+    if optimizer is not None and str(optimizer).lower() not in OPTIMIZERS:
         table.fault("optimizer", f"is {optimizer!r}; give one of {', '.join(OPTIMIZERS)}")
     rate = table.number("default_learning_rate", 1.0)
     _check_rates(table, command)
