@@ -100,9 +100,8 @@ def _check_preempted(run: Run, record: Record, taken_away: Counter[int]) -> None
     output = run.folder.trial_folder(record.trial) / OUTPUT
     raise PreemptedTooOftenError(
         f"recurrence {record.recurrence} has been preempted in {most} tries in a row (max_tries = {most}), while "
-        f"nobody told this driver to stop; the last command exited with status {record.exit_code}; see {output}. Mend the "
-        "command if it exits with 129, 130 or 143 by itself, find out who terminates it, or raise max_tries; the same "
-        "command goes on from here"
+        f"nobody told this driver to stop; the last command exited with status {record.exit_code}; see {output}. Mend "
+        "the command if it exits with 129, 130 or 143 by itself, find out who terminates it, or raise max_tries"
     )
 
 

@@ -58,7 +58,7 @@ class RunSection:
         profile_warmup_iters: unmeasured steps at each limit of that profile; None leaves it to the command, as below.
         profile_measure_iters: measured steps at each limit.
         step_watts: from one limit to the next, in watts.
-        meter: "nvml", "rapl" or "estimate:WATTS"; None is the best one present.
+        meter: "nvml", "amdsmi", "rapl" or "estimate:WATTS"; None is the best one present.
         grace_seconds: how long a command may take to end once it is told to.
     """
 
