@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, NoDriverError, v1
+from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, v1
 from wattwise.driver.environment import spec_to_json
 from wattwise.joined import JoinedSession
+from wattwise.resume import Progress, SavedTrial
 
 from tests.client.training import Meter, job_spec
 from tests.driver.running import PYTHON, Runs, ended, with_client, write_job
@@ -61,6 +62,18 @@ def test_meter_is_that_of_the_driver(told: v1.Trial, server: LiveServer) -> None
     with Client(server.address) as client:
         trial = client.get_trial(told.id).trial
     assert trial.energy_joules == pytest.approx(50 * trial.time_seconds)
+
+
+def test_checkpoint_of_an_earlier_launch(told: v1.Trial, server: LiveServer) -> None:
+    """A trial of an earlier launch, which nobody would end, is not gone on with."""
+    with Client(server.address) as client:
+        client.end_trial(told.id, v1.END_REASON_PREEMPTED)
+    saved = SavedTrial.of(told, "the-driver's", Progress(1, 1.0, 1.0)).state()
+    said = r"of trial 1: load the model alone, without load_state_dict\(\)"
+    with BatchSizeOptimizer.from_env(monitor=Meter()) as bso, pytest.raises(ResumeError, match=said):
+        bso.load_state_dict(saved)
+    with Client(server.address) as client:
+        assert client.get_trial(told.id).trial.end_reason == v1.END_REASON_PREEMPTED
 
 
 def test_good_end_is_left_to_the_driver(told: v1.Trial, server: LiveServer) -> None:

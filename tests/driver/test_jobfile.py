@@ -52,7 +52,13 @@ def test_gpus_are_given(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "rate"),
-    [("sgd", 0.02), ("adam", 0.01 * 2**0.5), ("adamw", 0.01 * 2**0.5), ("adadelta", 0.01 * 2**0.5)],
+    [
+        ("sgd", 0.02),
+        ("adam", 0.01 * 2**0.5),
+        ("adamw", 0.01 * 2**0.5),
+        ("AdamW", 0.01 * 2**0.5),
+        ("adadelta", 0.01 * 2**0.5),
+    ],
 )
 def test_learning_rate_follows_the_batch_size(tmp_path: Path, optimizer: str, rate: float) -> None:
     """Linearly for SGD, with the square root for the others."""

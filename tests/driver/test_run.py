@@ -77,7 +77,7 @@ def test_command_is_told_what_it_needs(runs: Runs) -> None:
         runs.folder,
         ["sh", "-c", f'{PYTHON} -c "$0" "$@"; ' + result(), write, *words, "{{x}}"],
         train={"optimizer": "sgd", "default_learning_rate": 0.1},
-        run={"recurrences": 1, "observer_mode": True, "step_watts": 12.5, "profile_measure_iters": 30},
+        run={"recurrences": 1, "observer_mode": True, "step_watts": 12.5, "profile_measure_iters": 1234567},
     )
     runs.environment |= {"WATTWISE_TOKEN": "", "WATTWISE_DATABASE": "sqlite:///elsewhere.db"}
     assert runs.run(job).returncode == 0
@@ -87,7 +87,7 @@ def test_command_is_told_what_it_needs(runs: Runs) -> None:
     assert [variables[f"WATTWISE_{name.upper()}"] for name in names] == told[:-1]
     assert (variables["WATTWISE_TRIAL_NUMBER"], variables["WATTWISE_JOB_ID"]) == ("1", JOB_ID)
     assert (variables["WATTWISE_OBSERVER_MODE"], variables["WATTWISE_PROFILE_STEP_WATTS"]) == ("1", "12.5")
-    assert variables["WATTWISE_PROFILE_MEASURE_ITERS"] == "30"
+    assert variables["WATTWISE_PROFILE_MEASURE_ITERS"] == "1234567"
     assert variables["WATTWISE_METER"] == "estimate:100"
     assert "WATTWISE_PROFILE_WARMUP_ITERS" not in variables
     assert "WATTWISE_DATABASE" not in variables
@@ -124,12 +124,53 @@ def test_terminated_command_is_tried_again(runs: Runs, server: LiveServer) -> No
     runs.environment["WATTWISE_SERVER"] = server.address
     flag = runs.folder / "second"
     command = shell(f"test -e {flag} || {{{{ touch {flag}; kill -TERM $$; }}}}", result())
-    done = runs.run(write_job(runs.folder, command, run={"recurrences": 1, "max_tries": 1}))
+    done = runs.run(write_job(runs.folder, command, run={"recurrences": 1, "max_tries": 2}))
     assert (done.returncode, done.stderr) == (0, "")
     assert [(line["try"], line["end_reason"], line["exit_code"]) for line in runs.history()] == [
         (1, "preempted", 143),
         (2, "target reached", 0),
     ]
+
+
+def test_what_a_client_said_stands(runs: Runs, server: LiveServer) -> None:
+    """A trial that its client ended as preempted stays so, whatever the exit status, and is tried again."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    done = runs.run(write_job(runs.folder, with_client("preempted-once"), run={"recurrences": 1}))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [trial.end_reason for trial in trials(server)] == [v1.END_REASON_PREEMPTED, v1.END_REASON_TARGET_REACHED]
+    assert [(line["end_reason"], line["exit_code"]) for line in runs.history()] == [
+        ("preempted", 1),
+        ("target reached", 0),
+    ]
+
+
+def test_meter_of_the_command(runs: Runs) -> None:
+    """What a client measured by a meter of its own is not shown as an estimate because the driver's meter is one."""
+    job = write_job(runs.folder, with_client("own-meter"), run={"recurrences": 1})
+    done = runs.run(job)
+    assert (done.returncode, [line["meter"] for line in runs.history()]) == (0, ["rack"])
+    assert "J (" not in done.stdout
+
+
+def test_estimate_is_marked(runs: Runs) -> None:
+    """Joules that the driver estimated are marked in every row and sum."""
+    done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
+    assert [line["meter"] for line in runs.history()] == ["estimate"]
+    (row,) = (line for line in done.stdout.splitlines() if line.startswith("recurrence 1, "))
+    assert row.count("J (estimate)") == 2
+    assert "(partly" not in done.stdout
+
+
+def test_command_that_always_ends_as_preempted(runs: Runs) -> None:
+    """It is not launched for ever: after max_tries tries in a row the error says so; started again, the run goes on."""
+    job = write_job(runs.folder, shell("exit 143"), run={"max_tries": 2})
+    done = runs.run(job)
+    assert done.returncode == 1
+    assert "recurrence 1 has been preempted in 2 tries in a row (max_tries = 2)" in done.stderr
+    assert "the last command exited with status 143" in done.stderr
+    assert [line["end_reason"] for line in runs.history()] == ["preempted"] * 2
+    assert runs.run(job).returncode == 1
+    assert len(runs.history()) == 4
 
 
 def test_missing_result_is_told_of(runs: Runs) -> None:

@@ -8,18 +8,28 @@ import sys
 import time
 from pathlib import Path
 
-from wattwise import BatchSizeOptimizer
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, v1
 
 END = sys.argv[1]
 
 
+class RackMeter(EstimateMonitor):
+    """A meter of the command's own, of which the driver knows nothing."""
+
+    kind = "rack"
+
+
 def main() -> None:
     """Trains two epochs, of which the second reaches the target, and ends as it is told to."""
-    bso = BatchSizeOptimizer.from_env()
+    bso = BatchSizeOptimizer.from_env(monitor=RackMeter(100) if END == "own-meter" else None)
     sys.stdout.write(f"batch size {bso.get_batch_size()}\n")
     bso.on_train_begin()
     bso.on_evaluate(0.5)
     sys.stdout.write("epoch 1\n")
+    if END == "preempted-once" and os.environ["WATTWISE_TRY"] == "1":
+        with Client(os.environ["WATTWISE_SERVER"]) as client:
+            client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        sys.exit(1)
     if END == "error":
         sys.exit(7)
     if END == "out-of-memory":

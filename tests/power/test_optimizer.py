@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -294,6 +295,46 @@ def test_decided_trial_gives_the_gpus_back(
 def test_any_costs(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """Whatever limits cost: the cheapest visited is set, no limit too many is visited, and all are restored."""
     assert run(case_any_table, machine, grpc_addr) >= 25
+
+
+def case_told(machine: Machine, address: str, variables: dict[str, str]) -> tuple[int, list[float], float | None]:
+    """A walk whose lengths its process was told: the steps that it took, what was visited and what is set."""
+    os.environ.update(variables)
+    training = Training(machine, address, profile_warmup_iters=None, profile_measure_iters=None)
+    training.step()
+    steps = 1
+    while training.plo.profiling:
+        training.step()
+        steps += 1
+    return steps, visited(machine), training.plo.power_limit_watts
+
+
+def test_lengths_of_a_job_file(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """What the constructor is not given is as the variables of `wattwise run` say."""
+    told = {"PROFILE_WARMUP_ITERS": "1", "PROFILE_MEASURE_ITERS": "2", "PROFILE_STEP_WATTS": "50", "OBSERVER_MODE": "1"}
+    steps, seen, now = run(case_told, machine, grpc_addr, {f"WATTWISE_{name}": value for name, value in told.items()})
+    # 100 W is the cheapest of these, but it is only observed.
+    assert (steps, seen, now) == (4 * (1 + 2), [200.0, 250.0, 200.0, 150.0, 100.0, 250.0], 250.0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "least"),
+    [
+        ("PROFILE_STEP_WATTS", "0.5", "give 1 or more"),
+        ("PROFILE_STEP_WATTS", "many", "give 1 or more"),
+        ("PROFILE_WARMUP_ITERS", "-1", "give a whole number, 0 or more"),
+        ("PROFILE_MEASURE_ITERS", "2.5", "give a whole number, 1 or more"),
+        ("OBSERVER_MODE", "perhaps", "give 1 or 0"),
+    ],
+)
+def test_senseless_variables_are_refused(
+    grpc_addr: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, least: str
+) -> None:
+    """A variable that makes no sense is named, with what to give."""
+    monkeypatch.setenv(f"WATTWISE_{variable}", value)
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    with pytest.raises(PowerProfileError, match=f"^WATTWISE_{variable}='{value}' makes no sense; {least}$"):
+        PowerLimitOptimizer(bso)
 
 
 def test_steps_before_the_batch_size(grpc_addr: str) -> None:

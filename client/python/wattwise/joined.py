@@ -11,11 +11,12 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.credentials import Credentials
-from wattwise.errors import NoDriverError, WattwiseError
+from wattwise.errors import NoDriverError, ResumeError, WattwiseError
 from wattwise.exchange import log
 from wattwise.launch import Given, Launch
 from wattwise.monitor import Monitor
 from wattwise.monitor.named import named_monitor
+from wattwise.resume import SavedTrial
 from wattwise.session import Session
 from wattwise.spec import GpuConfig, JobSpec
 
@@ -55,6 +56,17 @@ class JoinedLaunch(Launch):
     def monitor(self) -> Monitor | None:
         """A meter like the driver's; None for that which a trainer has by itself."""
         return None if self.meter in (None, "nvml") else named_monitor(self.meter)
+
+    def resume(self, saved: SavedTrial) -> None:
+        """Refuses, since the driver waits for the trial that it asked for, and for no other.
+
+        Raises:
+            ResumeError: always; says what to do instead.
+        """
+        raise ResumeError(
+            f"wattwise run gives every launch a trial of its own, and the checkpoint is of trial {saved.trial_number}: "
+            "load the model alone, without load_state_dict()"
+        )
 
     def ask(self, monitor: Monitor) -> Given:
         """Asks for the trial once more, and for the job as it stands.

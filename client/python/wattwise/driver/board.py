@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from wattwise import v1
 from wattwise.driver.folder import Launch
 from wattwise.driver.history import Record
+from wattwise.estimates import estimate_mark
 from wattwise.humanize import duration, joules
 
 if TYPE_CHECKING:
@@ -29,13 +30,11 @@ class Board:
     Args:
         job_id: the run's job.
         recurrences: how many there will be.
-        mark: what stands behind joules that are no measurement.
     """
 
-    def __init__(self, job_id: str, recurrences: int, mark: str) -> None:
+    def __init__(self, job_id: str, recurrences: int) -> None:
         self._job_id = job_id
         self._recurrences = recurrences
-        self._mark = mark
         self._rows: list[tuple[str, ...]] = []
         self._now = ""
         self._began = 0.0
@@ -115,6 +114,7 @@ class Board:
         self._refresh()
 
     def _cells(self, record: Record) -> tuple[str, ...]:
+        mark = estimate_mark(record.meter)
         return (
             str(record.recurrence),
             str(record.try_number),
@@ -122,8 +122,8 @@ class Board:
             str(record.batch_size),
             str(record.epochs),
             "unknown" if record.time_seconds is None else duration(record.time_seconds),
-            "unknown" if record.energy_joules is None else joules(record.energy_joules) + self._mark,
-            "unknown" if record.cost is None else joules(record.cost) + self._mark,
+            "unknown" if record.energy_joules is None else joules(record.energy_joules) + mark,
+            "unknown" if record.cost is None else joules(record.cost) + mark,
             record.end_reason,
             "reached" if record.reached else "missed",
         )

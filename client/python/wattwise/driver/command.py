@@ -108,13 +108,12 @@ def _drive(file: JobFile, server: str | None, credentials: Credentials, *, fresh
     interruption.install()
     folder = RunFolder.open(file.run.log_dir, file.job_id, fresh=fresh)
     spec = registered_as(file.job, folder.job_id, monitor)
-    mark = " (estimate)" if monitor.kind == "estimate" else ""
-    board = Board(folder.job_id, file.run.recurrences, mark)
+    board = Board(folder.job_id, file.run.recurrences)
     meter = _meter_in_words(monitor)
     with _server(server, folder, board) as address, board.shown():
         board.say(f"run {folder.job_id!r} in {folder.path}; the server is at {address}; energy by {meter}")
         drive(Run(file, folder, spec, address, credentials, monitor, board, interruption))
-    for line in summary(folder.history.read(), file.job.default_batch_size, meter, mark):
+    for line in summary(folder.history.read(), file.job.default_batch_size, meter):
         board.say(line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,10 @@ PATIENCE_SECONDS = 600.0
 _SEARCH_SECONDS, _FIRST_SECONDS, _ONCE_SECONDS = 10.0, 60.0, 10.0
 _WAIT_SECONDS = 0.5
 _FAILURES = (v1.END_REASON_MAX_EPOCHS, v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
+
+
+class PreemptedTooOftenError(WattwiseError):
+    """The tries of a recurrence are taken away one after the other, although nobody told the driver to stop."""
 
 
 class DefaultFailedError(WattwiseError):
@@ -52,6 +57,8 @@ def drive(run: Run) -> None:
 
 def _launch_all(run: Run, launcher: Launcher) -> None:
     settings = run.file.run
+    # In a row, since this driver began: started again, it may have lost its machine in between.
+    taken_away: Counter[int] = Counter()
     while not run.folder.is_done(settings.recurrences):
         claim = run.folder.claim(settings.recurrences, settings.max_tries)
         if claim is None:
@@ -64,6 +71,7 @@ def _launch_all(run: Run, launcher: Launcher) -> None:
         finally:
             claim.leave()
         _check_default(run, record)
+        _check_preempted(run, record, taken_away)
 
 
 def registered_as(job: JobSpec, job_id: str, monitor: Monitor) -> JobSpec:
@@ -73,6 +81,28 @@ def registered_as(job: JobSpec, job_id: str, monitor: Monitor) -> JobSpec:
         MonitorError: if the meter does not know them.
     """
     return replace(job, job_id=job_id, gpu=gpu_config(monitor) if job.gpu is None else job.gpu)
+
+
+def _check_preempted(run: Run, record: Record, taken_away: Counter[int]) -> None:
+    """Refuses to launch for ever a command that is always terminated, or that exits as if it were.
+
+    Raises:
+        PreemptedTooOftenError: that is so.
+    """
+    if record.end_reason != enum_name(v1.EndReason.Name(v1.END_REASON_PREEMPTED), "END_REASON_"):
+        del taken_away[record.recurrence]
+        return
+    # Without an exit code the command was an earlier driver's, and died with it.
+    taken_away[record.recurrence] += record.exit_code is not None
+    most = run.file.run.max_tries
+    if taken_away[record.recurrence] < most:
+        return
+    output = run.folder.trial_folder(record.trial) / OUTPUT
+    raise PreemptedTooOftenError(
+        f"recurrence {record.recurrence} has been preempted in {most} tries in a row (max_tries = {most}), while "
+        f"nobody told this driver to stop; the last command exited with status {record.exit_code}; see {output}. Mend "
+        "the command if it exits with 129, 130 or 143 by itself, find out who terminates it, or raise max_tries"
+    )
 
 
 def _check_default(run: Run, record: Record) -> None:

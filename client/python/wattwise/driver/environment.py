@@ -81,7 +81,7 @@ def _profiling(file: JobFile) -> dict[str, str]:
         "WATTWISE_PROFILE_MEASURE_ITERS": run.profile_measure_iters,
         "WATTWISE_PROFILE_STEP_WATTS": run.step_watts,
     }
-    given = {name: f"{value:g}" for name, value in lengths.items() if value is not None}
+    given = {name: str(value) for name, value in lengths.items() if value is not None}
     return {"WATTWISE_OBSERVER_MODE": "1" if run.observer_mode else "0", **given}
 
 

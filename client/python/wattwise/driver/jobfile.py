@@ -58,7 +58,7 @@ class RunSection:
         profile_warmup_iters: unmeasured steps at each limit of that profile; None leaves it to the command, as below.
         profile_measure_iters: measured steps at each limit.
         step_watts: from one limit to the next, in watts.
-        meter: "nvml", "rapl" or "estimate:WATTS"; None is the best one present.
+        meter: "nvml", "amdsmi", "rapl" or "estimate:WATTS"; None is the best one present.
         grace_seconds: how long a command may take to end once it is told to.
     """
 
@@ -171,7 +171,7 @@ def _train(table: Table | None, folder: Path) -> TrainSection | None:
         for fault in faults_in(word):
             table.fault("command", fault)
     optimizer = table.value("optimizer", "a text")
-    if optimizer is not None and optimizer not in OPTIMIZERS:
+    if optimizer is not None and str(optimizer).lower() not in OPTIMIZERS:
         table.fault("optimizer", f"is {optimizer!r}; give one of {', '.join(OPTIMIZERS)}")
     rate = table.number("default_learning_rate", 1.0)
     _check_rates(table, command)

@@ -16,6 +16,7 @@ from wattwise.driver.outcome import Outcome, ResultError, power_limit_in, read_r
 from wattwise.driver.training import OUTPUT, Training, cost_of
 from wattwise.errors import InvalidResultError, WattwiseError
 from wattwise.humanize import enum_name
+from wattwise.joined import JOINED
 from wattwise.monitor.named import name_of
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Launcher:
                 ended = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED, timeout=_HASTE_SECONDS)
                 self._settle(claim, ended, outcome, folder)
             raise
-        ended = self._concluded(trial.id, launch.request_id, outcome, folder)
+        ended = self._concluded(trial.id, outcome, folder)
         return self._settle(claim, ended, outcome, folder)
 
     def _folder_of(self, claim: Claim, trial: v1.TrialId) -> Path:
@@ -153,15 +154,16 @@ class Launcher:
         )
         return training.run(self.once, self.run.monitor, self.run.interruption, self.run.board.look)
 
-    def _concluded(self, trial: v1.TrialId, request_id: str, outcome: Outcome | None, folder: Path) -> v1.Trial:
+    def _concluded(self, trial: v1.TrialId, outcome: Outcome | None, folder: Path) -> v1.Trial:
         """Ends the trial; of a command without a client, reports its result first."""
         if outcome is None:
             # Begun by a driver that died: nobody knows how it would have ended.
             return self.client.end_trial(trial, v1.END_REASON_PREEMPTED)
-        now = self.client.get_next_batch_size(trial.job_id, request_id=request_id).trial
-        is_open = now.status == v1.TRIAL_STATUS_DISPATCHED or now.end_reason == v1.END_REASON_LOST
-        if is_open and now.last_epoch == 0 and outcome.exit_code == 0:
-            self._report(trial, outcome, folder)
+        if outcome.exit_code == 0 and not (folder / JOINED).exists():
+            # Asking for the trial again would take back one that a client has said is preempted; this does not.
+            now = self.client.heartbeat(trial)
+            if not now.stop_train and now.cost == 0:
+                self._report(trial, outcome, folder)
         return self.client.end_trial(trial, outcome.end_reason)
 
     def _report(self, trial: v1.TrialId, outcome: Outcome, folder: Path) -> None:
@@ -196,7 +198,7 @@ class Launcher:
             energy_joules=spent.energy_joules,
             cost=spent.cost,
             measured_by=spent.measured_by,
-            meter=self.run.monitor.kind,
+            meter=ended.meter or (outcome.meter if outcome else "") or self.run.monitor.kind,
             reached=_reached(self.job, ended),
             end_reason=enum_name(v1.EndReason.Name(ended.end_reason), "END_REASON_"),
             exit_code=None if outcome is None else outcome.exit_code,

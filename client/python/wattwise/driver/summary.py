@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wattwise.driver.history import Record
+from wattwise.estimates import estimate_mark
 from wattwise.humanize import duration, joules
 
 
-def summary(records: Sequence[Record], default_batch_size: int, meter: str, mark: str = "") -> Iterator[str]:
+def summary(records: Sequence[Record], default_batch_size: int, meter: str) -> Iterator[str]:
     """The closing lines.
 
     Args:
         records: the history of the run.
         default_batch_size: what it is compared with.
-        meter: what measured, in words.
-        mark: what stands behind joules that are no measurement.
+        meter: the driver's meter, in words.
     """
+    mark = estimate_mark(*(record.meter for record in records))
     recurrences = len({record.recurrence for record in records if record.reached})
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
     spent = _sums(records)
@@ -34,7 +35,7 @@ def summary(records: Sequence[Record], default_batch_size: int, meter: str, mark
         )
         shares = zip(("energy", "time", "cost"), spent, expected, strict=True)
         yield f"  that is {', '.join(f'{_share(is_, would)} {name}' for name, is_, would in shares)} than with it"
-    yield f"Energy by {meter}."
+    yield f"The driver's meter is {meter}."
 
 
 def _sums(records: Sequence[Record]) -> tuple[float, float, float]:

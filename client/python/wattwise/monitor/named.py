@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError
@@ -15,7 +16,7 @@ def checked_meter(name: str) -> float | None:
     """Whether a name is that of a meter.
 
     Args:
-        name: "nvml", "rapl" or "estimate:WATTS".
+        name: "nvml", "amdsmi", "rapl" or "estimate:WATTS".
 
     Returns:
         The watts of an estimate, else None.
@@ -24,7 +25,7 @@ def checked_meter(name: str) -> float | None:
         MonitorError: It is none.
     """
     kind, colon, given = name.partition(":")
-    if name in ("nvml", "rapl"):
+    if name in ("nvml", "amdsmi", "rapl"):
         return None
     try:
         watts = float(given) if kind == "estimate" and colon else math.nan
@@ -33,7 +34,7 @@ def checked_meter(name: str) -> float | None:
     if 0 < watts < math.inf:
         return watts
     raise MonitorError(
-        f'{name!r} is no meter; use "nvml", "rapl" or, with the watts that training draws, "estimate:150"'
+        f'{name!r} is no meter; use "nvml", "amdsmi", "rapl" or, with the watts that training draws, "estimate:150"'
     )
 
 
@@ -51,6 +52,10 @@ def named_monitor(name: str | None) -> WindowMonitor:
         from wattwise.monitor.estimate import EstimateMonitor  # noqa: PLC0415 - whoever has one needs no other
 
         return EstimateMonitor(watts)
+    if name == "amdsmi":
+        from wattwise.monitor.amdsmi import AmdSmiMonitor  # noqa: PLC0415
+
+        return AmdSmiMonitor()
     if name == "rapl":
         from wattwise.monitor.rapl import RaplMonitor  # noqa: PLC0415
 
@@ -67,16 +72,30 @@ def name_of(monitor: WindowMonitor) -> str:
 
 
 def _best() -> WindowMonitor:
+    """The first that is present, in the order of `present_meters`; the others are not opened."""
+    from wattwise.monitor.amdsmi import AmdSmiMonitor  # noqa: PLC0415
     from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415
     from wattwise.monitor.rapl import RaplMonitor  # noqa: PLC0415
 
+    meters: dict[str, Callable[[], WindowMonitor]] = {
+        "NVIDIA GPU": NvmlMonitor,
+        "AMD GPU": AmdSmiMonitor,
+        "processor": RaplMonitor,
+    }
+    missing = []
+    for what, make in meters.items():
+        found = _opened(make)
+        if not isinstance(found, MonitorError):
+            return found
+        missing.append(f"no {what} ({str(found).partition(';')[0]})")
+    raise MonitorError(
+        f"no energy meter is present: {', '.join(missing)}; "
+        'to estimate from a known power write meter = "estimate:150" under [run]'
+    )
+
+
+def _opened(make: Callable[[], WindowMonitor]) -> WindowMonitor | MonitorError:
     try:
-        return NvmlMonitor()
-    except MonitorError as no_gpu:
-        try:
-            return RaplMonitor()
-        except MonitorError as no_rapl:
-            raise MonitorError(
-                f"no energy meter is present: no GPU ({str(no_gpu).partition(';')[0]}), no processor ({no_rapl}); "
-                'to estimate from a known power write meter = "estimate:150" under [run]'
-            ) from no_rapl
+        return make()
+    except MonitorError as error:
+        return error

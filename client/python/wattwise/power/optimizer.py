@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wattwise.callback import BatchSizeOptimizer
-from wattwise.errors import MonitorError, OperationOrderError, PowerProfileError
+from wattwise.errors import MonitorError, OperationOrderError
 from wattwise.exchange import log
 from wattwise.monitor import meter_kind
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
 from wattwise.power.profile import Profile
+from wattwise.power.settings import settings
 from wattwise.power.stretch import Stretch
 from wattwise.power.walk import Walk, cost_per_step, limits_between
 
@@ -61,38 +62,35 @@ class PowerLimitOptimizer:
 
     Args:
         bso: the trial, which may still be without its batch size.
-        step_watts: how far apart the limits are.
-        profile_warmup_iters: steps at every limit that are not measured.
-        profile_measure_iters: steps at every limit that are; together they should take a second or more.
+        step_watts: how far apart the limits are; None is what `WATTWISE_PROFILE_STEP_WATTS` says, as `wattwise run`
+            sets it, else 25.
+        profile_warmup_iters: steps at every limit that are not measured; None is `WATTWISE_PROFILE_WARMUP_ITERS`,
+            else 10.
+        profile_measure_iters: steps at every limit that are; together they should take a second or more. None is
+            `WATTWISE_PROFILE_MEASURE_ITERS`, else 40.
         observer_mode: profile in every trial, then train at the highest limit, and tell in `computed` what the
-            cheapest would have taken.
+            cheapest would have taken; None is whether `WATTWISE_OBSERVER_MODE` is 1.
         timeout: seconds that a call to the server may hold up the training.
 
     Raises:
-        PowerProfileError: if one of these numbers makes no sense.
+        PowerProfileError: if one of these makes no sense, or what a variable says instead of it.
     """
 
     def __init__(
         self,
         bso: BatchSizeOptimizer,
         *,
-        step_watts: float = 25.0,
-        profile_warmup_iters: int = 10,
-        profile_measure_iters: int = 40,
-        observer_mode: bool = False,
+        step_watts: float | None = None,
+        profile_warmup_iters: int | None = None,
+        profile_measure_iters: int | None = None,
+        observer_mode: bool | None = None,
         timeout: float = 5.0,
     ) -> None:
-        for name, value, least in (
-            ("step_watts", step_watts, 1.0),
-            ("profile_warmup_iters", profile_warmup_iters, 0),
-            ("profile_measure_iters", profile_measure_iters, 1),
-        ):
-            if not least <= value < float("inf"):
-                raise PowerProfileError(f"{name}={value!r} makes no sense; give {least:g} or more")
+        chosen = settings(step_watts, profile_warmup_iters, profile_measure_iters, observer_mode)
         self._bso = bso
-        self._step_watts = step_watts
-        self._lengths = (profile_warmup_iters, profile_measure_iters)
-        self._observes = observer_mode
+        self._step_watts = chosen.step_watts
+        self._lengths = (chosen.warmup_iters, chosen.measure_iters)
+        self._observes = chosen.observer_mode
         self._timeout = timeout
         self._pid = os.getpid()
         self._phase = _Phase.NEW
