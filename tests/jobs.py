@@ -53,9 +53,9 @@ class Trainer:
         self.job_id = self.spec.job_id
         stub.RegisterJob(v1.RegisterJobRequest(job=self.spec))
 
-    def next(self, request_id: str = "") -> v1.Trial:
+    def next(self, request_id: str = "", *, resume: bool = False) -> v1.Trial:
         """Asks for a trial."""
-        request = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id)
+        request = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id, resume=resume)
         return self.stub.GetNextBatchSize(request).trial
 
     def report(

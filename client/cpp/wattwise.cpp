@@ -167,6 +167,14 @@ v1::GetNextBatchSizeResponse Client::next_batch_size(const std::string& job_id, 
   return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
 }
 
+v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, const std::string& request_id) {
+  v1::GetNextBatchSizeRequest request;
+  request.set_job_id(job_id);
+  request.set_request_id(request_id);
+  request.set_resume(true);
+  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
+}
+
 v1::Decision Client::report_result(const v1::TrainingResult& result, Within within) {
   v1::ReportResultRequest request;
   *request.mutable_result() = result;

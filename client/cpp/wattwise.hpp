@@ -80,6 +80,9 @@ class Client {
   // Dispatches the next trial. The request id is made once per launch: with the same one the answer is the same trial.
   v1::GetNextBatchSizeResponse next_batch_size(const std::string& job_id,
                                                const std::string& request_id = new_request_id());
+  // For a launch that goes on from a checkpoint: the trial of the request id that it began with is taken back if it was
+  // preempted or lost meanwhile.
+  v1::GetNextBatchSizeResponse resume_trial(const std::string& job_id, const std::string& request_id);
   // Reports one epoch's cumulative measurement.
   v1::Decision report_result(const v1::TrainingResult& result, Within within = {});
   // Renews a trial's lease and tells whether to go on.

@@ -120,8 +120,18 @@ func (c *Client) NextBatchSize(ctx context.Context, jobID, requestID string) (an
 	if requestID == "" {
 		requestID = NewRequestID()
 	}
+	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, RequestId: requestID})
+}
+
+// ResumeTrial is for a launch that goes on from a checkpoint: the trial of the request id that it began with is taken
+// back if it was preempted or lost meanwhile.
+func (c *Client) ResumeTrial(ctx context.Context, jobID, requestID string) (answer *v1.GetNextBatchSizeResponse, err error) {
+	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, RequestId: requestID, Resume: true})
+}
+
+func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) (answer *v1.GetNextBatchSizeResponse, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		answer, err = c.Trainer.GetNextBatchSize(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, RequestId: requestID})
+		answer, err = c.Trainer.GetNextBatchSize(ctx, request)
 		return err
 	})
 	return answer, err

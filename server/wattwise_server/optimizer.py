@@ -79,10 +79,11 @@ class Optimizer:
         if await self._store.count_jobs(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
 
-    async def next_trial(self, job_id: str, request_id: str) -> tuple[Trial, str]:
+    async def next_trial(self, job_id: str, request_id: str, *, resume: bool = False) -> tuple[Trial, str]:
         """Dispatches the next trial of a job; says why this batch size. A known request gets its trial again.
 
-        A trial that was preempted or lost is taken back then: its launch goes on from a checkpoint.
+        With `resume` a trial that was preempted or lost is taken back then: its launch goes on from a checkpoint.
+        Without it nothing changes, for a repetition may come late.
 
         Raises:
             JobNotFoundError: there is no such job.
@@ -94,7 +95,7 @@ class Optimizer:
         async with self._store.transaction(job_id) as tx:
             job = job_of(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
-                return await self._again(tx, job, known)
+                return await self._again(tx, job, known, resume=resume)
             job = await self._lifecycle.free_slot(tx, job)
             number = job.num_trials + 1
             choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
@@ -196,10 +197,10 @@ class Optimizer:
                     return found
                 await changes.wait()
 
-    async def _again(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Trial, str]:
+    async def _again(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
         """The trial of a request that was asked before."""
         before = f"this request was given trial {trial.number} before"
-        if not trial.resumable:
+        if not (resume and trial.resumable):
             return priced_in(job, trial), before
         job, _ = self._lifecycle.revive(tx, job, trial)
         # The bound may have fallen below its cost meanwhile.

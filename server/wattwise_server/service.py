@@ -35,7 +35,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         self, request: v1.GetNextBatchSizeRequest, context: Context
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches a trial."""
-        trial, reason = await self._optimizer.next_trial(request.job_id, request.request_id)
+        trial, reason = await self._optimizer.next_trial(request.job_id, request.request_id, resume=request.resume)
         return v1.GetNextBatchSizeResponse(trial=convert.trial(trial), reason=reason)
 
     async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:

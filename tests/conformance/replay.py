@@ -125,7 +125,9 @@ class Replay:
 
     async def _do_next(self, given: Mapping[str, Any]) -> v1.Trial:
         job_id = given.get("job_id", self._spec.job_id)
-        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=given.get("request_id", ""))
+        request = v1.GetNextBatchSizeRequest(
+            job_id=job_id, request_id=given.get("request_id", ""), resume=given.get("resume", False)
+        )
         answer = await self._server.call("GetNextBatchSize", request)
         if not answer.reason:
             raise MismatchError("says no reason")

@@ -135,7 +135,7 @@ def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(serve
 
 @pytest.mark.parametrize("end", ["lost", "preempted"])
 def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
-    """A launch that asks again after its trial was lost or preempted goes on with it, and that survives a kill."""
+    """A launch that resumes after its trial was lost or preempted goes on with it, and that survives a kill."""
     job = Trainer(server.trainer, trial_lease_seconds=0.3 if end == "lost" else 60)
     trial = job.next("launch")
     job.report(trial, 5.0, metric=0.1, epoch=2, time=7.0)
@@ -145,7 +145,9 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
         job.end(trial, v1.END_REASON_PREEMPTED)
     server.kill()
     server.start()
-    back = job.next("launch")
+    shown = job.next("launch")
+    assert (shown.id, shown.status, shown.last_epoch) == (trial.id, v1.TRIAL_STATUS_FAILED, 2)
+    back = job.next("launch", resume=True)
     assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_DISPATCHED, 2)
     assert (back.time_seconds, back.energy_joules, back.end_reason) == (7.0, 5.0, v1.END_REASON_UNSPECIFIED)
     server.kill()

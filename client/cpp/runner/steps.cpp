@@ -36,9 +36,12 @@ const std::map<std::string, Replay::Step>& Replay::steps() {
 }
 
 Answer Replay::next(const YAML::Node& given) {
-  only(given, {"trial", "request_id", "job_id"});
+  only(given, {"trial", "request_id", "job_id", "resume"});
   const std::string request_id = given["request_id"] ? text(given, "request_id") : wattwise::new_request_id();
-  const auto response = client_.next_batch_size(text(given, "job_id", spec_.job_id()), request_id);
+  const std::string job_id = text(given, "job_id", spec_.job_id());
+  const bool resume = given["resume"] && given["resume"].as<bool>();
+  const auto response =
+      resume ? client_.resume_trial(job_id, request_id) : client_.next_batch_size(job_id, request_id);
   if (response.reason().empty()) throw Mismatch("no reason is given");
   trials_[text(given, "trial")] = response.trial().id();
   return answer(response.trial());

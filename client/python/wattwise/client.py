@@ -104,20 +104,21 @@ class Client:
         return self._call(self._optimizer.RegisterJob, request, timeout)
 
     def get_next_batch_size(
-        self, job_id: str, *, request_id: str | None = None, timeout: float | None = None
+        self, job_id: str, *, request_id: str | None = None, resume: bool = False, timeout: float | None = None
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches the next trial of a job.
 
         Args:
             job_id: the job.
             request_id: calls with the same one get the same trial. None makes one for this call and its retries.
+            resume: take the trial of this request back if it was preempted or lost meanwhile.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
             NoBatchSizeConvergedError: if no batch size of the job can reach its target.
         """
-        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id())
+        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id(), resume=resume)
         return self._call(self._optimizer.GetNextBatchSize, request, timeout)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:

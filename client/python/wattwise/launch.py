@@ -105,7 +105,7 @@ class Launch:
     def _known(self, client: Client, spec: JobSpec, saved: SavedTrial) -> Given:
         # Asked first: registering would make a job anew that was deleted.
         try:
-            answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id)
+            answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
         except JobNotFoundError as error:
             raise ResumeError(
                 f"job {saved.job_id!r} of the checkpoint is no longer on the server: leave load_state_dict() out to "

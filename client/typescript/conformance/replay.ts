@@ -114,8 +114,10 @@ export class Replay {
   }
 
   async #next(given: Given): Promise<Trial> {
-    const requestId = given["request_id"] as string | undefined;
-    const answer = await this.#client.getNextBatchSize(this.#jobOf(given), requestId ? { requestId } : {});
+    const answer = await this.#client.getNextBatchSize(this.#jobOf(given), {
+      requestId: (given["request_id"] as string | undefined) ?? "",
+      resume: given["resume"] === true,
+    });
     if (!answer.reason) {
       throw new Mismatch("says no reason");
     }

@@ -115,9 +115,15 @@ export class Client {
     return this.#call(this.#trainers, this.#trainers.registerJob, request, options);
   }
 
-  /** Dispatches the next trial. Calls with the same `requestId` get the same trial; one is made up if it is left out. */
-  getNextBatchSize(jobId: string, options?: OneCall & { requestId?: string }): Promise<GetNextBatchSizeResponse> {
-    const request = { jobId, requestId: options?.requestId || randomUUID() };
+  /**
+   * Dispatches the next trial. Calls with the same `requestId` get the same trial; one is made up if it is left out.
+   * With `resume` that trial is taken back if it was preempted or lost meanwhile: the launch goes on from a checkpoint.
+   */
+  getNextBatchSize(
+    jobId: string,
+    options?: OneCall & { requestId?: string; resume?: boolean },
+  ): Promise<GetNextBatchSizeResponse> {
+    const request = { jobId, requestId: options?.requestId || randomUUID(), resume: options?.resume ?? false };
     return this.#call(this.#trainers, this.#trainers.getNextBatchSize, request, options);
   }
 

@@ -37,10 +37,14 @@ var steps = map[string]step{
 }
 
 func (r *replay) next(ctx context.Context, given fields) (proto.Message, error) {
-	if err := only(given, "trial", "request_id", "job_id"); err != nil {
+	if err := only(given, "trial", "request_id", "job_id", "resume"); err != nil {
 		return nil, err
 	}
-	answer, err := r.client.NextBatchSize(ctx, text(given, "job_id", r.spec.GetJobId()), text(given, "request_id", ""))
+	ask := r.client.NextBatchSize
+	if given["resume"] == true {
+		ask = r.client.ResumeTrial
+	}
+	answer, err := ask(ctx, text(given, "job_id", r.spec.GetJobId()), text(given, "request_id", ""))
 	if err != nil {
 		return nil, err
 	}

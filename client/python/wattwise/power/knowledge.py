@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from wattwise import v1
-from wattwise.errors import ServerUnavailableError, WattwiseError
+from wattwise.errors import InvalidRequestError, JobNotFoundError, TrialNotFoundError, WattwiseError
 from wattwise.exchange import log
 from wattwise.launch import Launch
 
@@ -80,11 +80,11 @@ class Knowledge:
         return answer
 
     def _fail(self, error: WattwiseError) -> None:
-        away = isinstance(error, ServerUnavailableError)
-        if not away:
-            # Refused for good: to say it again would not help.
+        refused = isinstance(error, InvalidRequestError | JobNotFoundError | TrialNotFoundError)
+        if refused:
+            # To say it again would not help.
             self.unreported = ()
         if not self._warned:
             self._warned = True
-            after = "the server is asked again after the epoch" if away else "what it was asked or told is dropped"
+            after = "what it was told is dropped" if refused else "the server is asked again after the epoch"
             log.warning("%s; training goes on, and as for power limits, %s", error, after)

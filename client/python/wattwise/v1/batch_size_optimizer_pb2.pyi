@@ -74,21 +74,26 @@ class GetNextBatchSizeRequest(google.protobuf.message.Message):
 
     JOB_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    RESUME_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job to launch."""
     request_id: builtins.str
-    """A UUID made by the client, once per launch: the same id gives the same trial, never a second one.
-    A trial that was preempted or lost is dispatched again by it (as a concurrent trial if its exploration was handed out
-    meanwhile) and goes on from its last_epoch, time_seconds and energy_joules; a decided or failed one is shown as it is.
+    """A UUID made by the client, once per launch: the same id gives the same trial, never a second one, shown as it stands.
     Empty: every call dispatches a new trial, so that a retry is not safe. At most 200 characters.
+    """
+    resume: builtins.bool
+    """The launch goes on from a checkpoint. If the trial of its request_id was preempted or lost meanwhile, it is dispatched
+    again (as a concurrent trial if its exploration was handed out meanwhile) and goes on from its last_epoch,
+    time_seconds and energy_joules. Unset, such a trial is shown as it ended: a repetition that comes late changes nothing.
     """
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         request_id: builtins.str = ...,
+        resume: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "request_id", b"request_id", "resume", b"resume"]) -> None: ...
 
 Global___GetNextBatchSizeRequest: typing_extensions.TypeAlias = GetNextBatchSizeRequest
 

@@ -98,11 +98,11 @@ class _EndReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """Said by the trainer: the training did not fit into memory, so that trying this batch size again is pointless."""
     END_REASON_PREEMPTED: _EndReason.ValueType  # 8
     """Said by the trainer: the machine was taken away. Not a failure of the batch size, which is tried again.
-    GetNextBatchSize under the trial's request_id takes the trial back, to go on from a checkpoint.
+    GetNextBatchSize with `resume` and the trial's request_id takes the trial back, to go on from a checkpoint.
     """
     END_REASON_LOST: _EndReason.ValueType  # 9
     """Found by the server: neither report nor heartbeat came during a whole lease. A report revives the trial, as does
-    GetNextBatchSize under its request_id.
+    GetNextBatchSize with `resume` and its request_id.
     """
 
 class EndReason(_EndReason, metaclass=_EndReasonEnumTypeWrapper):
@@ -126,11 +126,11 @@ END_REASON_OUT_OF_MEMORY: EndReason.ValueType  # 7
 """Said by the trainer: the training did not fit into memory, so that trying this batch size again is pointless."""
 END_REASON_PREEMPTED: EndReason.ValueType  # 8
 """Said by the trainer: the machine was taken away. Not a failure of the batch size, which is tried again.
-GetNextBatchSize under the trial's request_id takes the trial back, to go on from a checkpoint.
+GetNextBatchSize with `resume` and the trial's request_id takes the trial back, to go on from a checkpoint.
 """
 END_REASON_LOST: EndReason.ValueType  # 9
 """Found by the server: neither report nor heartbeat came during a whole lease. A report revives the trial, as does
-GetNextBatchSize under its request_id.
+GetNextBatchSize with `resume` and its request_id.
 """
 Global___EndReason: typing_extensions.TypeAlias = EndReason
 

@@ -44,12 +44,16 @@ export interface GetNextBatchSizeRequest {
   /** The job to launch. */
   jobId: string;
   /**
-   * A UUID made by the client, once per launch: the same id gives the same trial, never a second one.
-   * A trial that was preempted or lost is dispatched again by it (as a concurrent trial if its exploration was handed out
-   * meanwhile) and goes on from its last_epoch, time_seconds and energy_joules; a decided or failed one is shown as it is.
+   * A UUID made by the client, once per launch: the same id gives the same trial, never a second one, shown as it stands.
    * Empty: every call dispatches a new trial, so that a retry is not safe. At most 200 characters.
    */
   requestId: string;
+  /**
+   * The launch goes on from a checkpoint. If the trial of its request_id was preempted or lost meanwhile, it is dispatched
+   * again (as a concurrent trial if its exploration was handed out meanwhile) and goes on from its last_epoch,
+   * time_seconds and energy_joules. Unset, such a trial is shown as it ended: a repetition that comes late changes nothing.
+   */
+  resume: boolean;
 }
 
 /** Answers GetNextBatchSize. */
@@ -299,7 +303,7 @@ export const RegisterJobResponse: MessageFns<RegisterJobResponse> = {
 };
 
 function createBaseGetNextBatchSizeRequest(): GetNextBatchSizeRequest {
-  return { jobId: "", requestId: "" };
+  return { jobId: "", requestId: "", resume: false };
 }
 
 export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
@@ -309,6 +313,9 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
     }
     if (message.requestId !== "") {
       writer.uint32(18).string(message.requestId);
+    }
+    if (message.resume !== false) {
+      writer.uint32(24).bool(message.resume);
     }
     return writer;
   },
@@ -342,6 +349,14 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
             message.requestId = reader.string();
             continue;
           }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.resume = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -361,6 +376,7 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
     const message = createBaseGetNextBatchSizeRequest();
     message.jobId = object.jobId ?? "";
     message.requestId = object.requestId ?? "";
+    message.resume = object.resume ?? false;
     return message;
   },
 };

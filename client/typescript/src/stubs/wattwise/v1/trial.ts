@@ -128,12 +128,12 @@ export enum EndReason {
   END_REASON_OUT_OF_MEMORY = "END_REASON_OUT_OF_MEMORY",
   /**
    * END_REASON_PREEMPTED - Said by the trainer: the machine was taken away. Not a failure of the batch size, which is tried again.
-   * GetNextBatchSize under the trial's request_id takes the trial back, to go on from a checkpoint.
+   * GetNextBatchSize with `resume` and the trial's request_id takes the trial back, to go on from a checkpoint.
    */
   END_REASON_PREEMPTED = "END_REASON_PREEMPTED",
   /**
    * END_REASON_LOST - Found by the server: neither report nor heartbeat came during a whole lease. A report revives the trial, as does
-   * GetNextBatchSize under its request_id.
+   * GetNextBatchSize with `resume` and its request_id.
    */
   END_REASON_LOST = "END_REASON_LOST",
   UNRECOGNIZED = "UNRECOGNIZED",
