@@ -25,7 +25,7 @@ serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state i
 	$(BIN)/wattwise serve
 
 test: $(VENV)/.test ## the test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
 
 soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams without number, fuzzing (SOAK=short: two minutes)
 	$(BIN)/python -m pytest -m soak -s
