@@ -176,13 +176,6 @@ def test_faults_are_lines(runs: Runs) -> None:
     assert not (runs.folder / "runs").exists()
 
 
-def test_program_that_is_missing(runs: Runs) -> None:
-    """A program that is not there is an error before anything starts."""
-    done = runs.run(write_job(runs.folder, ["no-such-program"]))
-    assert (done.returncode, "no program 'no-such-program' is found" in done.stderr) == (1, True)
-    assert not (runs.folder / "runs").exists()
-
-
 def test_dry_run(runs: Runs) -> None:
     """--dry-run prints a command that a shell takes for each batch size, the default first, and starts nothing."""
     job = write_job(

@@ -12,7 +12,7 @@ from wattwise.driver.durable import read_json, write_json
 from wattwise.driver.environment import Assignment, environment_of, told
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, Record
 from wattwise.driver.interruption import InterruptedRunError
-from wattwise.driver.outcome import Outcome, ResultError, power_limit_in, read_result, saved_outcome
+from wattwise.driver.outcome import RESULT, Outcome, ResultError, power_limit_in, read_result, saved_outcome
 from wattwise.driver.training import OUTPUT, Training, cost_of
 from wattwise.errors import InvalidResultError, WattwiseError
 from wattwise.humanize import enum_name
@@ -159,8 +159,8 @@ class Launcher:
         if outcome is None:
             # Begun by a driver that died: nobody knows how it would have ended.
             return self.client.end_trial(trial, v1.END_REASON_PREEMPTED)
-        if outcome.exit_code == 0 and not (folder / JOINED).exists():
-            # Asking for the trial again would take back one that a client has said is preempted; this does not.
+        # A client that reports nothing may have joined for the batch size alone.
+        if outcome.exit_code == 0 and ((folder / RESULT).exists() or not (folder / JOINED).exists()):
             now = self.client.heartbeat(trial)
             if not now.stop_train and now.cost == 0:
                 self._report(trial, outcome, folder)
