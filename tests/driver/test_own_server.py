@@ -30,12 +30,12 @@ def test_address_goes_with_its_server(runs: Runs) -> None:
 
 
 def test_dead_address_is_not_taken_for_a_server(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another driver is to run the server and nothing answers at its address, that is waited for and then said."""
+    """While another driver is to run the server and nothing answers there, that is waited for and then said."""
     monkeypatch.setattr(own_server, "_START_SECONDS", 0.2)
     lock = try_lock(runs.folder / "server.lock")
     assert lock is not None
     (runs.folder / "server.address").write_text(f"{dead_address()}\n")
-    said = r"another driver of this folder is to run its server \(.*server\.lock is taken\), but none answers"
+    said = r"another driver is to run the server of this folder \(.*server\.lock is taken\), but none answers"
     try:
         with pytest.raises(OwnServerError, match=said), OwnServer(runs.folder):
             pass

@@ -33,9 +33,13 @@ def main() -> None:
         limits.on_step_end()
     bso.on_evaluate(0.5)
     sys.stdout.write("epoch 1\n")
-    if END == "preempted-once" and os.environ["WATTWISE_TRY"] == "1":
+    if END.startswith("preempted") and os.environ["WATTWISE_TRY"] == "1":
         with Client(os.environ["WATTWISE_SERVER"]) as client:
             client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        folder = Path(os.environ["WATTWISE_LOG_DIR"])
+        (folder / "said").touch()
+        while END == "preempted-waits" and not (folder / "go").exists():
+            time.sleep(0.02)
         sys.exit(1)
     if END == "error":
         sys.exit(7)

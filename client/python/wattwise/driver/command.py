@@ -13,7 +13,6 @@ from pathlib import Path
 
 from wattwise.address import checked
 from wattwise.cli import MISUSED, complain
-from wattwise.client import Client
 from wattwise.credential_options import add_credential_options, credentials_of
 from wattwise.credentials import Credentials
 from wattwise.driver.board import Board
@@ -57,7 +56,9 @@ class RunCommand:
         )
         parser.add_argument("--fresh", action="store_true", help="begin anew, beside the runs that there are")
         parser.add_argument(
-            "--dry-run", action="store_true", help="check all of it, print what the first recurrence could launch, and stop"
+            "--dry-run",
+            action="store_true",
+            help="check it all, print what the first recurrence could launch, and stop",
         )
         add_credential_options(parser)
 
@@ -110,8 +111,9 @@ def _checked_credentials(args: argparse.Namespace) -> Credentials:
     """What the server is shown, after a look at its address and at the files that are named."""
     if args.server is None:
         return Credentials()
-    credentials = credentials_of(args)
-    Client(checked(args.server), credentials=credentials).close()
+    address, credentials = checked(args.server), credentials_of(args)
+    credentials.channel_credentials()
+    credentials.authorization(address)
     return credentials
 
 

@@ -87,7 +87,7 @@ class Launcher:
         folder = self._folder_of(claim, trial.id)
         outcome: Outcome | None = None
         try:
-            if folder.exists():
+            if folder.exists() or _is_over(trial):
                 outcome = saved_outcome(folder)
             else:
                 outcome, stop = self._train(claim, trial, folder, answer.reason)
@@ -229,6 +229,11 @@ def _spent(spec: v1.JobSpec, ended: v1.Trial, outcome: Outcome | None) -> _Spent
     from_outside = outcome is not None and (outcome.too_dear or outcome.time_seconds == ended.time_seconds)
     measured_by = BY_DRIVER if from_outside else BY_COMMAND
     return _Spent(ended.time_seconds, ended.energy_joules, ended.cost, measured_by)
+
+
+def _is_over(trial: v1.Trial) -> bool:
+    """Whether a trial has ended for good, such as one whose driver was killed as soon as it had said so."""
+    return trial.status != v1.TRIAL_STATUS_DISPATCHED and trial.end_reason != v1.END_REASON_LOST
 
 
 def _reached(spec: v1.JobSpec, trial: v1.Trial) -> bool:

@@ -59,8 +59,8 @@ class OwnServer:
         while not (self._runs() or self._finds_another()):
             if time.monotonic() > deadline:
                 raise OwnServerError(
-                    f"another driver of this folder is to run its server ({self._folder / 'server.lock'} is taken), but "
-                    f"none answers; {self._folder / 'server.log'} may say why. Wait for that driver to end, or end it"
+                    f"another driver is to run the server of this folder ({self._folder / 'server.lock'} is taken), "
+                    f"but none answers; {self._folder / 'server.log'} may say why. Wait until it ends, or end it"
                 )
             time.sleep(0.1)
         self._thread.start()

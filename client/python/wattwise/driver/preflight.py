@@ -1,4 +1,4 @@
-"""What is looked at before anything is launched: the program, the meter, the GPUs, and what a server says of the job."""
+"""What is looked at before anything is launched: the program, the meter, and what a server says of the job."""
 
 from __future__ import annotations
 
