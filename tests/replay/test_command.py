@@ -11,6 +11,8 @@ from wattwise.cli import main
 from tests.live_server import LiveServer
 
 _SHORT = ("--synthetic", "1", "--seeds", "1", "--recurrences", "1")
+# Whoever begins the work says that nobody is at this address.
+_UNREACHABLE = (*_SHORT, "--server", "127.0.0.1:1")
 _QUICK = ("replay", "--synthetic", "1", "--seeds", "2", "--recurrences", "12")
 
 
@@ -43,6 +45,15 @@ def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
+def test_looking_at_files_leaves_them_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replay that fails has made no file, and has not touched one that was there."""
+    old, new = tmp_path / "old.json", tmp_path / "new.svg"
+    old.write_text("kept")
+    assert main(("replay", *_UNREACHABLE, "--json", str(old), "--plot", str(new))) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    assert (old.read_text(), new.exists()) == ("kept", False)
+
+
 def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     """With --server every number is the same as without."""
     quick = ("replay", "--synthetic", "3", "--seeds", "1", "--recurrences", "10")
@@ -58,12 +69,14 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
         (("--traces", "nowhere", "--all"), "there are no traces in nowhere"),
         (("--traces", "nowhere"), "say which: --workload (cifar100"),
         (("--synthetic", "1", "--seeds", "1", "--eta", "3"), "eta_knob"),
-        (("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--plot", "regret.xyz"), "cannot draw regret.xyz"),
-        (("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--server", "127.0.0.1:1"), "127.0.0.1:1"),
-        (
-            ("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--json", "no/such/file"),
-            "cannot write no/such/file",
-        ),
+        ((*_SHORT, "--server", "127.0.0.1:1"), "127.0.0.1:1"),
+        ((*_UNREACHABLE, "--plot", "regret.xyz"), "cannot draw regret.xyz"),
+        ((*_UNREACHABLE, "--plot", "regret"), "cannot draw regret: its ending says in which format, such as .svg"),
+        ((*_UNREACHABLE, "--plot", "no/such/regret.svg"), "cannot write no/such/regret.svg: No such file"),
+        ((*_UNREACHABLE, "--json", "no/such/file"), "cannot write no/such/file: No such file"),
+        ((*_UNREACHABLE, "--json", "/"), "cannot write /: Is a directory"),
+        ((*_UNREACHABLE, "--drift-at", "1"), "synthetic-1/made never drifts"),
+        (("--synthetic", "1", "--drift-at", "112"), "it is over after 112 recurrences; give --drift-at less"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_a_line(
