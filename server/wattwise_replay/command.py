@@ -125,8 +125,8 @@ def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> Non
         recurrences = workload.horizon if args.recurrences is None else args.recurrences
         if args.drift_at >= recurrences:
             raise ReplayError(
-                f"{workload.setting} never drifts: it is over after {recurrences} recurrences; give --drift-at less than "
-                "that, or more --recurrences"
+                f"{workload.setting} never drifts: it is over after {recurrences} recurrences; give --drift-at less "
+                "than that, or more --recurrences"
             )
 
 
