@@ -131,6 +131,10 @@ def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> Non
 
 
 def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
+    chosen = [name for name in ("workload", "gpu") if getattr(args, name) is not None]
+    if chosen and (args.all or args.synthetic is not None):
+        other = "--synthetic makes a workload" if args.synthetic is not None else "--all is every one"
+        raise ReplayError(f"--{chosen[0]} chooses among the traces, and {other}: leave one of the two out")
     if args.synthetic is not None:
         return [synthetic(args.synthetic)]
     if args.all:

@@ -25,6 +25,16 @@ def test_it_prints_what_everybody_took(capsys: pytest.CaptureFixture[str]) -> No
         assert told.count(f"| {name}") == 2
 
 
+def test_first_recurrences_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there are more than 40, the first 40 have a table of their own, against the default and the best."""
+    assert main(("replay", "--synthetic", "1", "--seeds", "1", "--recurrences", "41", "--policy", "POLICY_GTS")) == 0
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert [cells[0] for cells in lines if "energy ÷ default" in cells] == ["all recurrences", "the first 40"]
+    assert [cells[-2:] for cells in lines if cells and cells[0] == "best in hindsight"][:2] == [["1", "0"]] * 2
+    whole, first = (float(cells[2]) for cells in lines if cells and cells[0] == "default at maximum power" and cells[2])
+    assert first == pytest.approx(40 / 41 * whole, rel=0.05)
+
+
 def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     """With - it is all of the output: sums, regret, and each trial of each seed."""
     assert main((*_QUICK, "--policy", "POLICY_GTS", "--json", "-")) == 0
@@ -70,6 +80,8 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
         (("--traces", "nowhere"), "say which: --workload (cifar100"),
         (("--synthetic", "1", "--seeds", "1", "--eta", "3"), "eta_knob"),
         ((*_SHORT, "--server", "127.0.0.1:1"), "127.0.0.1:1"),
+        (("--synthetic", "1", "--gpu", "v100"), "--gpu chooses among the traces, and --synthetic makes a workload"),
+        (("--traces", "nowhere", "--all", "--workload", "squad"), "--workload chooses among the traces, and --all is"),
         ((*_UNREACHABLE, "--plot", "regret.xyz"), "cannot draw regret.xyz"),
         ((*_UNREACHABLE, "--plot", "regret"), "cannot draw regret: its ending says in which format, such as .svg"),
         ((*_UNREACHABLE, "--plot", "no/such/regret.svg"), "cannot write no/such/regret.svg: No such file"),
