@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def opened(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
-    """The meter, and the GPUs that it knows unless the file gives them.
+    """The meter, and the GPUs: what the file says of them, and the rest as the meter knows it.
 
     Raises:
         JobFileError: if one of them or the program is not there; names all that are not.
@@ -36,7 +37,7 @@ def opened(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
         faults.append(Violation("run.meter", for_job_file(str(error))))
     else:
         try:
-            gpu = gpu_config(monitor) if file.job.gpu is None else file.job.gpu
+            gpu = replace(gpu_config(monitor), **file.gpu) if file.job.gpu is None else file.job.gpu
         except MonitorError as error:
             faults.append(Violation("job.gpu", for_job_file(str(error))))
     if faults:
