@@ -204,6 +204,7 @@ def test_trial_that_ended_before_it_began(runs: Runs, server: LiveServer) -> Non
         (2, "preempted"),
         (3, "target reached"),
     ]
+    assert [folder.name for folder in runs.trial_folders()] == ["trial-0001", "trial-0003"]
 
 
 def test_own_server_is_started_again(runs: Runs) -> None:
