@@ -107,11 +107,16 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "this Python cannot make virtual environments: install its venv module (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# Each extra brings those before it, which need no installing then.
+BROUGHT_BY_demo := .demo
+BROUGHT_BY_test := $(BROUGHT_BY_demo) .test
+BROUGHT_BY_dev := $(BROUGHT_BY_test) .dev
+
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once; needs a package index)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]' \
 	  || { echo "pip could not install the packages above: is a package index within reach?" >&2; exit 1; }
-	@touch $@
+	@touch $(addprefix $(VENV)/,$(BROUGHT_BY_$*))
 
 $(VENV)/.torch: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'

@@ -18,10 +18,11 @@ from wattwise_replay import traces
 from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ReplayError
+from wattwise_replay.files import check_writable
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.job import job_spec
 from wattwise_replay.over_grpc import OverGrpc
-from wattwise_replay.plot import draw
+from wattwise_replay.plot import check_plot, draw
 from wattwise_replay.report import as_json, print_all, print_comparison
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.workload import Workload
@@ -53,7 +54,9 @@ class ReplayCommand:
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Replays, prints, and writes what was asked for; returns 0."""
+        _check_files(args)
         workloads = _workloads(args)
+        _check_drift(args, workloads)
         with ExitStack() as stack:
             make = _maker(args, stack)
             comparisons = [_compared(args, workload, make) for workload in workloads]
@@ -107,7 +110,31 @@ def _shown(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--plot", type=Path, metavar="FILE", help="draw cumulative regret: .svg, .png or .pdf")
 
 
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuses files that cannot be written before the work rather than after it."""
+    if args.json and args.json != "-":
+        check_writable(Path(args.json))
+    if args.plot:
+        check_plot(args.plot)
+
+
+def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> None:
+    if args.drift_at is None:
+        return
+    for workload in workloads:
+        recurrences = workload.horizon if args.recurrences is None else args.recurrences
+        if args.drift_at >= recurrences:
+            raise ReplayError(
+                f"{workload.setting} never drifts: it is over after {recurrences} recurrences; give --drift-at less "
+                "than that, or more --recurrences"
+            )
+
+
 def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
+    chosen = [name for name in ("workload", "gpu") if getattr(args, name) is not None]
+    if chosen and (args.all or args.synthetic is not None):
+        other = "--synthetic makes a workload" if args.synthetic is not None else "--all is every one"
+        raise ReplayError(f"--{chosen[0]} chooses among the traces, and {other}: leave one of the two out")
     if args.synthetic is not None:
         return [synthetic(args.synthetic)]
     if args.all:

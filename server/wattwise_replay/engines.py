@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from wattwise_replay.workload import Workload
+from wattwise_replay.workload import Workload, cost
 from wattwise_replay.world import Epochs
 
 
@@ -82,11 +82,9 @@ class GridSearch:
         """Until the target, or the last epoch."""
         ended = to_the_end(epochs, self._workload.max_epochs)
         if ended.target_reached and trial.number <= len(self._workload.sizes):
-            self._costs[trial.batch_size] = ended.epochs * self._epoch_cost(epochs)
+            each = cost(epochs.joules, epochs.seconds, self._eta, self._workload.max_power_watts)
+            self._costs[trial.batch_size] = ended.epochs * each
         return ended
-
-    def _epoch_cost(self, epochs: Epochs) -> float:
-        return cost(epochs, self._eta, self._workload.max_power_watts)
 
 
 def to_the_end(epochs: Epochs, max_epochs: int) -> Ended:
@@ -94,8 +92,3 @@ def to_the_end(epochs: Epochs, max_epochs: int) -> Ended:
     target = epochs.target_epoch
     reached = target is not None and target <= max_epochs
     return Ended(target if reached and target is not None else max_epochs, reached)
-
-
-def cost(epochs: Epochs, eta: float, max_power_watts: float) -> float:
-    """What one epoch of a trial costs, in joules: `η·E + (1−η)·P·T`."""
-    return eta * epochs.joules + (1 - eta) * max_power_watts * epochs.seconds

@@ -18,6 +18,7 @@ from wattwise_server.policy.thompson import generator
 
 from wattwise_replay.engines import Dispatch, Ended
 from wattwise_replay.errors import ReplayError
+from wattwise_replay.guarded import Guarded
 from wattwise_replay.world import Epochs
 
 _BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -31,7 +32,7 @@ class InProcess:
         job: The job.
 
     Raises:
-        ReplayError: The server would refuse it.
+        ReplayError: The server would refuse it; or, from every method, the policy fails.
     """
 
     power = "cheapest"
@@ -41,7 +42,7 @@ class InProcess:
             self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay")
         except InvalidJobSpecError as error:
             raise ReplayError(f"no such job: {error}") from error
-        self._policy = POLICIES[self._spec.policy]
+        self._policy = Guarded(self._spec.policy, POLICIES[self._spec.policy])
         self._search: Search = self._policy.register(self._spec)
         self._running: dict[int, Trial] = {}
         self._number = 0

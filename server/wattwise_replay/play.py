@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattwise_replay.engines import Engine, cost
+from wattwise_replay.engines import Engine
+from wattwise_replay.workload import cost
 from wattwise_replay.world import MAX_TRIES, World, draws, overlaps
 
 
@@ -64,7 +65,7 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
             recurrence, attempt, given = waiting.pop(0)
             epochs = world.epochs(recurrence, given.batch_size, drawn[recurrence, attempt], power=engine.power)
             ended = engine.run(given, epochs)
-            price = ended.epochs * cost(epochs, world.eta, world.workload.max_power_watts)
+            price = ended.epochs * cost(epochs.joules, epochs.seconds, world.eta, world.workload.max_power_watts)
             seconds, joules = ended.epochs * epochs.seconds, ended.epochs * epochs.joules
             limit = epochs.power_limit_watts
             trials.append(

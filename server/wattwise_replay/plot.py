@@ -11,7 +11,10 @@ import numpy as np
 
 from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, HINDSIGHT, Comparison
 from wattwise_replay.errors import ReplayError
+from wattwise_replay.files import check_writable
 from wattwise_replay.statistics import quantile
+
+_NEEDED = '--plot needs matplotlib: pip install "wattwise[replay]"'
 
 # Okabe and Ito's, which all eyes can tell apart.
 _COLOURS = {
@@ -21,6 +24,22 @@ _COLOURS = {
     "POLICY_PRUNING_GTS": "#D55E00",
     "POLICY_GTS": "#0072B2",
 }
+
+
+def check_plot(path: Path) -> None:
+    """Whether a picture can be drawn there, for whoever would rather know before the work.
+
+    Raises:
+        ReplayError: matplotlib is not installed or knows no such format, or the file cannot be written.
+    """
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - only who draws needs it
+    except ImportError:
+        raise ReplayError(_NEEDED) from None
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise ReplayError(f"cannot draw {path}: its ending says in which format, such as .svg, .png or .pdf")
+    check_writable(path)
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:
@@ -37,7 +56,7 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
         from matplotlib import rc_context  # noqa: PLC0415 - only who draws needs it
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
-        raise ReplayError('--plot needs matplotlib: pip install "wattwise[replay]"') from None
+        raise ReplayError(_NEEDED) from None
     columns = min(4, len(comparisons))
     rows = math.ceil(len(comparisons) / columns)
     figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")

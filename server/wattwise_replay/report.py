@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from wattwise_replay.compare import DEFAULT, EARLY, Comparison
+from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison
 from wattwise_replay.play import Trial
 from wattwise_replay.statistics import Mean, mean_of
 
@@ -19,17 +19,13 @@ _WIDTH = 100_000
 _NOTHING = 1e-9
 """An interval that is narrower, relative to its mean, is a matter of rounding."""
 
-_COLUMNS = (
-    "cost ÷ default",
-    "energy ÷ default",
-    "time ÷ default",
-    f"cost ÷ default, first {EARLY}",
-    "regret, kJ a recurrence",
-)
+_SUMS = {"cost": "costs", "energy": "joules", "time": "seconds"}
+_RATIOS = tuple(f"{name} ÷ default" for name in _SUMS)
+_REGRET = "regret, kJ a recurrence"
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """One setting: what each contender took, then which batch sizes it chose."""
+    """One setting: what each contender took, over all recurrences and the first of them, and what it chose."""
     workload = comparison.world.workload
     console = Console(width=_WIDTH)
     best = " then ".join(map(str, comparison.best_sizes))
@@ -38,11 +34,8 @@ def print_comparison(comparison: Comparison) -> None:
         f"default batch size {workload.default_batch_size}, best in hindsight {best}\n",
         highlight=False,
     )
-    absolute = ("total cost, MJ", "energy, MJ", "time, h")
-    table = _table("", *(f"*{name}" for name in (*absolute, *_COLUMNS)))
-    for name in comparison.ledgers:
-        table.add_row(name, *_amounts(comparison, name), *_ratios(comparison, name))
-    console.print(table)
+    for first in (None, EARLY) if comparison.recurrences > EARLY else (None,):
+        console.print(_sums(comparison, first))
     choices = _table("trials by batch size", *(f"*{size}" for size in workload.sizes))
     for name in comparison.ledgers:
         choices.add_row(name, *_shares(comparison, name))
@@ -51,11 +44,13 @@ def print_comparison(comparison: Comparison) -> None:
 
 def print_all(comparisons: Sequence[Comparison]) -> None:
     """All settings in one table, a row for each contender."""
-    table = _table("setting", "", *(f"*{name}" for name in _COLUMNS))
+    columns = (*_RATIOS, f"cost ÷ default, first {EARLY}", _REGRET)
+    table = _table("setting", "", *(f"*{name}" for name in columns))
     for comparison in comparisons:
         for place, name in enumerate(comparison.ledgers):
             setting = "" if place else comparison.world.workload.setting
-            table.add_row(setting, name, *_ratios(comparison, name))
+            early = _text(_ratio(comparison, name, "costs", first=EARLY), 3)
+            table.add_row(setting, name, *_ratios(comparison, name), early, _regret(comparison, name))
     Console(width=_WIDTH).print(table)
 
 
@@ -86,6 +81,7 @@ def _contender(comparison: Comparison, name: str) -> dict[str, Any]:
     return {
         **sums,
         "cost_ratio_to_default": _interval(_ratio(comparison, name, "costs")),
+        "cost_ratio_to_best": _interval(_ratio(comparison, name, "costs", HINDSIGHT)),
         "regret_joules": _interval(mean_of(comparison.regret(name)[:, -1])),
         "cumulative_regret_joules": comparison.regret(name).mean(axis=0).tolist(),
         "choices": [[_choice(trial) for trial in ledger.trials] for ledger in ledgers],
@@ -109,21 +105,35 @@ def _interval(value: Mean) -> dict[str, float | None]:
     return {"mean": value.mean, "half_width_95": value.half_width if known else None}
 
 
-def _amounts(comparison: Comparison, name: str) -> Sequence[str]:
+def _sums(comparison: Comparison, first: int | None) -> Table:
+    """What each contender took over all recurrences, or the first of them."""
+    title = "all recurrences" if first is None else f"the first {first}"
+    columns = ("total cost, MJ", "energy, MJ", "time, h", *_RATIOS, "cost ÷ best", _REGRET)
+    table = _table(title, *(f"*{name}" for name in columns))
+    for name in comparison.ledgers:
+        to_best = _text(_ratio(comparison, name, "costs", HINDSIGHT, first), 3)
+        ratios = _ratios(comparison, name, first)
+        table.add_row(name, *_amounts(comparison, name, first), *ratios, to_best, _regret(comparison, name, first))
+    return table
+
+
+def _amounts(comparison: Comparison, name: str, first: int | None) -> Sequence[str]:
     units = (("costs", 1e-6), ("joules", 1e-6), ("seconds", 1 / 3600))
-    return [_text(mean_of(comparison.totals(name, what)).times(unit), 4) for what, unit in units]
+    return [_text(mean_of(comparison.totals(name, what, first)).times(unit), 4) for what, unit in units]
 
 
-def _ratios(comparison: Comparison, name: str) -> Sequence[str]:
-    ratios = [_ratio(comparison, name, what) for what in ("costs", "joules", "seconds")]
-    ratios.append(_ratio(comparison, name, "costs", EARLY))
-    regret = mean_of(comparison.regret(name)[:, -1]).times(1e-3 / comparison.recurrences)
-    return [*(_text(ratio, 3) for ratio in ratios), _text(regret, 3)]
+def _ratios(comparison: Comparison, name: str, first: int | None = None) -> Sequence[str]:
+    return [_text(_ratio(comparison, name, what, first=first), 3) for what in _SUMS.values()]
 
 
-def _ratio(comparison: Comparison, name: str, what: str, first: int | None = None) -> Mean:
-    """To the default at maximum power, seed by seed, so that both met the same luck."""
-    return mean_of(comparison.totals(name, what, first) / comparison.totals(DEFAULT, what, first))
+def _regret(comparison: Comparison, name: str, first: int | None = None) -> str:
+    cumulative = comparison.regret(name)[:, :first]
+    return _text(mean_of(cumulative[:, -1]).times(1e-3 / cumulative.shape[1]), 3)
+
+
+def _ratio(comparison: Comparison, name: str, what: str, other: str = DEFAULT, first: int | None = None) -> Mean:
+    """To another, such as the default at maximum power, seed by seed, so that both met the same luck."""
+    return mean_of(comparison.totals(name, what, first) / comparison.totals(other, what, first))
 
 
 def _shares(comparison: Comparison, name: str) -> Sequence[str]:

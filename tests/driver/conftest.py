@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.driver.running import Runs
+from tests.monitor.conftest import machine
+from tests.power.conftest import library
+
+__all__ = ["library", "machine"]
 
 
 @pytest.fixture

@@ -50,6 +50,15 @@ def test_gpus_are_given(tmp_path: Path) -> None:
     assert read(path).job.gpu == GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="X")
 
 
+def test_some_of_the_gpus_is_given(runs: Runs) -> None:
+    """What [job.gpu] leaves out is what the meter tells."""
+    job = write_job(runs.folder, ["true"], run={"meter": "estimate:70"})
+    job.write_text(f"{job.read_text()}\n[job.gpu]\nmax_power_watts = 300\n")
+    done = runs.run(job, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert '"gpu":{"max_power_watts":300.0,"number_of_gpus":1,"gpu_model":"estimate (70 W)"}' in done.stdout
+
+
 @pytest.mark.parametrize(
     ("optimizer", "rate"),
     [
@@ -173,13 +182,6 @@ def test_faults_are_lines(runs: Runs) -> None:
     assert done.returncode == 2
     lines = done.stderr.splitlines()
     assert [line.split(": ")[2] for line in lines] == ["train.command", "run.meters"]
-    assert not (runs.folder / "runs").exists()
-
-
-def test_program_that_is_missing(runs: Runs) -> None:
-    """A program that is not there is an error before anything starts."""
-    done = runs.run(write_job(runs.folder, ["no-such-program"]))
-    assert (done.returncode, "no program 'no-such-program' is found" in done.stderr) == (1, True)
     assert not (runs.folder / "runs").exists()
 
 

@@ -165,17 +165,60 @@ def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -
     assert (line["end_reason"], line["try"], line["measured_by"]) == ("target reached", 1, "driver")
 
 
+def test_preempted_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
+    """A driver that is killed after a command whose client said preempted takes that trial back for nobody.
+
+    It stands as the client said, once; its recurrence has another try.
+    """
+    runs.environment["WATTWISE_SERVER"] = server.address
+    job = write_job(runs.folder, with_client("preempted-waits"), run={"recurrences": 1})
+    driver = runs.start(job)
+    wait_until(lambda: any((folder / "said").exists() for folder in runs.trial_folders()))
+    server.kill()
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    wait_until((folder / "measured.json").exists)
+    driver.kill()
+    driver.wait()
+    server.start()
+    assert runs.run(job).returncode == 0
+    assert statuses(server.address) == [v1.END_REASON_PREEMPTED, v1.END_REASON_TARGET_REACHED]
+    assert [(line["trial"], line["try"], line["end_reason"], line["exit_code"]) for line in runs.history()] == [
+        (1, 1, "preempted", 1),
+        (2, 2, "target reached", 0),
+    ]
+
+
+def test_trial_that_ended_before_it_began(runs: Runs, server: LiveServer) -> None:
+    """A driver that was killed as soon as it had ended a trial, of which it had begun nothing, trains another."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
+    with Client(server.address) as client:
+        trial = client.get_next_batch_size(JOB_ID, request_id="of-the-killed").trial
+        client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
+    left = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
+    (runs.path() / "launches" / "000001.json").write_text(left)
+    assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
+    assert [(line["trial"], line["end_reason"]) for line in runs.history()] == [
+        (1, "target reached"),
+        (2, "preempted"),
+        (3, "target reached"),
+    ]
+    assert [folder.name for folder in runs.trial_folders()] == ["trial-0001", "trial-0003"]
+
+
 def test_own_server_is_started_again(runs: Runs) -> None:
     """When the run's own server dies, the driver starts it again on its address, and the run goes on."""
     flag = runs.folder / "go"
     job = write_job(runs.folder, shell(f"until test -e {flag}; do sleep 0.02; done", result()), run={"recurrences": 1})
     driver = runs.start(job)
     wait_until(lambda: len(runs.trial_folders()) == 1)
-    address = (runs.path() / "server.address").read_text().strip()
+    file = runs.path() / "server.address"
+    address = file.read_text()
     (own,) = servers_of(runs.path())
     os.kill(own, signal.SIGKILL)
-    wait_until(lambda: servers_of(runs.path()) not in ([], [own]))
+    wait_until(lambda: servers_of(runs.path()) not in ([], [own]) and file.exists())
+    assert file.read_text() == address
     flag.touch()
     assert ended(driver).returncode == 0
-    assert (runs.path() / "server.address").read_text().strip() == address
     assert [line["end_reason"] for line in runs.history()] == ["target reached"]

@@ -144,6 +144,16 @@ def test_what_a_client_said_stands(runs: Runs, server: LiveServer) -> None:
     ]
 
 
+def test_client_that_reports_nothing(runs: Runs, server: LiveServer) -> None:
+    """A command that joins for its batch size alone and leaves a result.json is reported from outside, once."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    assert runs.run(write_job(runs.folder, with_client("silent"), run={"recurrences": 1})).returncode == 0
+    (trial,) = trials(server)
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 2)
+    (line,) = runs.history()
+    assert (line["measured_by"], line["time_seconds"]) == ("driver", trial.time_seconds)
+
+
 def test_meter_of_the_command(runs: Runs) -> None:
     """What a client measured by a meter of its own is not shown as an estimate because the driver's meter is one."""
     job = write_job(runs.folder, with_client("own-meter"), run={"recurrences": 1})
@@ -195,26 +205,9 @@ def test_changed_job_is_refused(runs: Runs) -> None:
     """Another job under the id of a run is refused by the server, which names what differs."""
     assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
     done = runs.run(write_job(runs.folder, shell(result()), job={"target_metric": 0.5}, run={"recurrences": 3}))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "target_metric" in done.stderr
     assert "0.9" in done.stderr
-
-
-def test_job_that_the_server_refuses(runs: Runs) -> None:
-    """Faults that only the server can judge are shown all at once, and nothing is launched."""
-    done = runs.run(write_job(runs.folder, shell(result()), job={"default_batch_size": 9, "eta_knob": 2.0}))
-    assert done.returncode == 1
-    assert "default_batch_size" in done.stderr
-    assert "eta_knob" in done.stderr
-    assert runs.history() == []
-
-
-def test_wrong_address(runs: Runs) -> None:
-    """An address that is none is an error before anything starts."""
-    job = write_job(runs.folder, shell(result()))
-    done = runs.run(job, "--server", "nonsense")
-    assert (done.returncode, "'nonsense' is no address" in done.stderr) == (1, True)
-    assert not (runs.folder / "runs").exists()
 
 
 def test_too_dear_command_is_stopped(runs: Runs, server: LiveServer) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, v1
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, PowerLimitOptimizer, v1
 
 END = sys.argv[1]
 
@@ -23,12 +23,23 @@ def main() -> None:
     """Trains two epochs, of which the second reaches the target, and ends as it is told to."""
     bso = BatchSizeOptimizer.from_env(monitor=RackMeter(100) if END == "own-meter" else None)
     sys.stdout.write(f"batch size {bso.get_batch_size()}\n")
+    if END == "silent":
+        Path(os.environ["WATTWISE_LOG_DIR"], "result.json").write_text('{"metric": 0.95, "epochs": 2}')
+        return
     bso.on_train_begin()
+    if END == "power-limit":
+        limits = PowerLimitOptimizer(bso)
+        limits.on_step_begin()
+        limits.on_step_end()
     bso.on_evaluate(0.5)
     sys.stdout.write("epoch 1\n")
-    if END == "preempted-once" and os.environ["WATTWISE_TRY"] == "1":
+    if END.startswith("preempted") and os.environ["WATTWISE_TRY"] == "1":
         with Client(os.environ["WATTWISE_SERVER"]) as client:
             client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        folder = Path(os.environ["WATTWISE_LOG_DIR"])
+        (folder / "said").touch()
+        while END == "preempted-waits" and not (folder / "go").exists():
+            time.sleep(0.02)
         sys.exit(1)
     if END == "error":
         sys.exit(7)

@@ -11,6 +11,8 @@ from wattwise.cli import main
 from tests.live_server import LiveServer
 
 _SHORT = ("--synthetic", "1", "--seeds", "1", "--recurrences", "1")
+# Whoever begins the work says that nobody is at this address.
+_UNREACHABLE = (*_SHORT, "--server", "127.0.0.1:1")
 _QUICK = ("replay", "--synthetic", "1", "--seeds", "2", "--recurrences", "12")
 
 
@@ -21,6 +23,16 @@ def test_it_prints_what_everybody_took(capsys: pytest.CaptureFixture[str]) -> No
     assert "synthetic-1/made: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in told
     for name in ("default at maximum power", "grid search", "POLICY_PRUNING_GTS", "POLICY_GTS", "best in hindsight"):
         assert told.count(f"| {name}") == 2
+
+
+def test_first_recurrences_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there are more than 40, the first 40 have a table of their own, against the default and the best."""
+    assert main(("replay", "--synthetic", "1", "--seeds", "1", "--recurrences", "41", "--policy", "POLICY_GTS")) == 0
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert [cells[0] for cells in lines if "energy ÷ default" in cells] == ["all recurrences", "the first 40"]
+    assert [cells[-2:] for cells in lines if cells and cells[0] == "best in hindsight"][:2] == [["1", "0"]] * 2
+    whole, first = (float(cells[2]) for cells in lines if cells and cells[0] == "default at maximum power" and cells[2])
+    assert first == pytest.approx(40 / 41 * whole, rel=0.05)
 
 
 def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +55,15 @@ def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert picture.read_text().lstrip().startswith("<?xml")
 
 
+def test_looking_at_files_leaves_them_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replay that fails has made no file, and has not touched one that was there."""
+    old, new = tmp_path / "old.json", tmp_path / "new.svg"
+    old.write_text("kept")
+    assert main(("replay", *_UNREACHABLE, "--json", str(old), "--plot", str(new))) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+    assert (old.read_text(), new.exists()) == ("kept", False)
+
+
 def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     """With --server every number is the same as without."""
     quick = ("replay", "--synthetic", "3", "--seeds", "1", "--recurrences", "10")
@@ -58,12 +79,16 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
         (("--traces", "nowhere", "--all"), "there are no traces in nowhere"),
         (("--traces", "nowhere"), "say which: --workload (cifar100"),
         (("--synthetic", "1", "--seeds", "1", "--eta", "3"), "eta_knob"),
-        (("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--plot", "regret.xyz"), "cannot draw regret.xyz"),
-        (("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--server", "127.0.0.1:1"), "127.0.0.1:1"),
-        (
-            ("--synthetic", "1", "--seeds", "1", "--recurrences", "1", "--json", "no/such/file"),
-            "cannot write no/such/file",
-        ),
+        ((*_SHORT, "--server", "127.0.0.1:1"), "127.0.0.1:1"),
+        (("--synthetic", "1", "--gpu", "v100"), "--gpu chooses among the traces, and --synthetic makes a workload"),
+        (("--traces", "nowhere", "--all", "--workload", "squad"), "--workload chooses among the traces, and --all is"),
+        ((*_UNREACHABLE, "--plot", "regret.xyz"), "cannot draw regret.xyz"),
+        ((*_UNREACHABLE, "--plot", "regret"), "cannot draw regret: its ending says in which format, such as .svg"),
+        ((*_UNREACHABLE, "--plot", "no/such/regret.svg"), "cannot write no/such/regret.svg: No such file"),
+        ((*_UNREACHABLE, "--json", "no/such/file"), "cannot write no/such/file: No such file"),
+        ((*_UNREACHABLE, "--json", "/"), "cannot write /: Is a directory"),
+        ((*_UNREACHABLE, "--drift-at", "1"), "synthetic-1/made never drifts"),
+        (("--synthetic", "1", "--drift-at", "112"), "it is over after 112 recurrences; give --drift-at less"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_a_line(

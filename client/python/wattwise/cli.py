@@ -60,6 +60,27 @@ class MissingCommand:
         return MISUSED
 
 
+class BrokenCommand:
+    """Stands for a command that is installed and cannot be loaded, such as one that a faulty policy is in the way of.
+
+    Args:
+        name: The command's name.
+        error: Why.
+    """
+
+    def __init__(self, name: str, error: ImportError) -> None:
+        self.help = "cannot be loaded"
+        self._message = f"wattwise {name}: {error}"
+
+    def add_arguments(self, _parser: argparse.ArgumentParser, /) -> None:
+        """Declares none: what its arguments mean is not known here."""
+
+    def run(self, _args: argparse.Namespace, /) -> int:
+        """Says why."""
+        complain(self._message)
+        return FAILED
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `wattwise`.
 
@@ -100,8 +121,8 @@ def _run(arguments: list[str]) -> int:
         return MISUSED
     if name is not None and name not in points:
         parser.error(unknown(name, points))
-    if isinstance(missing := commands.get(name or ""), MissingCommand):
-        return missing.run(argparse.Namespace())
+    if isinstance(stand_in := commands.get(name or ""), MissingCommand | BrokenCommand):
+        return stand_in.run(argparse.Namespace())
     args, strange = parser.parse_known_args(arguments)
     if strange:
         parser.error(f"unknown arguments: {' '.join(strange)}; see `wattwise {args.command} --help`")
@@ -115,11 +136,13 @@ def _run(arguments: list[str]) -> int:
 
 
 def load(point: metadata.EntryPoint) -> Command:
-    """The command of an entry point, or its stand-in when packages that it imports are not installed."""
+    """The command of an entry point, or its stand-in when what it imports is not installed or cannot be loaded."""
     try:
         command: Command = point.load()
     except ModuleNotFoundError as error:
         return MissingCommand(point.name, error.name or str(error))
+    except ImportError as error:
+        return BrokenCommand(point.name, error)
     return command
 
 

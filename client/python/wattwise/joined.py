@@ -21,6 +21,8 @@ from wattwise.session import Session
 from wattwise.spec import GpuConfig, JobSpec
 
 _NEEDED = ("SERVER", "JOB_SPEC", "REQUEST_ID", "TRIAL_NUMBER", "BATCH_SIZE")
+POWER_LIMIT = "power_limit.json"
+"""The file by which a client tells its driver the power limit that its trial trains at."""
 JOINED = "joined"
 """The file by which a command says that it has a client, so that its driver need not judge it from outside."""
 
@@ -89,6 +91,12 @@ class JoinedLaunch(Launch):
             with suppress(OSError):
                 (Path(self._log_dir) / JOINED).touch()
         return super().ask(monitor)
+
+    def keep_power_limit(self, watts: float) -> None:
+        """Notes which power limit the trial trains at where its driver looks for it."""
+        if self._log_dir:
+            with suppress(OSError):
+                (Path(self._log_dir) / POWER_LIMIT).write_text(json.dumps({"power_limit_watts": watts}))
 
     def session(self, trial: v1.TrialId, lease_seconds: float, timeout: float) -> Session:
         """A line to the server for the trial, which its driver ends.

@@ -161,6 +161,9 @@ class Launch:
         with self._client(timeout, 0.0) as client:
             return client.report_power_profile(trial, samples)
 
+    def keep_power_limit(self, watts: float) -> None:
+        """Notes which power limit its trial trains at, for those who launched it; here nobody is to be told."""
+
     def end(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, timeout: float) -> None:
         """Says within `timeout` seconds that its trial is over, from a process that has no session."""
         try:

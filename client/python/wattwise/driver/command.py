@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,23 +16,27 @@ from wattwise.cli import MISUSED, complain
 from wattwise.credential_options import add_credential_options, credentials_of
 from wattwise.credentials import Credentials
 from wattwise.driver.board import Board
-from wattwise.driver.driver import drive, registered_as
-from wattwise.driver.environment import Assignment, search_path, told
+from wattwise.driver.driver import drive
+from wattwise.driver.environment import Assignment, told
 from wattwise.driver.folder import RunFolder, folder_name
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
 from wattwise.driver.launching import Run
-from wattwise.driver.own_server import OwnServer
+from wattwise.driver.meter_advice import for_job_file
+from wattwise.driver.own_server import OwnServer, OwnServerError
+from wattwise.driver.preflight import opened, try_to_register
 from wattwise.driver.summary import summary
-from wattwise.errors import WattwiseError
-from wattwise.monitor.named import named_monitor
+from wattwise.errors import CredentialsError, InvalidAddressError, MonitorError
+from wattwise.monitor.named import name_of
 from wattwise.monitor.window import WindowMonitor
+from wattwise.spec import JobSpec
 
 _TARGET, _EPOCHS = 0.5, 100
 """What the server takes for a target_metric and max_epochs that are not given."""
 
 _EPILOG = """exit status: 0 every recurrence has its model; 1 the run cannot go on, and it is said why; 2 the arguments
-or the job file are wrong; 129, 130, 143 SIGHUP, Ctrl-C or SIGTERM stopped it, and started again it goes on."""
+or the job file are wrong, or name what is not there: nothing was launched; 129, 130, 143 SIGHUP, Ctrl-C or SIGTERM
+stopped it, and started again it goes on."""
 
 
 class RunCommand:
@@ -53,7 +56,9 @@ class RunCommand:
         )
         parser.add_argument("--fresh", action="store_true", help="begin anew, beside the runs that there are")
         parser.add_argument(
-            "--dry-run", action="store_true", help="print what the first recurrence could start, and start nothing"
+            "--dry-run",
+            action="store_true",
+            help="check it all, print what the first recurrence could launch, and stop",
         )
         add_credential_options(parser)
 
@@ -64,20 +69,14 @@ class RunCommand:
             WattwiseError: what keeps the run from going on.
         """
         try:
-            file = read(args.job_file)
+            return _run(args)
         except JobFileError as error:
             return _faulty(args.job_file, error)
-        if args.dry_run:
-            _show_commands(file, args.server)
-            return 0
-        _check_program(file)
-        credentials = Credentials() if args.server is None else credentials_of(args)
-        try:
-            _drive(file, args.server, credentials, fresh=args.fresh)
+        except MonitorError as error:
+            raise MonitorError(for_job_file(str(error))) from error
         except InterruptedRunError as stop:
             complain(f"wattwise run: {stop}; the same command goes on from here")
             return stop.status
-        return 0
 
 
 COMMAND = RunCommand()
@@ -92,22 +91,45 @@ def _faulty(path: Path, error: JobFileError) -> int:
     return MISUSED
 
 
-def _check_program(file: JobFile) -> None:
-    """Refuses a program that is not there before anything is started."""
-    program, workdir = file.train.command[0], file.train.workdir
-    where = program if "/" not in program else str(workdir / program)
-    if "{" not in program and shutil.which(where, path=search_path()) is None:
-        raise WattwiseError(f"train.command: no program {program!r} is found (PATH, or relative to {workdir})")
+def _run(args: argparse.Namespace) -> int:
+    file = read(args.job_file)
+    try:
+        credentials = _checked_credentials(args)
+    except (InvalidAddressError, CredentialsError) as error:
+        complain(f"wattwise run: {error}")
+        return MISUSED
+    monitor, gpu = opened(file)
+    spec = replace(file.job, gpu=gpu)
+    if args.dry_run:
+        _rehearse(file, spec, args.server, name_of(monitor))
+    else:
+        _drive(file, spec, args.server, credentials, monitor, fresh=args.fresh)
+    return 0
 
 
-def _drive(file: JobFile, server: str | None, credentials: Credentials, *, fresh: bool) -> None:
-    if server is not None:
-        checked(server)
-    monitor = named_monitor(file.run.meter)
+def _checked_credentials(args: argparse.Namespace) -> Credentials:
+    """What the server is shown, after a look at its address and at the files that are named."""
+    if args.server is None:
+        return Credentials()
+    address, credentials = checked(args.server), credentials_of(args)
+    credentials.channel_credentials()
+    credentials.authorization(address)
+    return credentials
+
+
+def _drive(
+    file: JobFile,
+    job: JobSpec,
+    server: str | None,
+    credentials: Credentials,
+    monitor: WindowMonitor,
+    *,
+    fresh: bool,
+) -> None:
     interruption = Interruption()
     interruption.install()
     folder = RunFolder.open(file.run.log_dir, file.job_id, fresh=fresh)
-    spec = registered_as(file.job, folder.job_id, monitor)
+    spec = replace(job, job_id=folder.job_id)
     board = Board(folder.job_id, file.run.recurrences)
     meter = _meter_in_words(monitor)
     with _server(server, folder, board) as address, board.shown():
@@ -133,18 +155,30 @@ def _meter_in_words(monitor: WindowMonitor) -> str:
     return f"the meter {monitor.kind}: {monitor!r}"
 
 
-def _show_commands(file: JobFile, server: str | None) -> None:
+def _rehearse(file: JobFile, job: JobSpec, server: str | None, meter: str) -> None:
+    """Has a server look at the job, and shows what would be launched."""
+    unasked = ""
+    try:
+        try_to_register(job)
+    except OwnServerError as error:
+        unasked = f"; what a server would refuse was not looked at: {error}"
+    _show_commands(file, job, server, meter)
+    where = f"# in {file.train.workdir}; N, ID{'' if server else ' and PORT'} are known once it runs"
+    print(f"{where}, and each later try has the next seed{unasked}", file=sys.stderr)  # noqa: T201
+
+
+def _show_commands(file: JobFile, job: JobSpec, server: str | None, meter: str) -> None:
     """Prints the command for each batch size, the default first, in a form that a shell takes."""
-    job, run = file.job, file.run
+    run = file.run
     folder = run.log_dir / folder_name(file.job_id)
     sizes = sorted(job.batch_sizes, key=lambda size: (size != job.default_batch_size, size))
     for size in sizes:
         assignment = Assignment(
-            spec=replace(job, job_id=file.job_id),
+            spec=job,
             target_metric=_TARGET if job.target_metric is None else job.target_metric,
             max_epochs=_EPOCHS if job.max_epochs is None else job.max_epochs,
             server=server or "127.0.0.1:PORT",
-            meter=run.meter or "BEST",
+            meter=meter,
             trial_number="N",
             request_id="ID",
             batch_size=size,
@@ -158,4 +192,3 @@ def _show_commands(file: JobFile, server: str | None) -> None:
         for name, value in sorted(shown.variables.items()):
             print(f"{name}={shlex.quote(value)} \\")  # noqa: T201 - the command's answer
         print(shlex.join(shown.words))  # noqa: T201 - the command's answer
-    print(f"# in {file.train.workdir}; N, ID, PORT and BEST are known once it runs", file=sys.stderr)  # noqa: T201

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.client import Client
 from wattwise.driver.launching import Launcher, Run
+from wattwise.driver.preflight import refusals
 from wattwise.driver.training import OUTPUT
 from wattwise.errors import WattwiseError
 from wattwise.humanize import enum_name
-from wattwise.monitor import gpu_config
 
 if TYPE_CHECKING:
     from wattwise.driver.history import Record
-    from wattwise.monitor import Monitor
-    from wattwise.spec import JobSpec
 
 PATIENCE_SECONDS = 600.0
 """How long a server may be away that the driver needs in order to go on."""
@@ -39,11 +36,15 @@ def drive(run: Run) -> None:
     """Launches until every recurrence has its model.
 
     Raises:
+        JobFileError: the server refuses the job.
         WattwiseError: what keeps the run from going on; says what to change.
         InterruptedRunError: a signal; the command has ended, and its trial.
     """
     credentials = run.credentials
-    with Client(run.server, timeout=_FIRST_SECONDS, search_timeout=_SEARCH_SECONDS, credentials=credentials) as first:
+    with (
+        Client(run.server, timeout=_FIRST_SECONDS, search_timeout=_SEARCH_SECONDS, credentials=credentials) as first,
+        refusals(),
+    ):
         job = first.register_job(run.spec).job
     with (
         # With a search of the same length it warns once that it waits.
@@ -72,15 +73,6 @@ def _launch_all(run: Run, launcher: Launcher) -> None:
             claim.leave()
         _check_default(run, record)
         _check_preempted(run, record, taken_away)
-
-
-def registered_as(job: JobSpec, job_id: str, monitor: Monitor) -> JobSpec:
-    """The job under the id of its run, with the GPUs that the meter knows unless the file gives them.
-
-    Raises:
-        MonitorError: if the meter does not know them.
-    """
-    return replace(job, job_id=job_id, gpu=gpu_config(monitor) if job.gpu is None else job.gpu)
 
 
 def _check_preempted(run: Run, record: Record, taken_away: Counter[int]) -> None:

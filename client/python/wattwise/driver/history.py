@@ -30,7 +30,8 @@ class Record:
         try_number: which try of its recurrence it was, from 1; `try` in the file.
         trial: its number within the job, as the server counts.
         batch_size: what it trained with.
-        power_limit_watts: the GPUs' power limit, if the command left one in its result.
+        power_limit_watts: the GPUs' power limit, if the command left one in its result or a `PowerLimitOptimizer` in
+            it set one for good; None says that nobody told.
         learning_rate: what the driver told it; None if nothing.
         seed: likewise.
         epochs: how many it reported.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ else:
     import tomli as tomllib
 
 _JOB_KEYS = tuple(field.name for field in fields(JobSpec))
+_GPU_KEYS = tuple(field.name for field in fields(GpuConfig))
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text", "Policy": "a text"}
 
 
@@ -76,9 +77,17 @@ class RunSection:
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job file without faults."""
+    """A job file without faults.
+
+    Attributes:
+        job: the job, whose `gpu` is None unless [job.gpu] says all of it.
+        gpu: what [job.gpu] says; the rest is the meter's to tell.
+        train: how a trial is trained.
+        run: how often, and with what.
+    """
 
     job: JobSpec
+    gpu: Mapping[str, Any]
     train: TrainSection
     run: RunSection
 
@@ -106,14 +115,16 @@ def read(path: Path) -> JobFile:
     faults: list[Violation] = []
     root = Table("", _parsed(path), faults)
     root.know(("job", "train", "run"), what="table")
-    job = _job(root.table("job"))
+    table = root.table("job")
+    gpu = {} if table is None else _gpu(table)
+    job = None if table is None else _job(table, gpu)
     train = _train(root.table("train"), path.parent)
     run = _run(root.table("run", required=False) or Table("run", {}, faults), path.parent)
     if faults:
         raise _error(path, faults)
     assert job is not None  # noqa: S101 - else there is a fault
     assert train is not None  # noqa: S101
-    return JobFile(job, train, run)
+    return JobFile(job, gpu, train, run)
 
 
 def _error(path: Path, faults: list[Violation]) -> JobFileError:
@@ -132,13 +143,14 @@ def _parsed(path: Path) -> Mapping[str, Any]:
     return parsed
 
 
-def _job(table: Table | None) -> JobSpec | None:
-    if table is None:
-        return None
+def _job(table: Table, gpu: Mapping[str, Any]) -> JobSpec:
     table.know(_JOB_KEYS)
     if not table.has("job_id"):
         table.fault("job_id", 'is missing: it names the run, as in job_id = "mnist-nightly"')
-    given: dict[str, Any] = {"batch_sizes": table.wholes("batch_sizes"), "gpu": _gpu(table)}
+    given: dict[str, Any] = {
+        "batch_sizes": table.wholes("batch_sizes"),
+        "gpu": GpuConfig(**gpu) if len(gpu) == len(_GPU_KEYS) else None,
+    }
     given |= {
         "job_id_prefix": table.text("job_id_prefix"),
         "default_batch_size": table.whole("default_batch_size", least=1),
@@ -149,17 +161,17 @@ def _job(table: Table | None) -> JobSpec | None:
     return JobSpec(**given)
 
 
-def _gpu(job: Table) -> GpuConfig | None:
+def _gpu(job: Table) -> Mapping[str, Any]:
     table = job.table("gpu", required=False)
     if table is None:
-        return None
-    keys = tuple(field.name for field in fields(GpuConfig))
-    table.know(keys)
-    return GpuConfig(
-        max_power_watts=table.number("max_power_watts"),
-        number_of_gpus=table.whole("number_of_gpus", least=1),
-        gpu_model=table.text("gpu_model"),
-    )
+        return {}
+    table.know(_GPU_KEYS)
+    values: Mapping[str, Callable[[], Any]] = {
+        "max_power_watts": lambda: table.number("max_power_watts"),
+        "number_of_gpus": lambda: table.whole("number_of_gpus", least=1),
+        "gpu_model": lambda: table.text("gpu_model"),
+    }
+    return {key: value() for key, value in values.items() if table.has(key)}
 
 
 def _train(table: Table | None, folder: Path) -> TrainSection | None:

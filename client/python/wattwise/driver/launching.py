@@ -12,7 +12,7 @@ from wattwise.driver.durable import read_json, write_json
 from wattwise.driver.environment import Assignment, environment_of, told
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, Record
 from wattwise.driver.interruption import InterruptedRunError
-from wattwise.driver.outcome import Outcome, ResultError, power_limit_in, read_result, saved_outcome
+from wattwise.driver.outcome import RESULT, Outcome, ResultError, power_limit_in, read_result, saved_outcome
 from wattwise.driver.training import OUTPUT, Training, cost_of
 from wattwise.errors import InvalidResultError, WattwiseError
 from wattwise.humanize import enum_name
@@ -87,7 +87,7 @@ class Launcher:
         folder = self._folder_of(claim, trial.id)
         outcome: Outcome | None = None
         try:
-            if folder.exists():
+            if folder.exists() or _is_over(trial):
                 outcome = saved_outcome(folder)
             else:
                 outcome, stop = self._train(claim, trial, folder, answer.reason)
@@ -159,8 +159,8 @@ class Launcher:
         if outcome is None:
             # Begun by a driver that died: nobody knows how it would have ended.
             return self.client.end_trial(trial, v1.END_REASON_PREEMPTED)
-        if outcome.exit_code == 0 and not (folder / JOINED).exists():
-            # Asking for the trial again would take back one that a client has said is preempted; this does not.
+        # A client that reports nothing may have joined for the batch size alone.
+        if outcome.exit_code == 0 and ((folder / RESULT).exists() or not (folder / JOINED).exists()):
             now = self.client.heartbeat(trial)
             if not now.stop_train and now.cost == 0:
                 self._report(trial, outcome, folder)
@@ -229,6 +229,11 @@ def _spent(spec: v1.JobSpec, ended: v1.Trial, outcome: Outcome | None) -> _Spent
     from_outside = outcome is not None and (outcome.too_dear or outcome.time_seconds == ended.time_seconds)
     measured_by = BY_DRIVER if from_outside else BY_COMMAND
     return _Spent(ended.time_seconds, ended.energy_joules, ended.cost, measured_by)
+
+
+def _is_over(trial: v1.Trial) -> bool:
+    """Whether a trial has ended for good, such as one whose driver was killed as soon as it had said so."""
+    return trial.status != v1.TRIAL_STATUS_DISPATCHED and trial.end_reason != v1.END_REASON_LOST
 
 
 def _reached(spec: v1.JobSpec, trial: v1.Trial) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.driver.durable import read_json, write_json
+from wattwise.joined import POWER_LIMIT
 
 RESULT, MEASURED = "result.json", "measured.json"
 
@@ -90,9 +91,12 @@ def read_result(folder: Path) -> Result:
 
 
 def power_limit_in(folder: Path) -> float | None:
-    """The power limit that a result names, in watts, if it names one."""
-    limit = (read_json(folder / RESULT) or {}).get("power_limit_watts")
-    return float(limit) if isinstance(limit, int | float) and not isinstance(limit, bool) else None
+    """The power limit that a trial left word of, in watts: its result, or else its client; None if neither did."""
+    for name in (RESULT, POWER_LIMIT):
+        limit = (read_json(folder / name) or {}).get("power_limit_watts")
+        if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < math.inf:
+            return float(limit)
+    return None
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ class OwnServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file = folder / "server.address"
+        self._address = ""
         self._lock: int | None = None
         self._process: Process | None = None
         self._over = threading.Event()
@@ -54,22 +56,26 @@ class OwnServer:
             OwnServerError: if it does not start; says why.
         """
         deadline = time.monotonic() + _START_SECONDS
-        while not self._is_there():
+        while not (self._runs() or self._finds_another()):
             if time.monotonic() > deadline:
-                raise OwnServerError(f"{self._folder / 'server.lock'} is taken, but no server has started there")
+                raise OwnServerError(
+                    f"another driver is to run the server of this folder ({self._folder / 'server.lock'} is taken), "
+                    f"but none answers; {self._folder / 'server.log'} may say why. Wait until it ends, or end it"
+                )
             time.sleep(0.1)
         self._thread.start()
-        return self._file.read_text().strip()
+        return self._address
 
     def __exit__(self, *_error: object) -> None:
         self._over.set()
         self._thread.join()
         if self._process is not None:
             self._process.end()
+            self._file.unlink(missing_ok=True)
         self._let_go()
 
-    def _is_there(self) -> bool:
-        """Whether there is a server now, this driver's or another's."""
+    def _runs(self) -> bool:
+        """Whether this driver runs a server now, which it starts if no driver does."""
         if self._process is not None and self._process.status() is None:
             return True
         if self._process is not None:
@@ -78,12 +84,25 @@ class OwnServer:
         if self._lock is None:
             self._lock = try_lock(self._folder / "server.lock")
         if self._lock is None:
-            return self._file.exists()
+            return False
         self._start(self._lock)
         return True
 
+    def _finds_another(self) -> bool:
+        """Whether the server of another driver answers: an address may be left of one that was killed."""
+        self._address = self._written()
+        return _answers(self._address)
+
+    def _written(self) -> str:
+        try:
+            return self._file.read_text().strip()
+        except FileNotFoundError:
+            return ""
+
     def _start(self, lock: int) -> None:
-        known = self._file.read_text().strip() if self._file.exists() else ""
+        # The commands that run know the address that this driver began with.
+        known = self._address or self._written()
+        self._file.unlink(missing_ok=True)
         try:
             address = self._serve(known or "127.0.0.1:0", lock)
         except OwnServerError:
@@ -94,6 +113,7 @@ class OwnServer:
         beside = self._file.with_name("server.address.new")
         beside.write_text(f"{address}\n")
         beside.replace(self._file)
+        self._address = address
 
     def _serve(self, address: str, lock: int) -> str:
         """Starts the server; returns the address that it printed."""
@@ -126,7 +146,7 @@ class OwnServer:
 
     def _look_after(self) -> None:
         try:
-            self._is_there()
+            self._runs()
         except (OwnServerError, OSError) as error:
             log.warning("%s; it is tried again", error)
 
@@ -134,6 +154,16 @@ class OwnServer:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _answers(address: str) -> bool:
+    """Whether anything listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_LOOK_SECONDS).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _first_line(process: Process) -> bytes:

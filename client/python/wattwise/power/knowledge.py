@@ -41,6 +41,10 @@ class Knowledge:
         """The server's answer; None if there is none at the moment."""
         return self._attempt(lambda: self._launch.power_limit(self._trial, self._timeout))
 
+    def keep(self, watts: float) -> None:
+        """Tells whoever launched the trial, rather than the server, which limit it trains at."""
+        self._launch.keep_power_limit(watts)
+
     def report(self, samples: Sequence[v1.PowerSample]) -> float | None:
         """Reports a profile, and keeps it for `report_again` while the server is away.
 

@@ -261,9 +261,10 @@ class PowerLimitOptimizer:
 
     def _settle(self, watts: float) -> None:
         """Sets the limit to train at from now on."""
-        limits = self._limits
-        if limits is None:
+        limits, knowledge = self._limits, self._knowledge
+        if limits is None or knowledge is None:
             return
         self._watts = limits.set(limits.highest_watts if self._observes else watts)
+        knowledge.keep(self._watts)
         log.info("power limit %g W for every GPU (the cheapest is %g W)", self._watts, watts)
         self._phase = _Phase.SETTLED

@@ -1,0 +1,98 @@
+"""Mistakes in a policy file, as its author sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numpy as np
+import pytest
+from wattwise.cli import BrokenCommand, main
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.in_process import InProcess
+from wattwise_replay.play import play
+from wattwise_server.domain import JobSpec, Search, TrialType
+from wattwise_server.policy import gts, registry
+from wattwise_server.policy.base import Choice, Event, Succeeded
+from wattwise_server.policy.gts import Gts
+
+from tests.replay.worlds import job, world
+
+T = TypeVar("T")
+
+
+class Faulty(Gts):
+    """The policy GTS with a fault in one of its methods."""
+
+    def __init__(self, method: str, answer: object) -> None:
+        self._method = method
+        self._answer = answer
+
+    def register(self, spec: JobSpec) -> Search:
+        return self._faulty("register", super().register(spec))
+
+    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:
+        choice = super().next(spec, search, trial_number, rng)
+        return self._faulty("next", choice) if trial_number == 2 else choice
+
+    def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
+        after = super().observe(spec, search, event)
+        return self._faulty("observe", after) if isinstance(event, Succeeded) else after
+
+    def _faulty(self, method: str, right: T) -> T:
+        if method != self._method:
+            return right
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return cast("T", self._answer)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "said"),
+    [
+        ("register", KeyError("arms"), "asked to register the job: KeyError: 'arms'"),
+        ("register", None, "asked to register the job: TypeError: it answered None, which is no Search"),
+        ("next", ZeroDivisionError("no arms"), "asked for trial 2: ZeroDivisionError: no arms"),
+        ("next", 8, "asked for trial 2: TypeError: it answered 8, which is neither a Choice nor Exhausted"),
+        ("next", Choice(TrialType.MAB, 7, "why"), "asked for trial 2: ValueError: it chose batch size 7, which"),
+        ("observe", ValueError("odd"), "told of Succeeded, trial 1: ValueError: odd"),
+        ("observe", None, "told of Succeeded, trial 1: TypeError: it answered None, which is no Search"),
+    ],
+)
+def test_the_policy_and_the_event_are_named(
+    monkeypatch: pytest.MonkeyPatch, method: str, answer: object, said: str
+) -> None:
+    """Whatever a policy raises or wrongly answers, the error names it, its file and what it was asked."""
+    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty(method, answer))
+    here = world(5, 4)
+    with pytest.raises(ReplayError) as failed:
+        play(InProcess(job(here.workload, "POLICY_GTS")), here, seed=1, recurrences=3)
+    assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
+    assert f"failed when it was {said}" in str(failed.value)
+
+
+def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of what fails in the policy's own file the line is said, and the command says it all in one line."""
+    monkeypatch.setattr(gts, "thompson", None)
+    assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS")) == 1
+    printed = capsys.readouterr().err
+    line = 1 + next(
+        number for number, text in enumerate(Path(gts.__file__).read_text().splitlines()) if "thompson.draw(" in text
+    )
+    assert f"POLICY_GTS (policy/gts.py, line {line}) failed when it was asked for trial 1: AttributeError" in printed
+    assert printed.count("\n") == 1
+
+
+def test_policy_that_lacks_what_the_protocol_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that is no policy at all is named as well."""
+    monkeypatch.setitem(registry.POLICIES, "GTS", object())
+    with pytest.raises(ReplayError, match="asked whether it watches epochs: AttributeError"):
+        InProcess(job(world(5).workload, "POLICY_GTS"))
+
+
+def test_command_that_cannot_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy file that fails when it is imported is said in a line, with status 1, and spoils no --help."""
+    stand_in = BrokenCommand("replay", ImportError("the policy in policy/mine.py cannot be loaded: NameError: x"))
+    assert stand_in.help == "cannot be loaded"
+    assert stand_in.run(None) == 1  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "wattwise replay: the policy in policy/mine.py cannot be loaded: NameError: x\n"
