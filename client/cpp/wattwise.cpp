@@ -22,6 +22,7 @@ using std::chrono::milliseconds;
 constexpr char kDomain[] = "wattwise.v1";
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{3'000};
+constexpr int kConnectMs = 5'000;
 // A server that vanished without a word is noticed within 40 seconds.
 constexpr int kKeepaliveMs = 30'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
@@ -75,7 +76,8 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const std::string&
 std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstPause.count());
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstPause.count());
+  // Despite its name it is the time that one attempt has at least, with the handshake of TLS.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestPause.count());
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
