@@ -231,17 +231,11 @@ CHECKS: tuple[Callable[[str, LiveServer], None], ...] = (
 
 
 def main(program: str) -> None:
-    """Fails if a check fails; they run side by side, since they wait most of the time."""
-    with futures.ThreadPoolExecutor(len(CHECKS)) as pool:
-        for check, done in [(check, pool.submit(tried, check, program)) for check in CHECKS]:
-            done.result()
-            sys.stdout.write(f"{Path(program).name}: {check.__doc__}\n")
-
-
-def tried(check: Callable[[str, LiveServer], None], program: str) -> None:
-    """One check with a server of its own."""
-    with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder)) as server:
-        check(program, server)
+    """Fails at the first check that fails."""
+    for check in CHECKS:
+        with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder)) as server:
+            check(program, server)
+        sys.stdout.write(f"{Path(program).name}: {check.__doc__}\n")
 
 
 if __name__ == "__main__":
