@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 constexpr char kDomain[] = "wattwise.v1";
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{3'000};
-constexpr int kConnectMs = 5'000;
+constexpr int kConnectMs = 2'000;
 // A server that vanished without a word is noticed within 40 seconds.
 constexpr int kKeepaliveMs = 30'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
