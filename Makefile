@@ -89,8 +89,8 @@ protos-image: $(VENV)/.dev ## renew what the protos may not break, as docs/versi
 protos-check: protos ## fail when the committed stubs are not what the protos generate
 	@git diff --exit-code --stat -- $(STUBS)/wattwise/v1 && test -z "$$(git status --porcelain -- $(STUBS)/wattwise/v1)" \
 	  || { echo "the stubs differ from the protos: commit what 'make protos' wrote" >&2; exit 1; }
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory -C client/typescript protos-check; \
-	  else echo "npm is missing: the TypeScript stubs are not compared"; fi
+	@if $(MAKE) --silent --no-print-directory -C client/typescript needed; then $(MAKE) --no-print-directory -C client/typescript protos-check; \
+	  else echo "so the TypeScript stubs are not compared"; fi
 
 wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its own
 	$(BIN)/python tests/wheel_check.py

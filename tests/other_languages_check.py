@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -38,14 +39,32 @@ def follow(title: str, section: str, folder: Path) -> None:
     if not commands:
         say(f"{title}: nothing to type")
         return
-    path = f"{HOUSE / '.venv/bin'}:{os.environ['PATH']}"
+    # A machine without Node.js has it where `make conformance` has put it.
+    path = f"{HOUSE / '.venv/bin'}:{HOUSE / 'client/typescript/build/node/bin'}:{os.environ['PATH']}"
     environment = {**os.environ, "WATTWISE": str(HOUSE), "PATH": path}
     done = subprocess.run(
         ["sh", "-e"], input=commands, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode or "target reached" not in done.stdout:
         sys.exit(f"{title} did not get to a decided trial ({done.returncode}):\n{done.stdout}{done.stderr}")
+    if (folder / "first.mjs").exists():
+        check_types(folder, environment)
     say(f"{title}: a decided trial")
+
+
+def check_types(folder: Path, environment: Mapping[str, str]) -> None:
+    """Fails if TypeScript does not take the program as it is, or takes one that gives a text for a number."""
+    program = (folder / "first.mjs").read_text()
+    (folder / "first.mts").write_text(program)
+    (folder / "wrong.mts").write_text(program.replace("metric: 0.93", 'metric: "0.93"'))
+    tsc = HOUSE / "client/typescript/node_modules/.bin/tsc"
+    command = ["node", str(tsc), "--noEmit", "--strict", "--module", "nodenext", "--target", "es2022"]
+    good, wrong = (
+        subprocess.run([*command, name], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        for name in ("first.mts", "wrong.mts")
+    )
+    if good.returncode or "not assignable to type 'number'" not in wrong.stdout:
+        sys.exit(f"the package's types do not hold:\n{good.stdout}{wrong.stdout}")
 
 
 def check_names(page: str) -> None:

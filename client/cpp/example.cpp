@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "wattwise.hpp"
+#include "launch.hpp"
 
 namespace v1 = wattwise::v1;
 

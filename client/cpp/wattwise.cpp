@@ -1,12 +1,14 @@
 #include "wattwise.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <sstream>
+#include <thread>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -20,9 +22,10 @@ using std::chrono::milliseconds;
 constexpr char kDomain[] = "wattwise.v1";
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{3'000};
-// A training does not wait longer for a server that is away.
-constexpr milliseconds kPatience{5'000};
-constexpr int kBeatsPerLease = 3;
+constexpr int kConnectMs = 2'000;
+// A server that vanished without a word is noticed within 40 seconds.
+constexpr int kKeepaliveMs = 30'000;
+constexpr int kKeepaliveTimeoutMs = 10'000;
 
 std::string variable(const char* name) {
   const char* found = std::getenv(name);
@@ -30,8 +33,11 @@ std::string variable(const char* name) {
 }
 
 bool yes(const char* name) {
-  const std::string said = variable(name);
-  return said == "1" || said == "true" || said == "yes" || said == "on";
+  std::string said = variable(name);
+  std::transform(said.begin(), said.end(), said.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  if (said == "1" || said == "true" || said == "yes" || said == "on") return true;
+  if (said.empty() || said == "0" || said == "false" || said == "no" || said == "off") return false;
+  throw std::invalid_argument(std::string(name) + " is '" + said + "': give 1 or 0");
 }
 
 std::string read_file(const std::string& path) {
@@ -70,8 +76,13 @@ std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const std::string&
 std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credentials& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstPause.count());
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstPause.count());
+  // Despite its name it is the time that one attempt has at least, with the handshake of TLS.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestPause.count());
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  // A proxy that the environment names cannot reach this machine's loopback, and must not see a token for it.
+  if (is_loopback(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, channel_credentials(address, credentials), arguments);
 }
 
@@ -198,75 +209,6 @@ v1::Job Client::get_job(const std::string& job_id) {
   v1::GetJobRequest request;
   request.set_job_id(job_id);
   return call(*admin_, &v1::JobAdmin::Stub::GetJob, request).job();
-}
-
-Launch::Launch(Client& client, const v1::JobSpec& spec) : client_(client) {
-  const v1::JobSpec resolved = client.register_job(spec).job().spec();
-  const auto answer = client.next_batch_size(resolved.job_id());
-  trial_ = answer.trial();
-  reason_ = answer.reason();
-  if (const double lease = resolved.trial_lease_seconds(); lease > 0) {
-    beating_ = std::thread([this, lease] { beat(std::chrono::duration<double>(lease / kBeatsPerLease)); });
-  }
-}
-
-Launch::~Launch() {
-  try {
-    end(v1::END_REASON_ERROR);
-  } catch (const std::exception&) {
-    // The server takes the trial for lost when its lease runs out.
-  }
-}
-
-bool Launch::stopped() const {
-  const std::lock_guard lock(mutex_);
-  return stopped_;
-}
-
-v1::Decision Launch::report(int epoch, double seconds, double joules, double metric) {
-  v1::TrainingResult result;
-  *result.mutable_trial() = trial_.id();
-  result.set_current_epoch(epoch);
-  result.set_time_seconds(seconds);
-  result.set_energy_joules(joules);
-  result.set_metric(metric);
-  v1::Decision decision = client_.report_result(result, kPatience);
-  heard(decision);
-  return decision;
-}
-
-void Launch::end(v1::EndReason reason) {
-  silence();
-  if (!stopped()) client_.end_trial(trial_.id(), reason, kPatience);
-  const std::lock_guard lock(mutex_);
-  stopped_ = true;
-}
-
-void Launch::beat(std::chrono::duration<double> every) {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, every, [this] { return ended_ || stopped_; })) {
-    lock.unlock();
-    try {
-      heard(client_.heartbeat(trial_.id(), kPatience));
-    } catch (const Error&) {
-      // A server that is away is asked again with the next beat.
-    }
-    lock.lock();
-  }
-}
-
-void Launch::heard(const v1::Decision& decision) {
-  const std::lock_guard lock(mutex_);
-  stopped_ = stopped_ || decision.stop_train();
-}
-
-void Launch::silence() {
-  {
-    const std::lock_guard lock(mutex_);
-    ended_ = true;
-  }
-  changed_.notify_all();
-  if (beating_.joinable()) beating_.join();
 }
 
 }  // namespace wattwise

@@ -2,15 +2,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <grpcpp/grpcpp.h>
@@ -70,7 +67,7 @@ class Client {
   // An address is such as "localhost:50051". Throws std::invalid_argument if the credentials cannot be used.
   explicit Client(const std::string& address, const Credentials& credentials = {});
 
-  // What one call may take with all its retries, unless the call says otherwise.
+  // What one call may take with all its retries, unless the call says otherwise; to be changed before the first call.
   std::chrono::milliseconds timeout{30'000};
   using Within = std::optional<std::chrono::milliseconds>;
 
@@ -112,41 +109,6 @@ class Client {
   std::string token_;
   std::unique_ptr<v1::BatchSizeOptimizer::Stub> trainer_;
   std::unique_ptr<v1::JobAdmin::Stub> admin_;
-};
-
-// One trial of a job while it trains: it is reported, its lease is kept by heartbeats, and it is ended.
-class Launch {
- public:
-  // Registers the job and asks for this launch's trial. The client has to outlive it.
-  Launch(Client& client, const v1::JobSpec& spec);
-  // Ends the trial as crashed unless it was decided or ended before.
-  ~Launch();
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-
-  // What to train with, and one sentence why.
-  int batch_size() const { return trial_.id().batch_size(); }
-  const std::string& reason() const { return reason_; }
-  // Whether the server has said that the trial is over, be it in mid-epoch.
-  bool stopped() const;
-  // Reports the epoch that just ended, counted from 1. Seconds and joules are sums since the first epoch.
-  v1::Decision report(int epoch, double seconds, double joules, double metric);
-  // Ends the trial unless it is decided, and the heartbeats.
-  void end(v1::EndReason reason);
-
- private:
-  void beat(std::chrono::duration<double> every);
-  void heard(const v1::Decision& decision);
-  void silence();
-
-  Client& client_;
-  v1::Trial trial_;
-  std::string reason_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopped_ = false;
-  bool ended_ = false;
-  std::thread beating_;
 };
 
 }  // namespace wattwise

@@ -4,12 +4,13 @@ package wattwise
 import (
 	"context"
 	crypto "crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
-	"math/rand"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
 	v1 "wattwise/v1"
@@ -22,7 +23,7 @@ const (
 
 // Client is a connection to a server, which opens on first use. Its methods may be called from any goroutine.
 type Client struct {
-	// Timeout is what one call may take with all its retries.
+	// Timeout is what one call may take with all its retries; change it before the first call only.
 	Timeout time.Duration
 	// Trainer and Admin are the stubs, for calls that have no method here; pass them a context of Outgoing.
 	Trainer v1.BatchSizeOptimizerClient
@@ -42,7 +43,9 @@ func NewClient(address string, given Credentials) (*Client, error) {
 		Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 2, Jitter: 0.5, MaxDelay: longestPause},
 		MinConnectTimeout: 5 * time.Second,
 	}
-	connection, err := grpc.Dial(address, transport, grpc.WithConnectParams(reconnect))
+	// A server that vanished without a word is noticed within 40 seconds.
+	alive := keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
+	connection, err := grpc.Dial(address, transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
 	if err != nil {
 		return nil, err
 	}
@@ -62,11 +65,21 @@ func (c *Client) Close() error {
 
 // NewRequestID makes 128 random bits by which the server knows a call that is repeated.
 func NewRequestID() string {
-	bits := make([]byte, 16)
+	return hex.EncodeToString(random(16))
+}
+
+func random(bytes int) []byte {
+	bits := make([]byte, bytes)
 	if _, err := crypto.Read(bits); err != nil {
 		panic(err)
 	}
-	return hex.EncodeToString(bits)
+	return bits
+}
+
+// jittered is between half of a pause and the whole, so that trainers that lost one server together do not come back
+// together. (Before Go 1.20 math/rand is the same in every process.)
+func jittered(pause time.Duration) time.Duration {
+	return pause/2 + time.Duration(binary.BigEndian.Uint64(random(8))%uint64(pause/2+1))
 }
 
 // Outgoing adds what every call carries: its name in the server's log, and the token.
@@ -91,11 +104,10 @@ func (c *Client) Retrying(ctx context.Context, call func(context.Context) error)
 		if pause > longestPause {
 			pause = longestPause
 		}
-		// Half of it at random, so that trainers that lost one server together do not come back together.
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(pause/2 + time.Duration(rand.Int63n(int64(pause/2)))):
+		case <-time.After(jittered(pause)):
 		}
 	}
 }

@@ -27,15 +27,18 @@ type Credentials struct {
 }
 
 // CredentialsFromEnv reads WATTWISE_TOKEN, _TOKEN_FILE, _TLS, _TLS_CA, _TLS_CERT, _TLS_KEY and _INSECURE.
-func CredentialsFromEnv() (Credentials, error) {
-	yes := func(name string) bool { return strings.Contains(" 1 true yes on ", " "+os.Getenv(name)+" ") }
-	given := Credentials{
+func CredentialsFromEnv() (given Credentials, err error) {
+	given = Credentials{
 		Token:    os.Getenv("WATTWISE_TOKEN"),
-		TLS:      yes("WATTWISE_TLS"),
 		CAFile:   os.Getenv("WATTWISE_TLS_CA"),
 		CertFile: os.Getenv("WATTWISE_TLS_CERT"),
 		KeyFile:  os.Getenv("WATTWISE_TLS_KEY"),
-		Insecure: yes("WATTWISE_INSECURE"),
+	}
+	if given.TLS, err = yes("WATTWISE_TLS"); err != nil {
+		return given, err
+	}
+	if given.Insecure, err = yes("WATTWISE_INSECURE"); err != nil {
+		return given, err
 	}
 	if file := os.Getenv("WATTWISE_TOKEN_FILE"); given.Token == "" && file != "" {
 		text, err := os.ReadFile(file)
@@ -45,6 +48,17 @@ func CredentialsFromEnv() (Credentials, error) {
 		given.Token = strings.TrimSpace(string(text))
 	}
 	return given, nil
+}
+
+func yes(name string) (bool, error) {
+	switch said := strings.ToLower(os.Getenv(name)); said {
+	case "1", "true", "yes", "on":
+		return true, nil
+	case "", "0", "false", "no", "off":
+		return false, nil
+	default:
+		return false, fmt.Errorf("%s is %q: give 1 or 0", name, said)
+	}
 }
 
 func (c Credentials) usesTLS() bool {

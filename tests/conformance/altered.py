@@ -10,31 +10,34 @@ from typing import Any
 
 import yaml
 
-from tests.conformance.clients import ConformanceError, Scenario
+from tests.conformance.clients import Scenario
 
 Change = Callable[[dict[str, Any]], object]
 
+PRESENT = ("cost_bound", "end_time")
+"""Fields that tell unset from zero."""
 
-def write_altered(tables: list[Path], folder: Path) -> dict[Scenario, str]:
-    """Writes a copy of the tables with one expectation of every kind altered, each in a scenario of its own.
 
-    Returns:
-        The altered scenarios, with the kind of what was altered in each.
+def write_altered(tables: list[Path], folder: Path) -> Iterator[tuple[list[Path], dict[Scenario, str]]]:
+    """Writes copies of the tables, one after another, until an expectation of every kind was altered in one of them.
+
+    Yields:
+        The tables of a copy; the scenarios altered in it, with the kind of what was altered in each.
     """
     contents = {table.name: yaml.safe_load(table.read_text()) for table in tables}
     choices = _choices(contents)
-    altered: dict[Scenario, str] = {}
-    # The rarest kinds choose first.
-    for kind in sorted(choices, key=lambda kind: len(choices[kind])):
-        free = next((place for place in choices[kind] if place not in altered), None)
-        if free is None:
-            raise ConformanceError(f"no scenario is left in which to alter {kind}: add one")
-        file, name = free
-        choices[kind][free](next(scenario for scenario in contents[file] if scenario["name"] == name))
-        altered[free] = kind
-    for file, scenarios in contents.items():
-        (folder / file).write_text(yaml.safe_dump(scenarios, sort_keys=False))
-    return altered
+    while choices:
+        changed, altered = copy.deepcopy(contents), dict[Scenario, str]()
+        # The rarest kinds choose first; what finds no scenario of its own waits for the next copy.
+        for kind in sorted(choices, key=lambda kind: len(choices[kind])):
+            free = next((place for place in choices[kind] if place not in altered), None)
+            if free is not None:
+                file, name = free
+                choices.pop(kind)[free](next(one for one in changed[file] if one["name"] == name))
+                altered[free] = kind
+        for file, scenarios in changed.items():
+            (folder / file).write_text(yaml.safe_dump(scenarios, sort_keys=False))
+        yield [folder / file for file in changed], altered
 
 
 def _choices(contents: dict[str, Any]) -> dict[str, dict[Scenario, Change]]:
@@ -50,9 +53,14 @@ def _changes(scenario: dict[str, Any]) -> Iterator[tuple[str, Change]]:
     """Every alteration that a scenario offers, with its kind."""
     if "walk" in scenario:
         yield "the batch size of a walk", lambda s: s["walk"][-1].__setitem__(0, s["walk"][-1][0] + 1)
+        if sum(converged for _, _, converged in scenario["walk"]) > 1:
+            yield "that a walk's trial converged", _too_dear
     for name, value in scenario.get("job_then", {}).items():
+        if isinstance(value, list) and value:
+            yield f"length of {name}", lambda s, name=name: s["job_then"][name].pop()  # type: ignore[misc]
         yield f"job_then {_sort(name, value)}", lambda s, name=name: _alter(s["job_then"], name)  # type: ignore[misc]
     yield "a step that nobody knows", lambda s: s.setdefault("steps", []).append({"dance": {}})
+    yield "a part that nobody knows", lambda s: s.__setitem__("dance", {})
     steps = scenario.get("steps", ())
     for number, step in enumerate(steps):
         for kind, change in _changes_of(step):
@@ -63,10 +71,13 @@ def _changes(scenario: dict[str, Any]) -> Iterator[tuple[str, Change]]:
 
 def _changes_of(step: dict[str, Any]) -> Iterator[tuple[str, Change]]:
     (call,) = step.keys() - {"then", "error", "status", "fields", "metadata"}
+    yield f"an argument of {call} that nobody knows", lambda s: s[call].__setitem__("dance", 1)
     for name, value in step.get("then", {}).items():
         if value is None:
             yield "a field that is unset", lambda s, name=name: s["then"].__setitem__(name, 12345)  # type: ignore[misc]
         else:
+            if name in PRESENT:
+                yield "a field that is set", lambda s, name=name: s["then"].__setitem__(name, None)  # type: ignore[misc]
             yield f"then of {call}", lambda s, name=name: _alter(s["then"], name)  # type: ignore[misc]
             yield f"then with {_sort(name, value)}", lambda s, name=name: _alter(s["then"], name)  # type: ignore[misc]
     if "error" in step:
@@ -76,10 +87,13 @@ def _changes_of(step: dict[str, Any]) -> Iterator[tuple[str, Change]]:
     if "status" in step:
         yield "status of an error", lambda s: _alter(s, "status")
     if "fields" in step:
-        yield "fields of an error", lambda s: s["fields"].pop()
+        yield "one fault less of an error", lambda s: s["fields"].pop()
+        yield "one fault more of an error", lambda s: s["fields"].append("job.dance")
     for key, part in step.get("metadata", {}).items():
         how = "that is absent" if part is None else "of an error"
         yield f"metadata {how}", lambda s, key=key: s["metadata"].__setitem__(key, _other(s["metadata"][key]))  # type: ignore[misc]
+        if part is not None:
+            yield "metadata that is there", lambda s, key=key: s["metadata"].__setitem__(key, None)  # type: ignore[misc]
 
 
 def _sort(name: str, value: object) -> str:
@@ -106,8 +120,16 @@ def _other(value: Any) -> Any:
 
 
 def _other_list(value: list[Any]) -> list[Any]:
-    last = value[-1]
-    if isinstance(last, dict):
-        _alter(last, list(last)[-1])
-        return value
-    return value[:-1]
+    if not value:
+        return [1]
+    if isinstance(value[-1], dict):
+        _alter(value[-1], list(value[-1])[-1])
+    else:
+        value[-1] = _other(value[-1])
+    return value
+
+
+def _too_dear(scenario: dict[str, Any]) -> None:
+    """The last trial that converged is so dear that it cannot."""
+    line = [line for line in scenario["walk"] if line[2]][-1]
+    line[1] *= 1000

@@ -30,8 +30,8 @@ class Outcome(NamedTuple):
 class Client:
     """A client's folder below `client/`: its Makefile has the targets `runner` and `test`.
 
-    It may have a target `needed`, which fails while something from outside is missing, and then a variable `DEBIAN`
-    with the packages that bring it.
+    It may have a target `needed`, which fails while something from outside is missing, and then a target `provide` that
+    brings it into the folder, or a variable `DEBIAN` with the packages that bring it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +71,12 @@ class Client:
         return said
 
     def _provide(self) -> None:
-        if "needed" not in (self._folder / "Makefile").read_text() or not self._make("needed").returncode:
+        makefile = (self._folder / "Makefile").read_text()
+        if "needed" not in makefile or not self._make("needed").returncode:
+            return
+        if "\nprovide:" in makefile:
+            # If it fails, so does the runner, which then says what is missing.
+            self._make("provide")
             return
         packages = self._make("--eval=debian-packages: ; @echo $(DEBIAN)", "debian-packages").stdout.split()
         if packages and os.geteuid() == 0 and shutil.which("apt-get"):

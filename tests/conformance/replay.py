@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
@@ -17,7 +17,20 @@ from tests.jobs import job_spec
 PATIENCE = 10.0
 """Seconds that a step which waits may take."""
 
+_PARTS = {"name", "job", "walk", "steps", "job_then"}
 _BESIDE = {"then", "error", "status", "fields", "metadata"}
+_RESULT = {"trial", "epoch", "cost", "metric", "time", "meter"}
+_ARGUMENTS = {
+    "next": {"trial", "request_id", "job_id", "resume"},
+    "report": _RESULT,
+    "send": _RESULT,
+    "end": {"trial", "reason"},
+    "until": {"trial", "heartbeat"},
+    "job": {"job_id"},
+    "delete": set[str](),
+    **{step: {"trial"} for step in ("heartbeat", "get", "open", "expect", "close")},
+}
+"""Of the steps that do not pass all that they are given on into a message."""
 
 
 class Stream(Protocol):
@@ -70,6 +83,7 @@ class Replay:
         Raises:
             MismatchError: at the first that is not as the table says.
         """
+        _only(self._scenario, _PARTS)
         try:
             await self._server.call("RegisterJob", v1.RegisterJobRequest(job=self._spec))
             for number, line in enumerate(self._scenario.get("walk", ()), start=1):
@@ -93,6 +107,7 @@ class Replay:
     async def _take(self, number: int, step: Mapping[str, Any]) -> None:
         """One step: the call, then what it must have answered."""
         (name,) = step.keys() - _BESIDE
+        _only(step[name], _ARGUMENTS.get(name, step[name].keys()))
         act = getattr(self, f"_do_{name}", self._do_not_know)
         try:
             await self._compared(act(self._given(name, step)), step)
@@ -225,3 +240,9 @@ class Replay:
             return await asyncio.wait_for(self._streams[given["trial"]].receive(), PATIENCE)
         except asyncio.TimeoutError:
             raise MismatchError(f"nothing came within {PATIENCE:g} s") from None
+
+
+def _only(given: Mapping[str, Any], known: Collection[str]) -> None:
+    """What is not known must not be passed over in silence."""
+    if unknown := given.keys() - known:
+        raise MismatchError(f"{', '.join(sorted(unknown))}: unknown to this runner")

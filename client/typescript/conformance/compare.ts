@@ -50,6 +50,19 @@ export function fromTable(given: unknown): unknown {
   return Object.fromEntries(entries);
 }
 
+/** What is not known must not be passed over in silence. */
+export function only(given: object, known: string[]): void {
+  const unknown = Object.keys(given).filter((name) => !known.includes(name));
+  if (unknown.length > 0) {
+    throw new Mismatch(`${unknown.join(", ")}: unknown to this runner`);
+  }
+}
+
+/** A field's name in the protos. */
+export function snake(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
 function compare(name: string, value: unknown, expected: unknown): void {
   if (expected === null) {
     require(value === undefined, name, value, "unset");

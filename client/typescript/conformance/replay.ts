@@ -5,16 +5,17 @@ import {
   type Client,
   type Decision,
   type JobOptions,
+  JobSpec,
   type RegisterJobResponse,
   type ResultStream,
   type TrainerReason,
   TrainingResult,
   type Trial,
-  type TrialId,
+  TrialId,
   WattwiseError,
 } from "../src/index.js";
 import { present } from "../src/results.js";
-import { check, checkRefusal, type Fields, fromTable, Mismatch } from "./compare.js";
+import { check, checkRefusal, type Fields, fromTable, Mismatch, only, snake } from "./compare.js";
 
 export interface Scenario {
   name: string;
@@ -31,7 +32,27 @@ interface Given extends Fields {
 
 const PATIENCE_MS = 10_000;
 
+const PARTS = ["name", "job", "walk", "steps", "job_then"];
 const BESIDE = ["then", "error", "status", "fields", "metadata"];
+const RESULT = ["trial", "epoch", "cost", "metric", "time", "meter"];
+
+/** What a step may be given; fields of messages where there is nothing else. */
+const ARGUMENTS: Record<string, string[]> = {
+  next: ["trial", "request_id", "job_id", "resume"],
+  report: RESULT,
+  heartbeat: ["trial"],
+  end: ["trial", "reason"],
+  register: Object.keys(JobSpec.create()).map(snake),
+  get: ["trial"],
+  job: ["job_id"],
+  delete: [],
+  invent: ["trial", "like", ...Object.keys(TrialId.create()).map(snake)],
+  until: ["trial", "heartbeat"],
+  open: ["trial"],
+  send: RESULT,
+  expect: ["trial"],
+  close: ["trial"],
+};
 
 const DEFAULTS: Fields = {
   job_id_prefix: "scenario",
@@ -78,6 +99,8 @@ export class Replay {
 
   /** @throws Mismatch at the first step that is not as the table says. */
   async run(): Promise<void> {
+    only(this.#scenario, PARTS);
+    only(this.#scenario.job ?? {}, ARGUMENTS["register"] ?? []);
     try {
       await this.#register({});
       for (const [index, line] of (this.#scenario.walk ?? []).entries()) {
@@ -103,6 +126,8 @@ export class Replay {
   async #take(number: number, step: Fields): Promise<void> {
     const name = Object.keys(step).find((key) => !BESIDE.includes(key)) ?? "";
     try {
+      only(step, [name, ...BESIDE]);
+      only((step[name] ?? {}) as Fields, ARGUMENTS[name] ?? []);
       const call = this.#calls[name];
       if (call === undefined) {
         throw new Mismatch("is not a step that this runner knows");

@@ -1,56 +1,90 @@
-/** A whole training loop against a running server: `node build/js/example/train.js localhost:50051`. */
+/**
+ * One launch of a recurring training job, with epochs that only pretend to train:
+ *
+ *     build/example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
+ *
+ * Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
+ */
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, EndReason, ServerUnavailableError } from "../src/index.js";
+import { Client, type Decision, EndReason, ServerUnavailableError, type TrialSession } from "../src/index.js";
 
-const WATTS = 65;
-
-const client = new Client(process.argv[2] ?? "localhost:50051");
-const trial = await client.launch({
-  jobIdPrefix: "digits",
-  jobId: "digits-typescript",
-  batchSizes: [16, 32, 64, 128],
-  defaultBatchSize: 64,
-  targetMetric: 0.95,
-  gpu: { maxPowerWatts: WATTS, numberOfGpus: 1, gpuModel: "none" },
-});
-console.log(`trial ${trial.id.trialNumber} trains with batch size ${trial.batchSize}`);
-process.once("SIGTERM", () => void leave(EndReason.END_REASON_PREEMPTED));
+const [address = "localhost:50051", pace = "0", lease = "300"] = process.argv.slice(2);
+const interrupted = new AbortController();
+process.once("SIGTERM", () => interrupted.abort());
+process.once("SIGINT", () => interrupted.abort());
 
 try {
-  const begun = performance.now();
-  for (let currentEpoch = 1; !trial.stopped.aborted; currentEpoch++) {
-    const metric = await trainOneEpoch(currentEpoch, trial.batchSize, trial.stopped);
-    // Sums since the trial's start: a report that is missed costs nothing but time.
-    const timeSeconds = (performance.now() - begun) / 1000;
-    await report({ currentEpoch, timeSeconds, energyJoules: WATTS * timeSeconds, metric });
-  }
-  console.log(trial.decision?.message);
+  process.exitCode = await launch(new Client(address));
 } catch (error) {
-  await leave(EndReason.END_REASON_ERROR);
-  throw error;
+  console.error((error as Error).message);
+  process.exitCode = 1;
 }
-client.close();
 
-/** Stands for the training; a real one hands the signal on, to stop in mid-epoch. */
-async function trainOneEpoch(epoch: number, batchSize: number, stopped: AbortSignal): Promise<number> {
-  await sleep(1000 / batchSize, undefined, { signal: stopped }).catch(() => {});
-  return 1 - 1 / (1 + epoch);
+async function launch(client: Client): Promise<number> {
+  try {
+    const trial = await client.launch({
+      jobIdPrefix: "pretend",
+      jobId: "pretend-nightly",
+      batchSizes: [16, 32, 64, 128],
+      defaultBatchSize: 32,
+      targetMetric: 0.9,
+      trialLeaseSeconds: Number(lease),
+      gpu: { maxPowerWatts: 300, numberOfGpus: 1, gpuModel: "Pretended GPU" },
+    });
+    console.log(`trial ${trial.id.trialNumber} trains with batch size ${trial.batchSize}`);
+    return await train(trial);
+  } finally {
+    client.close();
+  }
+}
+
+async function train(trial: TrialSession): Promise<number> {
+  // What is true if training ends without a word from the server.
+  let reason: EndReason.END_REASON_ERROR | EndReason.END_REASON_PREEMPTED | EndReason.END_REASON_COMPLETED;
+  reason = EndReason.END_REASON_ERROR;
+  try {
+    let [timeSeconds, energyJoules] = [0, 0];
+    for (let currentEpoch = 1; ; currentEpoch++) {
+      await sleep(Number(pace) * 1000, undefined, {
+        signal: AbortSignal.any([trial.stopped, interrupted.signal]),
+      }).catch(() => {});
+      if (interrupted.signal.aborted) {
+        reason = EndReason.END_REASON_PREEMPTED;
+        return 1;
+      }
+      const [metric, seconds, joules] = epochOf(trial.batchSize, currentEpoch);
+      [timeSeconds, energyJoules] = [timeSeconds + seconds, energyJoules + joules];
+      const decision = await report(trial, { currentEpoch, timeSeconds, energyJoules, metric });
+      if (decision?.stopTrain) {
+        console.log(decision.message);
+        reason = EndReason.END_REASON_COMPLETED;
+        return decision.targetReached ? 0 : 3;
+      }
+    }
+  } finally {
+    await trial.end(reason).catch(() => {});
+  }
 }
 
 /** Reports an epoch; a server that is away does not end the training. */
-async function report(measurement: Parameters<typeof trial.report>[0]): Promise<void> {
+async function report(
+  trial: TrialSession,
+  measurement: Parameters<TrialSession["report"]>[0],
+): Promise<Decision | undefined> {
   try {
-    await trial.report(measurement);
+    return await trial.report(measurement);
   } catch (error) {
     if (!(error instanceof ServerUnavailableError)) {
       throw error;
     }
-    console.error(`${error.message}; training goes on`);
+    console.error(`training goes on without the server: ${error.message}`);
+    return undefined;
   }
 }
 
-async function leave(reason: EndReason.END_REASON_ERROR | EndReason.END_REASON_PREEMPTED): Promise<void> {
-  await trial.end(reason).catch(() => {});
-  client.close();
+/** Pretends: large batches are quick and learn little; every epoch draws 250 W. */
+function epochOf(batchSize: number, epoch: number): [number, number, number] {
+  const seconds = 20 + 2000 / batchSize;
+  return [1 - Math.exp((-epoch * 4) / Math.sqrt(batchSize)), seconds, 250 * seconds];
 }

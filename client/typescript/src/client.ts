@@ -50,6 +50,7 @@ type Unary<Q, A> = (
 ) => unknown;
 
 const TIMEOUT_MS = 30_000;
+const REPORT_TIMEOUT_MS = 10_000;
 
 const CHANNEL = {
   // A server that vanished without a word is noticed within 40 seconds.
@@ -99,12 +100,15 @@ export class Client {
   async launch(job: JobOptions, options: OneCall = {}): Promise<TrialSession> {
     const spec = present((await this.registerJob(job, options)).job?.spec, "job");
     const { trial } = await this.getNextBatchSize(present(spec.jobId, "job id"), options);
-    return this.follow(present(trial?.id, "trial"), present(spec.trialLeaseSeconds, "lease"), options);
+    return this.follow(present(trial?.id, "trial"), present(spec.trialLeaseSeconds, "lease"), { ...options, spec });
   }
 
-  /** Opens the line for a trial that was dispatched before, with the lease that its job gives. */
-  follow(trial: TrialId, leaseSeconds: number, options: OneCall = {}): TrialSession {
-    return new TrialSession(this, trial, leaseSeconds, options.timeoutMs ?? this.#timeoutMs);
+  /**
+   * Opens the line for a trial that was dispatched before, with the lease that its job gives. A report may take
+   * `timeoutMs`, 10000 if left out; with the job's `spec` a training ends by itself while the server is away.
+   */
+  follow(trial: TrialId, leaseSeconds: number, options: OneCall & { spec?: JobSpec } = {}): TrialSession {
+    return new TrialSession(this, trial, leaseSeconds, options.timeoutMs ?? REPORT_TIMEOUT_MS, options.spec);
   }
 
   /** Creates the job, or confirms that the one under its id has the identical configuration. */

@@ -74,12 +74,14 @@ func train(address string, pace time.Duration, lease float64) (bool, error) {
 		case <-time.After(pace):
 		case <-launch.Stopped():
 		case <-ctx.Done():
+			reason = v1.EndReason_END_REASON_PREEMPTED
+			return false, ctx.Err()
 		}
 		metric, took, used := epochOf(launch.BatchSize(), epoch)
 		seconds, joules = seconds+took, joules+used
 		decision, err := launch.Report(ctx, epoch, seconds, joules, metric)
 		switch {
-		case ctx.Err() != nil:
+		case err != nil && ctx.Err() != nil:
 			reason = v1.EndReason_END_REASON_PREEMPTED
 			return false, ctx.Err()
 		case wattwise.ServerAway(err):
@@ -88,6 +90,7 @@ func train(address string, pace time.Duration, lease float64) (bool, error) {
 			return false, err
 		case decision.StopTrain:
 			fmt.Println(decision.Message)
+			reason = v1.EndReason_END_REASON_COMPLETED
 			return decision.TargetReached, nil
 		}
 	}

@@ -24,6 +24,9 @@ type replay struct {
 }
 
 func (r *replay) run(ctx context.Context) error {
+	if err := only(r.table.Others); err != nil {
+		return err
+	}
 	spec, err := r.job(nil)
 	if err != nil {
 		return err

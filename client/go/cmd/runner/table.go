@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 
@@ -15,6 +14,8 @@ type scenario struct {
 	Walk    []walked
 	Steps   []fields
 	JobThen fields `yaml:"job_then"`
+	// What this runner does not know it must not pass over in silence.
+	Others fields `yaml:",inline"`
 }
 
 // walked is a line of a walk: what the next trial must be, and how it goes.
@@ -42,10 +43,7 @@ func readTable(path string) (table []scenario, err error) {
 	if err != nil {
 		return nil, err
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	// What this runner does not know it must not pass over in silence.
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&table); err != nil {
+	if err := yaml.Unmarshal(text, &table); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return table, nil
