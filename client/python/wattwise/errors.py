@@ -173,7 +173,7 @@ class MonitorError(WattwiseError):
     """Energy cannot be measured here; the message says what to pass instead."""
 
 
-class TrainerSetupError(WattwiseError, ValueError):
+class TrainerSetupError(InvalidArgumentError):
     """A trainer is set up in a way that does not fit its trial; the message says what to set instead."""
 
 
