@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from importlib.util import find_spec
 
 import pytest
 from wattwise import Client, v1
@@ -43,6 +44,7 @@ def test_process_ends_by_itself(
 
 
 @pytest.mark.torch
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: make test-torch")
 @pytest.mark.parametrize("end", ["torch-out-of-memory", "torch-error"])
 def test_pytorch_runs_out_of_memory(server: LiveServer, start: Start, end: str) -> None:
     """An allocation that PyTorch really fails, and the class that it raises for GPUs, are out of memory."""

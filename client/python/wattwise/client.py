@@ -101,6 +101,7 @@ class Client:
             JobDiffersError: if the id is taken by another configuration.
         """
         request = v1.RegisterJobRequest(job=spec.named().to_proto())
+        spec.warn_of_doubt()
         return self._call(self._optimizer.RegisterJob, request, timeout)
 
     def get_next_batch_size(
