@@ -53,7 +53,7 @@ def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: floa
         try:
             return attempt(left)
         except DeadlineError as error:
-            raise cause or error from error.__cause__
+            raise cause or error from None
         except WattwiseError as error:
             first, searching = cause is None, searching and _unreached(error)
             cause, pause = error, next(waits)

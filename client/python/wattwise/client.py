@@ -314,7 +314,7 @@ class Client:
             except grpc.RpcError as error:
                 failure, pause = from_rpc_error(error, self.address), next(waits)
                 if not (self._retry and failure.retryable) or time.monotonic() + pause > deadline:
-                    raise failure from error
+                    raise failure from None
                 time.sleep(pause)
             else:
                 return
@@ -342,7 +342,7 @@ class Client:
             try:
                 return method(request, timeout=left, metadata=self._connection.link().metadata(name))
             except grpc.RpcError as error:
-                raise from_rpc_error(error, self.address) from error
+                raise from_rpc_error(error, self.address) from None
 
         patience = self._timeout if timeout is None else timeout
         return retrying(attempt, patience, self._search_timeout) if self._retry else attempt(patience)

@@ -121,7 +121,7 @@ class DecisionStream:
             for response in self._call:
                 yield response.decision
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from error
+            raise from_rpc_error(error, self._address) from None
 
     def cancel(self) -> None:
         """Ends the stream from this side, from whatever thread."""

@@ -106,11 +106,11 @@ class Launch:
         # Asked first: registering would make a job anew that was deleted.
         try:
             answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
-        except JobNotFoundError as error:
+        except JobNotFoundError:
             raise ResumeError(
                 f"job {saved.job_id!r} of the checkpoint is no longer on the server: leave load_state_dict() out to "
                 "register it anew"
-            ) from error
+            ) from None
         trial = answer.trial
         try:
             saved.check(trial)
