@@ -120,9 +120,8 @@ class Launch:
                 client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
             raise
         decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED
-        log.info(
-            "going on after epoch %d; the server has the trial up to epoch %d", saved.progress.epoch, trial.last_epoch
-        )
+        if not decided and trial.last_epoch != saved.progress.epoch:
+            log.info("the checkpoint is of epoch %d, and training goes on from there", saved.progress.epoch)
         decision = client.heartbeat(trial.id) if decided else None
         return Given(job, answer, self.request_id, saved.progress_in(trial), decision)
 
