@@ -106,7 +106,7 @@ def test_factor_below_one_is_warned_of(
 )
 def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     """A value that cannot be sent raises with its field."""
-    with pytest.raises(InvalidJobSpecError, match=f"job.{name}") as caught:
+    with pytest.raises(InvalidJobSpecError, match=f"^job.{name}") as caught:
         job_spec(**{name: value}).to_proto()
     assert [violation.field for violation in caught.value.violations] == [f"job.{name}"]
 
@@ -128,6 +128,26 @@ def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
         job_spec(**{name: value}).to_proto()
     assert repr(value) in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("job_id", 3, "a text; str() makes one of a number"),
+        ("eta_knob", "0.5", "a number, such as 0.5; float() makes one of a text"),
+        ("target_metric", [0.5], "a number, such as 0.5; float() makes one of a text"),
+        ("max_epochs", True, "a whole number, such as 32; int() makes one of a float or a text"),
+        ("mab_seed", 1.5, "a whole number, such as 32; int() makes one of a float or a text"),
+        ("higher_is_better_metric", "false", "True or False"),
+        ("gpu", "H200", "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
+        ("gpu", {"max_power_watts": 700}, "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
+    ],
+)
+def test_what_to_give_instead(name: str, value: object, instead: str) -> None:
+    """Of a value of the wrong type it is said what would be right, in a user's words."""
+    with pytest.raises(InvalidJobSpecError) as caught:
+        job_spec(**{name: value}).to_proto()
+    assert str(caught.value) == f"job.{name}: {value!r} cannot be used: give {instead}"
 
 
 def test_batch_sizes_of_numpy() -> None:

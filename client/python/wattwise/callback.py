@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from wattwise import v1
 from wattwise.assignment import Assignment
+from wattwise.backoff import seconds
 from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
 from wattwise.epochs import Turn, loop
 from wattwise.errors import OperationOrderError, TrainFailError
-from wattwise.exits import EndActions, ExitGuard, end_reason
+from wattwise.exits import EndActions, ExitGuard, check_reason, end_reason
 from wattwise.launch import Given, Launch
 from wattwise.metric import MetricReduction, checked_reduction, number, reduced
 from wattwise.monitor import Monitor, default_monitor, meter_kind
@@ -63,7 +64,7 @@ class BatchSizeOptimizer(Assignment):
             and "max" are over all ranks, and NaN if any of theirs is.
 
     Raises:
-        InvalidArgumentError: if `reduce_metric` is none of these.
+        InvalidArgumentError: if `reduce_metric` is none of these, the job no `JobSpec`, or a time no number of seconds.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class BatchSizeOptimizer(Assignment):
         super().__init__(Launch(server, job, timeout, credentials))
         self._reduce_metric = checked_reduction(reduce_metric)
         self._monitor = monitor
-        self._report_timeout = report_timeout
+        self._report_timeout = seconds("report_timeout", report_timeout)
         self._session: Session | None = None
         self._guard: ExitGuard | None = None
         self._at_end = EndActions()
@@ -285,7 +286,11 @@ class BatchSizeOptimizer(Assignment):
 
         Args:
             reason: why training ends: `v1.END_REASON_COMPLETED`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
+
+        Raises:
+            InvalidArgumentError: if the reason is none of these; the trial goes on then.
         """
+        check_reason(reason)
         if self._guard is None or self._closed:
             return
         self._finished = self._closed = True

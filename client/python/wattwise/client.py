@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.address import checked
-from wattwise.backoff import pauses, retrying
+from wattwise.backoff import pauses, retrying, seconds
 from wattwise.connection import Connection, DecisionStream
 from wattwise.credentials import Credentials
 from wattwise.errors import from_rpc_error
@@ -57,6 +57,7 @@ class Client:
 
     Raises:
         InvalidAddressError: if the address is none.
+        InvalidArgumentError: if `timeout` is no number of seconds.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Client:
     ) -> None:
         self.address = checked(address)
         self._search_timeout = search_timeout
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
         self._retry = retry
         self._request_id = request_id
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)

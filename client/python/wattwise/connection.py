@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 
 from wattwise import v1
-from wattwise.credentials import Credentials, is_loopback
+from wattwise.credentials import Credentials, checked_credentials, is_loopback
 from wattwise.errors import OperationOrderError, from_rpc_error
 
 if TYPE_CHECKING:
@@ -52,11 +52,14 @@ class Connection:
     Args:
         address: host and port of the server.
         credentials: the token and the certificates.
+
+    Raises:
+        CredentialsError: if `credentials` is something else.
     """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self._address = address
-        self._credentials = credentials
+        self._credentials = checked_credentials(credentials)
         self._closed = False
         # By process id. A forked child keeps its parent's and never touches it: to destroy it would cut off the parent.
         self._links: dict[int, Link] = {}

@@ -8,15 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidJobSpecError, Violation
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, Violation
 
 Policy: TypeAlias = str
 """A name of the enum `Policy` in the protos, such as "POLICY_GTS"."""
 
 M = TypeVar("M", bound=Message)
+
+_WHOLE = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
+_WANTED: dict[int, str] = {
+    **dict.fromkeys(_WHOLE, "give a whole number, such as 32; int() makes one of a float or a text"),
+    FieldDescriptor.CPPTYPE_DOUBLE: "give a number, such as 0.5; float() makes one of a text",
+    FieldDescriptor.CPPTYPE_BOOL: "give True or False",
+    FieldDescriptor.CPPTYPE_STRING: "give a text; str() makes one of a number",
+    FieldDescriptor.CPPTYPE_MESSAGE: "give GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)",
+}
+"""What to give instead of what is of another type, by that of the message's field."""
 
 log = logging.getLogger("wattwise")
 
@@ -163,30 +174,47 @@ class JobSpec(_Spelled):
         return _filled(v1.JobSpec, self, "job")
 
 
+def checked_job(given: object) -> JobSpec:
+    """What was given as a job.
+
+    Raises:
+        InvalidArgumentError: if it is none.
+    """
+    if not isinstance(given, JobSpec):
+        what = type(given).__name__
+        raise InvalidArgumentError(f"the job is something of type {what}; give JobSpec(job_id_prefix=..., ...)")
+    return given
+
+
 def _filled(kind: type[M], source: GpuConfig | JobSpec, path: str) -> M:
     message = kind()
     for field in fields(source):
         value = getattr(source, field.name)
         if value is None:
             continue
-        if isinstance(value, GpuConfig):
-            value = value.to_proto()
         try:
-            message.MergeFrom(kind(**{field.name: value}))
+            message.MergeFrom(kind(**{field.name: _sent(field.name, value)}))
         except (TypeError, ValueError) as error:
-            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {_advice(field.name, value, error)}")
+            advice = _advice(field.name, kind.DESCRIPTOR.fields_by_name[field.name].cpp_type, value, error)
+            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {advice}")
             raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from None
     return message
 
 
-def _advice(name: str, value: object, error: Exception) -> str:
+def _sent(name: str, value: object) -> object:
+    if isinstance(value, GpuConfig):
+        return value.to_proto()
+    if name == "gpu":
+        raise TypeError("protobuf would take a dict too, and 0 for what it lacks")
+    return value
+
+
+def _advice(name: str, kind: int, value: object, error: Exception) -> str:
     """What to write instead; of what is not foreseen, what protobuf says."""
     if name == "batch_sizes":
         return "give a list of whole numbers, such as [32, 64]; int() makes one of a float or a text"
-    if name == "default_batch_size":
-        return "give a whole number, such as 32; int() makes one of a float or a text"
     if name == "policy":
         return f"give one of {', '.join(v1.Policy.keys()[1:])}"
-    if isinstance(value, float):
-        return "give a whole number"
-    return str(error)
+    if isinstance(value, int) and not isinstance(value, bool) and kind in _WHOLE:
+        return str(error)
+    return _WANTED.get(kind, str(error))
