@@ -220,7 +220,7 @@ class BatchSizeOptimizer(Assignment):
 
         Raises:
             TrainFailError: if the trial is over and the target was not reached, unless `on_evaluate` has said so.
-            OperationOrderError: if an epoch passed without `on_evaluate`; from that itself, at its second call in one.
+            OperationOrderError: if an epoch passed without `on_evaluate`; a second one in a turn raises it at once.
             InvalidArgumentError: if `max_epochs` is no number of epochs.
             WattwiseError: as `get_batch_size` and `on_train_begin` say.
         """
