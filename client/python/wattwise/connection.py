@@ -10,7 +10,7 @@ import grpc
 
 from wattwise import v1
 from wattwise.credentials import Credentials, checked_credentials, is_loopback
-from wattwise.errors import OperationOrderError, from_rpc_error
+from wattwise.errors import OperationOrderError, WattwiseError, from_rpc_error
 
 if TYPE_CHECKING:
     from wattwise.authorization import Authorization, Metadata
@@ -108,10 +108,17 @@ class DecisionStream:
         requests: what to send; asked by a thread of gRPC's.
         address: where the server is, for messages.
         request_id: what the call is named in the server's log.
+
+    Raises:
+        WattwiseError: if the process is about to exit; single calls can still be made.
     """
 
     def __init__(self, link: Link, requests: Iterator[v1.StreamResultsRequest], address: str, request_id: str) -> None:
-        self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
+        try:
+            self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
+        except RuntimeError as error:
+            # Since Python 3.12 no thread can be started once the process is about to exit, and gRPC starts two.
+            raise WattwiseError(f"no stream can be opened: {error}") from None
         self._address = address
 
     def __iter__(self) -> Iterator[v1.Decision]:
