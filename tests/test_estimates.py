@@ -14,6 +14,7 @@ from wattwise.estimates import estimate_mark
         (("nvml", "estimate"), " (partly estimate)"),
         (("nvml+estimate",), " (partly estimate)"),
         (("nvml then estimate",), " (partly estimate)"),
+        (("nvml or estimate",), " (partly estimate)"),
         (("nvml+rapl", "zeus"), ""),
         (("estimated by eye",), ""),
         (("",), ""),

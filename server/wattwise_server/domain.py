@@ -226,7 +226,7 @@ class Search:
 class Meter(NamedTuple):
     """The kind of meter that energy comes from, and the others that came before it in the job; '': none.
 
-    Where it is several kinds, there is " then " between them.
+    Where it is several kinds, there is " then " between them. " or estimate" is behind one that has failed for a while.
     """
 
     kind: str = ""

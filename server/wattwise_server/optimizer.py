@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
-from wattwise_server.domain import SAID_BY_TRAINER, Decision, EndReason, Job, Measurement, Trial, TrialKey
+from wattwise_server.domain import SAID_BY_TRAINER, Decision, EndReason, Job, Measurement, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
@@ -199,14 +199,15 @@ class Optimizer:
 
     async def _again(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
         """The trial of a request that was asked before."""
-        before = f"this request was given trial {trial.number} before"
-        if not (resume and trial.resumable):
-            return priced_in(job, trial), before
+        if not resume:
+            return priced_in(job, trial), f"this request was given trial {trial.number} before"
+        if not trial.resumable:
+            return priced_in(job, trial), _resumed(trial)
         job, _ = self._lifecycle.revive(tx, job, trial)
         # The bound may have fallen below its cost meanwhile.
         self._lifecycle.stop_dearer(tx, job)
         job, trial = await trial_of(tx, trial.key)
-        return priced_in(job, trial), f"{before}, and goes on with it"
+        return priced_in(job, trial), _resumed(trial)
 
     async def _give_up(self, key: TrialKey) -> None:
         async with self._store.transaction(key.job_id) as tx:
@@ -248,3 +249,13 @@ class Optimizer:
 
     def _tell(self, tx: Transaction, event: Event) -> None:
         tx.once_durable(self._observer.witness(event))
+
+
+def _resumed(trial: Trial) -> str:
+    """Whether the trial of a launch that resumes goes on, and after what; or why it does not."""
+    after = f"after epoch {trial.last.epoch}, the last that it reported" if trial.last else "from its first epoch"
+    if trial.running:
+        return f"trial {trial.number} goes on {after}"
+    why = "its trainer ended it" if trial.status is TrialStatus.FAILED else "it was decided meanwhile"
+    reason = trial.end_reason.value.lower().replace("_", " ") if trial.end_reason else "no reason"
+    return f"trial {trial.number} does not go on: {why} ({reason})"

@@ -16,6 +16,9 @@ import pytest
 from wattwise import (
     BatchSizeOptimizer,
     Client,
+    CredentialsError,
+    EstimateMonitor,
+    InvalidArgumentError,
     InvalidJobSpecError,
     InvalidResultError,
     JobDiffersError,
@@ -24,10 +27,11 @@ from wattwise import (
     OperationOrderError,
     ServerUnavailableError,
     TrainFailError,
+    WattwiseError,
     v1,
 )
 
-from tests.client.training import JOULES, Meter, begun, job_spec
+from tests.client.training import GPU, JOULES, Meter, begun, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -154,6 +158,41 @@ def test_metric_that_is_no_number(grpc_addr: str, metric: Any, named: str) -> No
         assert isinstance(caught.value, TypeError)
         assert caught.value.__cause__ is None
         assert caught.value.__suppress_context__
+        bso.on_evaluate(0.1)
+        assert not bso.training_finished
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ({"job": {"job_id": "test-1"}}, InvalidArgumentError, r"the job is something of type dict; give JobSpec\("),
+        ({"timeout": "5"}, InvalidArgumentError, "timeout='5' is no time to wait; give seconds"),
+        ({"timeout": math.inf}, InvalidArgumentError, "timeout=inf is no time to wait"),
+        ({"report_timeout": -1}, InvalidArgumentError, "report_timeout=-1 is no time to wait"),
+        ({"report_timeout": None}, InvalidArgumentError, "report_timeout=None is no time to wait"),
+        ({"reduce_metric": "avg"}, InvalidArgumentError, "use one of first, mean"),
+        ({"credentials": "wwt_secret"}, CredentialsError, r"something of type str; give Credentials\(token=...\)$"),
+        (
+            {"monitor": "nvml"},
+            MonitorError,
+            r"'nvml' is no meter; pass one.* such as NvmlMonitor\(\)",
+        ),
+        ({"monitor": EstimateMonitor}, MonitorError, "is no meter; pass one that has been made"),
+    ],
+)
+def test_argument_of_another_kind(grpc_addr: str, given: dict[str, Any], error: type[WattwiseError], told: str) -> None:
+    """What is no job, no meter, no time or no credentials is named before anything is trained, and what to give."""
+    usual: dict[str, Any] = {"job": job_spec(gpu=GPU), "monitor": Meter()}
+    with pytest.raises(error, match=told):
+        BatchSizeOptimizer(grpc_addr, **(usual | given)).get_batch_size()
+
+
+@pytest.mark.parametrize("reason", ["error", v1.END_REASON_TARGET_REACHED, v1.END_REASON_UNSPECIFIED])
+def test_reason_that_no_trainer_gives(grpc_addr: str, reason: Any) -> None:
+    """A reason that is not a trainer's to give is refused with those that are, and the trial goes on."""
+    with begun(grpc_addr) as bso:
+        with pytest.raises(InvalidArgumentError, match=r"close\(\) got .* give v1\.END_REASON_COMPLETED, _"):
+            bso.close(reason)
         bso.on_evaluate(0.1)
         assert not bso.training_finished
 

@@ -184,7 +184,7 @@ def test_token_is_shown_by_nothing(guarded: Guarded, caplog: pytest.LogCaptureFi
         bso.get_batch_size()
     with Client(guarded.address, credentials=credentials) as client, pytest.raises(UnauthenticatedError):
         client.get_job("test-1")
-    cause = caught.value.__cause__
+    cause = caught.value.__context__
     shown = [repr(credentials), str(credentials), repr(caught.value), repr(cause), str(cause), repr(vars(bso))]
     shown += [repr(vars(client)), repr(vars(client._connection)), repr(client._connection.__dict__), caplog.text]
     assert not any(SECRET in text for text in shown)

@@ -68,7 +68,7 @@ def test_each_rank_has_its_part_of_every_batch(server: LiveServer) -> None:
 def test_batch_size_that_the_ranks_do_not_divide(server: LiveServer) -> None:
     """A batch size that cannot be split evenly is refused on every rank, naming those that can."""
     for said in run_ranks(server.address, "--batch-sizes", "64", "96", "127"):
-        assert said[1].startswith("InvalidArgumentError: batch size 127 cannot be split evenly over 2 ranks")
+        assert said[1].startswith("TrainerSetupError: batch size 127 cannot be split evenly over 2 ranks")
         assert "64, 96 can, and near this one 126 and 128" in said[1]
 
 

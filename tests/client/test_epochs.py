@@ -102,6 +102,40 @@ def test_forgotten_metric(grpc_addr: str) -> None:
             next(loop)
 
 
+def test_second_metric_of_an_epoch(grpc_addr: str) -> None:
+    """on_evaluate again in the same turn is an error that says so, reports nothing, and the loop can go on."""
+    with training(grpc_addr) as bso:
+        for epoch in bso.epochs(2):
+            bso.on_evaluate(0.1)
+            with pytest.raises(OperationOrderError, match=rf"epoch {epoch} has its metric already.*once in every turn"):
+                bso.on_evaluate(0.2)
+    assert (bso.last_epoch, found(grpc_addr, bso).last_epoch) == (2, 2)
+
+
+def test_calls_of_ones_own_after_the_loop(grpc_addr: str) -> None:
+    """A loop that an exception left holds nobody to its turns."""
+
+    def crash(bso: BatchSizeOptimizer) -> None:
+        for _ in bso.epochs():
+            bso.on_evaluate(0.1)
+            raise MemoryError
+
+    with training(grpc_addr) as bso:
+        with pytest.raises(MemoryError):
+            crash(bso)
+        bso.on_evaluate(0.2)
+        assert bso.last_epoch == 2
+
+
+def test_second_metric_once_training_is_over(grpc_addr: str) -> None:
+    """A second call does nothing in the turn that ends the trial, as any call after the end."""
+    bso = training(grpc_addr)
+    for _ in bso.epochs():
+        bso.on_evaluate(0.95)
+        bso.on_evaluate(0.1)
+    assert (bso.target_reached, bso.last_epoch) == (True, 1)
+
+
 def _by_break(bso: BatchSizeOptimizer) -> None:
     for epoch in bso.epochs():
         bso.on_evaluate(0.1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +59,43 @@ def test_refusal_carries_what_the_server_said(grpc_addr: str) -> None:
     assert caught.value.reason == "ERROR_REASON_JOB_NOT_FOUND"
     assert caught.value.metadata["job_id"] == "test-nobody"
     assert not caught.value.retryable
+
+
+_REFUSED = """
+import sys
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
+spec = JobSpec(job_id_prefix="test", job_id="test-refused", batch_sizes=[8, 16], default_batch_size=int(sys.argv[2]))
+BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_batch_size()
+"""
+
+
+def test_last_words_of_a_refused_trainer_are_ours(grpc_addr: str) -> None:
+    """A job with faults, one that differs, and a server that is not there end a trainer with our message alone."""
+
+    def errors(address: str, default: str) -> str:
+        command = [sys.executable, "-c", _REFUSED, address, default]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+    assert errors(grpc_addr, "8") == ""
+    refused = {
+        "InvalidJobSpecError: ": errors(grpc_addr, "7"),
+        "JobDiffersError: ": errors(grpc_addr, "16"),
+        "InvalidAddressError: ": errors("nowhere", "8"),
+    }
+    for name, text in refused.items():
+        assert text.count("Traceback") == 1, text
+        assert text.splitlines()[-1].startswith(f"wattwise.errors.{name}")
+        assert "grpc" not in text.splitlines()[-1]
+
+
+def test_words_of_grpc_are_kept_for_those_who_look(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What gRPC raised is no part of a traceback, and is logged at the level DEBUG."""
+    caplog.set_level(logging.DEBUG, "wattwise")
+    with Client(grpc_addr) as client, pytest.raises(JobNotFoundError) as caught:
+        client.get_job("test-nobody")
+    assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
+    assert f"a call to {grpc_addr} failed: <_InactiveRpcError" in caplog.text
+    assert "debug_error_string" in caplog.text
 
 
 def _said(call: Callable[[], object]) -> str:

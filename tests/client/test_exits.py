@@ -7,14 +7,16 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
+from importlib.util import find_spec
 
 import pytest
 from wattwise import Client, v1
 from wattwise.exits import end_reason
 
 from tests.client.conftest import Start
-from tests.client.training import ended, epochs, said, tell, the_trial
+from tests.client.training import JOB_ID, ended, epochs, said, tell, the_trial
 from tests.live_server import LiveServer
 
 
@@ -42,7 +44,23 @@ def test_process_ends_by_itself(
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
 
 
+_SHORT = """
+import sys
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
+spec = JobSpec(job_id_prefix="test", job_id=sys.argv[2], batch_sizes=[8, 16], default_batch_size=8)
+BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_batch_size()
+"""
+
+
+def test_process_that_ends_before_its_stream_is_open(server: LiveServer) -> None:
+    """A process that has nothing to do once it has its batch size ends its trial all the same, and says nothing."""
+    command = [sys.executable, "-c", _SHORT, server.address, JOB_ID]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == ""
+    assert the_trial(server).end_reason == v1.END_REASON_COMPLETED
+
+
 @pytest.mark.torch
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: make test-torch")
 @pytest.mark.parametrize("end", ["torch-out-of-memory", "torch-error"])
 def test_pytorch_runs_out_of_memory(server: LiveServer, start: Start, end: str) -> None:
     """An allocation that PyTorch really fails, and the class that it raises for GPUs, are out of memory."""

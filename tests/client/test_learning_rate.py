@@ -36,6 +36,7 @@ def test_rule_can_be_named() -> None:
         ({"optimizer": "sgd", "rule": "sqrt"}, "give either optimizer"),
         ({"optimizer": "sgd", "batch_size": 0}, "batch_size=0 scales no learning rate"),
         ({"optimizer": "sgd", "default_batch_size": -4}, "default_batch_size=-4 scales no learning rate"),
+        ({"optimizer": "sgd", "learning_rate": "0.1"}, "learning_rate='0.1' scales no learning rate"),
         ({"optimizer": "sgd", "learning_rate": math.nan}, "learning_rate=nan scales no learning rate"),
     ],
 )

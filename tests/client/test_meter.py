@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobNotFoundError, JobSpec, MonitorError
-from wattwise.monitor import Monitor
+from wattwise.monitor import Monitor, Window
 
 from tests.client.training import Meter, job_spec
 from tests.live_server import LiveServer
@@ -85,6 +85,40 @@ def test_another_meter_is_warned_of_once(grpc_addr: str, caplog: pytest.LogCaptu
     assert "by wall-meter: their costs cannot be compared" in said
     assert bso.decision is not None
     assert bso.decision.warning == said
+
+
+class Failing(WallMeter):
+    """A meter that answers nothing in the named window, counted from 1."""
+
+    def __init__(self, fails: int) -> None:
+        super().__init__()
+        self._left = fails
+
+    def end_window(self, name: str) -> Window:
+        self._left -= 1
+        measured = super().end_window(name)
+        if self._left == 0:
+            raise RuntimeError("no answer from the wall plug")
+        return measured
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_meter_that_fails_for_one_window_is_no_other(
+    grpc_addr: str, caplog: pytest.LogCaptureFixture, fails: int
+) -> None:
+    """A job stays of one meter: nobody is told to give it another job_id, and its energy is marked as an estimate."""
+    spec = job_spec()
+    trained(grpc_addr, WallMeter(), spec, 0.95)
+    bso = trained(grpc_addr, Failing(fails), spec, 0.1, 0.2, 0.95)
+    trained(grpc_addr, WallMeter(), spec, 0.95)
+    assert not [message for message in caplog.messages if "cannot be compared" in message]
+    assert "no answer from the wall plug" in caplog.text
+    assert bso.decision is not None
+    assert bso.decision.message.endswith("the energy is an estimate where the meter failed")
+    with Client(grpc_addr) as client:
+        job, trials = client.get_job(bso.job.spec.job_id), list(client.list_trials(bso.job.spec.job_id))
+    assert (job.meter, job.other_meter) == ("wall-meter or estimate", "")
+    assert [trial.meter for trial in trials] == ["wall-meter", "wall-meter or estimate", "wall-meter"]
 
 
 def test_warning_reaches_a_trainer_that_cannot_stream(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:

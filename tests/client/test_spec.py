@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import copy
+import pickle
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from wattwise import GpuConfig, InvalidJobSpecError, JobSpec, v1
+from wattwise import Client, GpuConfig, InvalidJobSpecError, JobSpec, v1
 
 from tests.client.training import GPU, job_spec
 
@@ -54,10 +56,48 @@ def test_unset_fields_are_left_to_the_server() -> None:
     assert {field.name for field, _ in message.ListFields()} == {"job_id_prefix", "batch_sizes", "default_batch_size"}
 
 
-def test_mistyped_name_is_named() -> None:
-    """A typing error in a field's name raises with the word."""
-    with pytest.raises(TypeError, match="target_metrc"):
-        job_spec(target_metrc=0.9)
+@pytest.mark.parametrize(
+    ("kind", "name", "told"),
+    [
+        (JobSpec, "max_epoch", "JobSpec has no max_epoch; did you mean max_epochs?"),
+        (JobSpec, "target_metrc", "JobSpec has no target_metrc; did you mean target_metric?"),
+        (JobSpec, "gpus", "JobSpec has no gpus; did you mean gpu?"),
+        (GpuConfig, "power", "GpuConfig has no power; its fields are max_power_watts, number_of_gpus, gpu_model"),
+    ],
+)
+def test_misspelt_name(kind: type[Any], name: str, told: str) -> None:
+    """An argument that stands for no field raises with the near one, or with all fields where none is near."""
+    with pytest.raises(TypeError) as caught:
+        kind(**{name: 1})
+    assert str(caught.value) == told
+
+
+def test_specs_are_copied_and_pickled() -> None:
+    """A job is a plain value to whoever copies or sends it."""
+    spec = job_spec()
+    for copied in (copy.deepcopy(spec), pickle.loads(pickle.dumps(spec)), replace(spec)):  # noqa: S301 - our own bytes
+        assert copied == spec
+
+
+def test_unknown_policy_lists_the_choices() -> None:
+    """A policy that is none raises with all that there are."""
+    with pytest.raises(
+        InvalidJobSpecError, match=r"'POLICY_GT' cannot be used: give one of POLICY_PRUNING_GTS, POLICY_GTS$"
+    ):
+        job_spec(policy="POLICY_GT").to_proto()
+
+
+@pytest.mark.parametrize(("beta", "warned"), [(0.9, True), (1.0, False), (None, False)])
+def test_factor_below_one_is_warned_of(
+    grpc_addr: str, caplog: pytest.LogCaptureFixture, beta: float | None, warned: bool
+) -> None:
+    """A beta below 1 is registered as it is, with one warning of what it does."""
+    with Client(grpc_addr) as client:
+        registered = client.register_job(job_spec(beta_knob=beta)).job.spec.beta_knob
+    assert registered == (beta or 2.0)
+    said = [message for message in caplog.messages if "beta_knob" in message]
+    assert len(said) == warned
+    assert not warned or "unless it costs less than 0.9 times the cheapest" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +106,7 @@ def test_mistyped_name_is_named() -> None:
 )
 def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     """A value that cannot be sent raises with its field."""
-    with pytest.raises(InvalidJobSpecError, match=f"job.{name}") as caught:
+    with pytest.raises(InvalidJobSpecError, match=f"^job.{name}") as caught:
         job_spec(**{name: value}).to_proto()
     assert [violation.field for violation in caught.value.violations] == [f"job.{name}"]
 
@@ -88,6 +128,26 @@ def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
         job_spec(**{name: value}).to_proto()
     assert repr(value) in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("job_id", 3, "a text; str() makes one of a number"),
+        ("eta_knob", "0.5", "a number, such as 0.5; float() makes one of a text"),
+        ("target_metric", [0.5], "a number, such as 0.5; float() makes one of a text"),
+        ("max_epochs", True, "a whole number, such as 32; int() makes one of a float or a text"),
+        ("mab_seed", 1.5, "a whole number, such as 32; int() makes one of a float or a text"),
+        ("higher_is_better_metric", "false", "True or False"),
+        ("gpu", "H200", "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
+        ("gpu", {"max_power_watts": 700}, "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
+    ],
+)
+def test_what_to_give_instead(name: str, value: object, instead: str) -> None:
+    """Of a value of the wrong type it is said what would be right, in a user's words."""
+    with pytest.raises(InvalidJobSpecError) as caught:
+        job_spec(**{name: value}).to_proto()
+    assert str(caught.value) == f"job.{name}: {value!r} cannot be used: give {instead}"
 
 
 def test_batch_sizes_of_numpy() -> None:

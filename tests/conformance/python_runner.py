@@ -90,7 +90,8 @@ def spec_of(job: v1.JobSpec) -> JobSpec:
 
 def refused(error: WattwiseError) -> Refused:
     """What an exception of the client's says."""
-    cause = error.__cause__
+    # Not its cause: users are not shown it.
+    cause = error.__context__
     status = cause.code().name if isinstance(cause, grpc.Call) else ""
     return Refused(error.reason, status, [violation.field for violation in error.violations], error.metadata)
 

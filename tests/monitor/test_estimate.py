@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 from wattwise.errors import MonitorError
@@ -66,8 +67,8 @@ def test_it_says_that_it_is_an_estimate() -> None:
     assert monitor.gpu_indices == []
 
 
-@pytest.mark.parametrize("watts", [0, -1, math.nan, math.inf])
-def test_watts_must_be_a_power(watts: float) -> None:
+@pytest.mark.parametrize("watts", [0, -1, math.nan, math.inf, "65", None])
+def test_watts_must_be_a_power(watts: Any) -> None:
     """A power that is not a finite number above 0 is refused."""
     with pytest.raises(MonitorError, match=f"watts={watts!r}"):
         EstimateMonitor(watts=watts)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -346,10 +347,17 @@ def test_steps_before_the_batch_size(grpc_addr: str) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"step_watts": 0}, {"step_watts": float("nan")}, {"profile_warmup_iters": -1}, {"profile_measure_iters": 0}],
+    [
+        {"step_watts": 0},
+        {"step_watts": float("nan")},
+        {"step_watts": "25"},
+        {"profile_warmup_iters": -1},
+        {"profile_measure_iters": 0},
+        {"profile_measure_iters": 2.5},
+    ],
 )
-def test_senseless_lengths_are_refused(grpc_addr: str, given: dict[str, float]) -> None:
+def test_senseless_lengths_are_refused(grpc_addr: str, given: dict[str, Any]) -> None:
     """A walk that would never end or measure nothing is refused, naming the number."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
     with pytest.raises(PowerProfileError, match=f"{next(iter(given))}=.* makes no sense; give"):
-        PowerLimitOptimizer(bso, **given)  # type: ignore[arg-type]
+        PowerLimitOptimizer(bso, **given)

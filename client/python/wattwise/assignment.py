@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from wattwise import v1
 from wattwise.distributed import Ranks
-from wattwise.errors import InvalidArgumentError, OperationOrderError
+from wattwise.errors import OperationOrderError
 from wattwise.launch import Given, Launch
 from wattwise.resume import Progress, SavedTrial
+from wattwise.split import GlobalBatch
 
 
 class Assignment:
@@ -92,19 +93,12 @@ class Assignment:
         """This rank's part of the global batch size.
 
         Raises:
-            InvalidArgumentError: if the ranks do not divide the batch size; says which sizes they do divide.
+            TrainerSetupError: if the ranks do not divide the batch size; says which sizes they do divide.
             OperationOrderError: before `get_batch_size`.
         """
-        size, ranks = self._given("per_rank_batch_size").answer.trial.id.batch_size, self.world_size
-        if size % ranks:
-            fitting = ", ".join(str(each) for each in self.job.spec.batch_sizes if each % ranks == 0)
-            near = " and ".join(str(each) for each in (size // ranks * ranks, (size // ranks + 1) * ranks) if each)
-            raise InvalidArgumentError(
-                f"batch size {size} cannot be split evenly over {ranks} ranks; of the job's batch sizes "
-                f"{fitting or 'none'} can, and near this one {near}: register a job whose batch_sizes are all "
-                f"multiples of {ranks}"
-            )
-        return size // ranks
+        given = self._given("per_rank_batch_size")
+        batch = GlobalBatch(given.answer.trial.id.batch_size, tuple(given.job.spec.batch_sizes))
+        return batch.shared(self.world_size, "ranks")
 
     @property
     def last_epoch(self) -> int:

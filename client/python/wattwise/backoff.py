@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from wattwise.errors import DeadlineError, ServerUnavailableError, WattwiseError
+from wattwise.errors import DeadlineError, InvalidArgumentError, ServerUnavailableError, WattwiseError
+from wattwise.quantity import quantity
 
 T = TypeVar("T")
+
+_LONGEST_SECONDS = 365 * 24 * 3600.0
+"""Much more is too much for gRPC, which then waits for nothing."""
 
 log = logging.getLogger("wattwise")
 
@@ -30,6 +34,21 @@ def pauses(first: float, longest: float) -> Iterator[float]:
     while True:
         yield jitter.uniform(0, bound)
         bound = min(longest, 2 * bound)
+
+
+def seconds(name: str, value: float) -> float:
+    """A time that is to be waited at most.
+
+    Args:
+        name: what the user calls it.
+        value: seconds.
+
+    Raises:
+        InvalidArgumentError: if it is none.
+    """
+    if 0 <= quantity(value) <= _LONGEST_SECONDS:
+        return value
+    raise InvalidArgumentError(f"{name}={value!r} is no time to wait; give seconds, from 0 to {_LONGEST_SECONDS:.0f}")
 
 
 def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: float | None = None) -> T:
@@ -53,7 +72,7 @@ def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: floa
         try:
             return attempt(left)
         except DeadlineError as error:
-            raise cause or error from error.__cause__
+            raise cause or error from None
         except WattwiseError as error:
             first, searching = cause is None, searching and _unreached(error)
             cause, pause = error, next(waits)

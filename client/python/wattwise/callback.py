@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from wattwise import v1
 from wattwise.assignment import Assignment
+from wattwise.backoff import seconds
 from wattwise.credentials import Credentials
 from wattwise.distributed import Ranks, warn_if_alone_by_mistake
-from wattwise.epochs import loop
+from wattwise.epochs import Turn, loop
 from wattwise.errors import OperationOrderError, TrainFailError
-from wattwise.exits import EndActions, ExitGuard, end_reason
+from wattwise.exits import EndActions, ExitGuard, check_reason, end_reason
 from wattwise.launch import Given, Launch
 from wattwise.metric import MetricReduction, checked_reduction, number, reduced
 from wattwise.monitor import Monitor, default_monitor, meter_kind
@@ -63,7 +64,7 @@ class BatchSizeOptimizer(Assignment):
             and "max" are over all ranks, and NaN if any of theirs is.
 
     Raises:
-        InvalidArgumentError: if `reduce_metric` is none of these.
+        InvalidArgumentError: if `reduce_metric` is none of these, the job no `JobSpec`, or a time no number of seconds.
     """
 
     def __init__(
@@ -80,13 +81,14 @@ class BatchSizeOptimizer(Assignment):
         super().__init__(Launch(server, job, timeout, credentials))
         self._reduce_metric = checked_reduction(reduce_metric)
         self._monitor = monitor
-        self._report_timeout = report_timeout
+        self._report_timeout = seconds("report_timeout", report_timeout)
         self._session: Session | None = None
         self._guard: ExitGuard | None = None
         self._at_end = EndActions()
         self._windows: TrainingWindows | None = None
         self._reporter: Reporter | None = None
         self._training = False
+        self._turn = Turn()
         self._decision: v1.Decision | None = None
         self._finished = False
         self._closed = False
@@ -218,16 +220,17 @@ class BatchSizeOptimizer(Assignment):
 
         Raises:
             TrainFailError: if the trial is over and the target was not reached, unless `on_evaluate` has said so.
-            OperationOrderError: if an epoch passed without `on_evaluate`.
+            OperationOrderError: if an epoch passed without `on_evaluate`; a second one in a turn raises it at once.
             InvalidArgumentError: if `max_epochs` is no number of epochs.
             WattwiseError: as `get_batch_size` and `on_train_begin` say.
         """
-        return loop(self, max_epochs, self._begin_once, self._heed_end)
+        return loop(self, max_epochs, self._turn, self._begin_once, self._heed_end)
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch that it ends and opens the next one. Does nothing once training is over.
 
-        A meter that fails meanwhile is logged, and its energy estimated until it works again.
+        Every call is the end of an epoch: one per epoch, whatever else is evaluated meanwhile. A meter that fails
+        meanwhile is logged, and its energy estimated until it works again.
 
         Args:
             metric: the validation metric after this epoch; of several ranks' that which `reduce_metric` says. NaN or
@@ -237,13 +240,16 @@ class BatchSizeOptimizer(Assignment):
             TrainFailError: if the trial is over and the target was not reached.
             MetricTypeError: if the metric is no number; nothing has happened then.
             InvalidResultError: if the server refused the measurement.
-            OperationOrderError: before `on_train_begin`, or in a forked process.
+            OperationOrderError: before `on_train_begin`, in a forked process, or for the second time in a turn of the
+                loop over `epochs()`; nothing has happened then.
         """
         if self._finished:
             return
         self._given("on_evaluate()")
         if not self._training:
             raise OperationOrderError("call on_train_begin() ahead of the first epoch, then on_evaluate() after each")
+        if not self.training_finished:
+            self._turn.refuse_second(self.last_epoch)
         if self._reduce_metric != "first":
             metric = reduced(self._ranks.gather(lambda: number(metric)), self._reduce_metric)
         outcome = self._ranks.on_first(lambda: self._report(metric))
@@ -280,7 +286,11 @@ class BatchSizeOptimizer(Assignment):
 
         Args:
             reason: why training ends: `v1.END_REASON_COMPLETED`, `_ERROR`, `_OUT_OF_MEMORY` or `_PREEMPTED`.
+
+        Raises:
+            InvalidArgumentError: if the reason is none of these; the trial goes on then.
         """
+        check_reason(reason)
         if self._guard is None or self._closed:
             return
         self._finished = self._closed = True

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.address import checked
-from wattwise.backoff import pauses, retrying
+from wattwise.backoff import pauses, retrying, seconds
 from wattwise.connection import Connection, DecisionStream
 from wattwise.credentials import Credentials
 from wattwise.errors import from_rpc_error
@@ -57,6 +57,7 @@ class Client:
 
     Raises:
         InvalidAddressError: if the address is none.
+        InvalidArgumentError: if `timeout` is no number of seconds.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Client:
     ) -> None:
         self.address = checked(address)
         self._search_timeout = search_timeout
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
         self._retry = retry
         self._request_id = request_id
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
@@ -101,6 +102,7 @@ class Client:
             JobDiffersError: if the id is taken by another configuration.
         """
         request = v1.RegisterJobRequest(job=spec.named().to_proto())
+        spec.warn_of_doubt()
         return self._call(self._optimizer.RegisterJob, request, timeout)
 
     def get_next_batch_size(
@@ -313,7 +315,7 @@ class Client:
             except grpc.RpcError as error:
                 failure, pause = from_rpc_error(error, self.address), next(waits)
                 if not (self._retry and failure.retryable) or time.monotonic() + pause > deadline:
-                    raise failure from error
+                    raise failure from None
                 time.sleep(pause)
             else:
                 return
@@ -341,7 +343,7 @@ class Client:
             try:
                 return method(request, timeout=left, metadata=self._connection.link().metadata(name))
             except grpc.RpcError as error:
-                raise from_rpc_error(error, self.address) from error
+                raise from_rpc_error(error, self.address) from None
 
         patience = self._timeout if timeout is None else timeout
         return retrying(attempt, patience, self._search_timeout) if self._retry else attempt(patience)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import grpc
 
 from wattwise import v1
-from wattwise.credentials import Credentials, is_loopback
-from wattwise.errors import OperationOrderError, from_rpc_error
+from wattwise.credentials import Credentials, checked_credentials, is_loopback
+from wattwise.errors import OperationOrderError, WattwiseError, from_rpc_error
 
 if TYPE_CHECKING:
     from wattwise.authorization import Authorization, Metadata
@@ -52,11 +52,14 @@ class Connection:
     Args:
         address: host and port of the server.
         credentials: the token and the certificates.
+
+    Raises:
+        CredentialsError: if `credentials` is something else.
     """
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self._address = address
-        self._credentials = credentials
+        self._credentials = checked_credentials(credentials)
         self._closed = False
         # By process id. A forked child keeps its parent's and never touches it: to destroy it would cut off the parent.
         self._links: dict[int, Link] = {}
@@ -105,10 +108,17 @@ class DecisionStream:
         requests: what to send; asked by a thread of gRPC's.
         address: where the server is, for messages.
         request_id: what the call is named in the server's log.
+
+    Raises:
+        WattwiseError: if the process is about to exit; single calls can still be made.
     """
 
     def __init__(self, link: Link, requests: Iterator[v1.StreamResultsRequest], address: str, request_id: str) -> None:
-        self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
+        try:
+            self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
+        except RuntimeError as error:
+            # Since Python 3.12 no thread can be started once the process is about to exit, and gRPC starts two.
+            raise WattwiseError(f"no stream can be opened: {error}") from None
         self._address = address
 
     def __iter__(self) -> Iterator[v1.Decision]:
@@ -121,7 +131,7 @@ class DecisionStream:
             for response in self._call:
                 yield response.decision
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from error
+            raise from_rpc_error(error, self._address) from None
 
     def cancel(self) -> None:
         """Ends the stream from this side, from whatever thread."""

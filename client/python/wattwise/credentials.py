@@ -112,6 +112,17 @@ class Credentials:
         return Authorization(self.token, self.token_file)
 
 
+def checked_credentials(given: object) -> Credentials:
+    """What was given as credentials.
+
+    Raises:
+        CredentialsError: if it is something else, which may be a token and is not shown.
+    """
+    if not isinstance(given, Credentials):
+        raise CredentialsError(f"credentials is something of type {type(given).__name__}; give Credentials(token=...)")
+    return given
+
+
 def is_loopback(address: str) -> bool:
     """Whether what is sent to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket."""
     if address.startswith(("unix:", "unix-abstract:")):

@@ -99,15 +99,21 @@ class Ranks:
         return result
 
 
+def alone_by_mistake() -> str | None:
+    """What to do if a launcher started several processes that do not know of each other yet; None if it has not."""
+    size = os.environ.get("WORLD_SIZE", "")
+    if size in {"", "1"} or _group() is not None:
+        return None
+    return (
+        f"WORLD_SIZE is {size} but torch.distributed is not initialised, so every process asks for a trial of its own: "
+        "call torch.distributed.init_process_group() before get_batch_size(), and before a trainer's callback is made"
+    )
+
+
 def warn_if_alone_by_mistake() -> None:
-    """Warns if a launcher started several processes that do not know of each other yet."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if _group() is None and size not in {"", "1"} and "torch" in sys.modules:
-        log.warning(
-            "WORLD_SIZE is %s but torch.distributed is not initialised: every process will ask for a batch size of its "
-            "own; call init_process_group() before get_batch_size()",
-            size,
-        )
+    """Warns of it in a process that has PyTorch; any other launcher's WORLD_SIZE may mean something else."""
+    if "torch" in sys.modules and (lonely := alone_by_mistake()):
+        log.warning("%s", lonely)
 
 
 def _group() -> Any:

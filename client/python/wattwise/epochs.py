@@ -14,8 +14,37 @@ if TYPE_CHECKING:
     from wattwise.callback import BatchSizeOptimizer
 
 
+class Turn:
+    """The turn that the loop over a training's epochs is in.
+
+    Attributes:
+        epoch: which epoch it trains, from 1; 0 outside of the loop, where nobody knows what an epoch is.
+    """
+
+    epoch = 0
+
+    def refuse_second(self, last_epoch: int) -> None:
+        """Makes sure that the turn has not reported its epoch yet.
+
+        Args:
+            last_epoch: the last one that was reported.
+
+        Raises:
+            OperationOrderError: if it has.
+        """
+        if 0 < self.epoch <= last_epoch:
+            raise OperationOrderError(
+                f"epoch {self.epoch} has its metric already, and a second one would count as another epoch: call "
+                "on_evaluate(metric) once in every turn of the loop over epochs()"
+            )
+
+
 def loop(
-    bso: BatchSizeOptimizer, max_epochs: int | None, begin: Callable[[], None], heed_end: Callable[[], None]
+    bso: BatchSizeOptimizer,
+    max_epochs: int | None,
+    turn: Turn,
+    begin: Callable[[], None],
+    heed_end: Callable[[], None],
 ) -> Iterator[int]:
     """What `BatchSizeOptimizer.epochs` yields.
 
@@ -24,6 +53,7 @@ def loop(
     Args:
         bso: whose epochs they are.
         max_epochs: the last one; None is the job's.
+        turn: is told which epoch is trained.
         begin: opens the measurement window if that has not been done.
         heed_end: takes notice that the trial is over; may raise.
 
@@ -35,7 +65,7 @@ def loop(
     begin()
     try:
         while bso.last_epoch < last and not bso.training_finished:
-            epoch = bso.last_epoch + 1
+            turn.epoch = epoch = bso.last_epoch + 1
             yield epoch
             if bso.last_epoch < epoch and not bso.training_finished:
                 raise OperationOrderError(
@@ -45,6 +75,8 @@ def loop(
         if _left_by_choice():
             bso.close()
         raise
+    finally:
+        turn.epoch = 0
     if bso.training_finished:
         heed_end()
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,8 @@ DOMAIN = "wattwise.v1"
 
 _DETAILS_KEY = "grpc-status-details-bin"
 _TOO_LARGE = "message larger than max"
+
+log = logging.getLogger("wattwise")
 
 
 class Violation(NamedTuple):
@@ -173,7 +176,7 @@ class MonitorError(WattwiseError):
     """Energy cannot be measured here; the message says what to pass instead."""
 
 
-class TrainerSetupError(WattwiseError, ValueError):
+class TrainerSetupError(InvalidArgumentError):
     """A trainer is set up in a way that does not fit its trial; the message says what to set instead."""
 
 
@@ -220,12 +223,15 @@ _BY_STATUS: dict[grpc.StatusCode, tuple[type[WattwiseError], str]] = {
 
 
 def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
-    """The exception that stands for a failed call.
+    """The exception that stands for a failed call; raise it `from None`, for its message says what gRPC's does.
+
+    What gRPC has to say beyond that is logged at the level DEBUG.
 
     Args:
         error: what gRPC raised.
         address: where the server was looked for; it is named if the server itself gave no reason.
     """
+    log.debug("a call to %s failed: %s", address, error)
     info, violations = _details(error)
     message = error.details() or error.code().name
     known = _BY_REASON.get(info.reason) if info.domain == DOMAIN else None

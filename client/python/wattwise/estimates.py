@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-_BETWEEN_KINDS = re.compile(r"\+| then ")
+_BETWEEN_KINDS = re.compile(r"\+| then | or ")
 
 
 def estimate_mark(*meters: str) -> str:
     """What is written behind joules that come from these kinds of meter.
 
     Args:
-        meters: As a trial or a job names them: "nvml", "nvml+rapl", "nvml then estimate"; empty where none was said.
+        meters: As a trial or a job names them: "nvml", "nvml+rapl", "nvml or estimate"; empty where none was said.
 
     Returns:
         " (estimate)" if all of it is estimated, " (partly estimate)" if some is, else nothing.

@@ -13,8 +13,15 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from wattwise import v1
+from wattwise.errors import InvalidArgumentError
 
 # What the libraries say, in lower case; a class of the name below says it without words.
+_OF_A_TRAINER = (
+    v1.END_REASON_COMPLETED,
+    v1.END_REASON_ERROR,
+    v1.END_REASON_OUT_OF_MEMORY,
+    v1.END_REASON_PREEMPTED,
+)
 _OUT_OF_MEMORY = (
     # PyTorch, and what CUDA's libraries and NCCL report through it.
     "cuda out of memory",
@@ -59,6 +66,17 @@ def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
         return v1.END_REASON_PREEMPTED
     out_of_memory = any(_is_out_of_memory(cause) for cause in _causes(error))
     return v1.END_REASON_OUT_OF_MEMORY if out_of_memory else v1.END_REASON_ERROR
+
+
+def check_reason(reason: v1.EndReason.ValueType) -> None:
+    """Makes sure that a reason is a trainer's to give.
+
+    Raises:
+        InvalidArgumentError: if it is not; says which are.
+    """
+    if reason not in _OF_A_TRAINER:
+        names = "COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
+        raise InvalidArgumentError(f"close() got {reason!r} as reason: give v1.END_REASON_{names}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

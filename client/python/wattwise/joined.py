@@ -144,7 +144,7 @@ def spec_from_json(text: str) -> JobSpec:
         gpu = given.pop("gpu", None)
         return JobSpec(**given, gpu=None if gpu is None else GpuConfig(**gpu))
     except (ValueError, TypeError, AttributeError) as error:
-        raise NoDriverError(f"WATTWISE_JOB_SPEC holds no job: {error}") from error
+        raise NoDriverError(f"WATTWISE_JOB_SPEC holds no job: {error}") from None
 
 
 def _told() -> Mapping[str, str]:

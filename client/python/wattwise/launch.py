@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
+from wattwise.backoff import seconds
 from wattwise.client import Client, new_request_id
 from wattwise.credentials import Credentials
 from wattwise.errors import JobNotFoundError, ResumeError, WattwiseError
@@ -15,7 +16,7 @@ from wattwise.exchange import log
 from wattwise.monitor import Monitor, gpu_config
 from wattwise.resume import Progress, SavedTrial
 from wattwise.session import Session
-from wattwise.spec import JobSpec
+from wattwise.spec import JobSpec, checked_job
 
 _ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
 
@@ -50,15 +51,18 @@ class Launch:
 
     Attributes:
         request_id: what all its calls are named in the server's log and in errors.
+
+    Raises:
+        InvalidArgumentError: if the job is no `JobSpec`, or `timeout` no number of seconds.
     """
 
     def __init__(self, server: str, job: JobSpec, timeout: float | None, credentials: Credentials | None) -> None:
         self.request_id = new_request_id()
         self._server = server
         # Named once, as it is numbered once.
-        self._spec = job.named()
+        self._spec = checked_job(job).named()
         self._is_named = job.job_id is not None
-        self._timeouts = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (timeout, timeout)
+        self._timeouts = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (seconds("timeout", timeout),) * 2
         self._credentials = Credentials.from_env() if credentials is None else credentials
         self._saved: SavedTrial | None = None
 
@@ -106,11 +110,11 @@ class Launch:
         # Asked first: registering would make a job anew that was deleted.
         try:
             answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
-        except JobNotFoundError as error:
+        except JobNotFoundError:
             raise ResumeError(
                 f"job {saved.job_id!r} of the checkpoint is no longer on the server: leave load_state_dict() out to "
                 "register it anew"
-            ) from error
+            ) from None
         trial = answer.trial
         try:
             saved.check(trial)
@@ -120,9 +124,8 @@ class Launch:
                 client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
             raise
         decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED
-        log.info(
-            "going on after epoch %d; the server has the trial up to epoch %d", saved.progress.epoch, trial.last_epoch
-        )
+        if not decided and trial.last_epoch != saved.progress.epoch:
+            log.info("the checkpoint is of epoch %d, and training goes on from there", saved.progress.epoch)
         decision = client.heartbeat(trial.id) if decided else None
         return Given(job, answer, self.request_id, saved.progress_in(trial), decision)
 

@@ -16,6 +16,7 @@ import math
 from typing import Literal, TypeAlias
 
 from wattwise.errors import InvalidArgumentError
+from wattwise.quantity import quantity
 
 ScalingRule: TypeAlias = Literal["linear", "sqrt"]
 
@@ -72,5 +73,5 @@ def _rule(optimizer: str | None, rule: str | None) -> ScalingRule:
 
 def _check_above_zero(**given: float) -> None:
     for name, value in given.items():
-        if not 0 < value < math.inf:
+        if not 0 < quantity(value) < math.inf:
             raise InvalidArgumentError(f"{name}={value!r} scales no learning rate; give a finite number above 0")

@@ -32,8 +32,8 @@ def data_loader(
         options: all other arguments of `DataLoader`; a `sampler` must give each rank its part by itself.
 
     Raises:
-        InvalidArgumentError: if the ranks do not divide the batch size, says which sizes they do divide; or if the
-            options name a batch size of their own.
+        TrainerSetupError: if the ranks do not divide the batch size; says which sizes they do divide.
+        InvalidArgumentError: if the options name a batch size of their own.
         ModuleNotFoundError: if PyTorch is not installed.
         WattwiseError: as `get_batch_size` says.
     """

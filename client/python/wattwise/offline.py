@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wattwise import v1
+from wattwise.rules import cost, reaches_target
 
 
 def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision | None:
@@ -17,9 +18,8 @@ def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.D
     Returns:
         The decision to stop; None while training goes on.
     """
-    sign = 1 if spec.higher_is_better_metric else -1
-    # NaN compares as False; infinities are NaN by the time they are sent.
-    reached = sign * result.metric >= sign * spec.target_metric
+    # Infinities are NaN by the time they are sent.
+    reached = reaches_target(spec, result.metric)
     if not reached and result.current_epoch < spec.max_epochs:
         return None
     return v1.Decision(
@@ -28,6 +28,5 @@ def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.D
         message=f"{'target reached' if reached else 'max epochs reached'} while the server is away: "
         f"metric {result.metric:.6g}, target {spec.target_metric:.6g} in epoch {result.current_epoch} of "
         f"{spec.max_epochs}; the server hears of it if it is back before this process ends",
-        cost=spec.eta_knob * result.energy_joules
-        + (1 - spec.eta_knob) * spec.gpu.max_power_watts * result.time_seconds,
+        cost=cost(spec, result.time_seconds, result.energy_joules),
     )

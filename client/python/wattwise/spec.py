@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidJobSpecError, Violation
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, Violation
 
 Policy: TypeAlias = str
 """A name of the enum `Policy` in the protos, such as "POLICY_GTS"."""
 
 M = TypeVar("M", bound=Message)
 
+_WHOLE = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
+_WANTED: dict[int, str] = {
+    **dict.fromkeys(_WHOLE, "give a whole number, such as 32; int() makes one of a float or a text"),
+    FieldDescriptor.CPPTYPE_DOUBLE: "give a number, such as 0.5; float() makes one of a text",
+    FieldDescriptor.CPPTYPE_BOOL: "give True or False",
+    FieldDescriptor.CPPTYPE_STRING: "give a text; str() makes one of a number",
+    FieldDescriptor.CPPTYPE_MESSAGE: "give GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)",
+}
+"""What to give instead of what is of another type, by that of the message's field."""
+
+log = logging.getLogger("wattwise")
+
+
+class _Spelled:
+    """Refuses an argument that stands for no field, with the name that was meant."""
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which know the fields from the dataclass.
+
+        def __new__(cls, *_args: Any, **given: Any) -> Any:
+            for name in given.keys() - cls.__dataclass_fields__.keys():
+                raise TypeError(_misspelt(cls, name))
+            return super().__new__(cls)
+
+
+def _misspelt(kind: type[Any], name: str) -> str:
+    # Of use once somebody has made a mistake.
+    from difflib import get_close_matches  # noqa: PLC0415
+
+    known = [field.name for field in fields(kind)]
+    near = get_close_matches(name, known, 1)
+    return f"{kind.__name__} has no {name}; " + (
+        f"did you mean {near[0]}?" if near else f"its fields are {', '.join(known)}"
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
-class GpuConfig:
+class GpuConfig(_Spelled):
     """The GPUs that every trial of a job runs on.
 
     Attributes:
@@ -43,10 +80,11 @@ class GpuConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSpec:
+class JobSpec(_Spelled):
     """A recurring training job: the same model, data pipeline and target, launched again and again.
 
-    None leaves a field to the server's default. All launches under one `job_id` must agree in every field.
+    None leaves a field to the server's default. All launches under one `job_id` must agree in every field. An argument
+    that is none of these is a TypeError, which names the nearest one.
 
     Attributes:
         job_id: the job's identity over all its launches, such as "mnist-nightly"; starts with the prefix. None makes
@@ -60,7 +98,7 @@ class JobSpec:
             and a joule's worth of time alike, 1 minimises energy alone.
         beta_knob: a trial is stopped once its cost exceeds this multiple of the job's cheapest. Near 1 it gives up
             early and may give up on good ones; 2 (the default) bounds a bad batch size to twice the best; from 5 on
-            hardly anything is stopped.
+            hardly anything is stopped. Below 1 even a repetition of the cheapest is stopped, which is warned of.
         disable_early_stopping: True never stops a trial for its cost. Not together with `beta_knob`.
         target_metric: the validation metric at which a model is good enough (default 0.5). Too ambitious, and no
             batch size reaches it; too modest, and models are worse than they could be.
@@ -111,6 +149,16 @@ class JobSpec:
     gpu: GpuConfig | None = None
     trial_lease_seconds: float | None = None
 
+    def warn_of_doubt(self) -> None:
+        """Logs what is allowed and yet hardly meant."""
+        beta = self.beta_knob
+        if beta is not None and 0 < beta < 1:
+            log.warning(
+                "beta_knob=%g is below 1: once a trial has converged, any other is stopped, and has not converged, "
+                "unless it costs less than %g times the cheapest; give 1 or more, usually 1.5 to 3",
+                *(beta, beta),
+            )
+
     def named(self) -> JobSpec:
         """Itself if it has a `job_id`, otherwise a copy with a fresh one, "<prefix>-<8 hex digits>"."""
         if self.job_id is not None:
@@ -126,28 +174,47 @@ class JobSpec:
         return _filled(v1.JobSpec, self, "job")
 
 
+def checked_job(given: object) -> JobSpec:
+    """What was given as a job.
+
+    Raises:
+        InvalidArgumentError: if it is none.
+    """
+    if not isinstance(given, JobSpec):
+        what = type(given).__name__
+        raise InvalidArgumentError(f"the job is something of type {what}; give JobSpec(job_id_prefix=..., ...)")
+    return given
+
+
 def _filled(kind: type[M], source: GpuConfig | JobSpec, path: str) -> M:
     message = kind()
     for field in fields(source):
         value = getattr(source, field.name)
         if value is None:
             continue
-        if isinstance(value, GpuConfig):
-            value = value.to_proto()
         try:
-            message.MergeFrom(kind(**{field.name: value}))
+            message.MergeFrom(kind(**{field.name: _sent(field.name, value)}))
         except (TypeError, ValueError) as error:
-            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {_advice(field.name, value, error)}")
+            advice = _advice(field.name, kind.DESCRIPTOR.fields_by_name[field.name].cpp_type, value, error)
+            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {advice}")
             raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from None
     return message
 
 
-def _advice(name: str, value: object, error: Exception) -> str:
+def _sent(name: str, value: object) -> object:
+    if isinstance(value, GpuConfig):
+        return value.to_proto()
+    if name == "gpu":
+        raise TypeError("protobuf would take a dict too, and 0 for what it lacks")
+    return value
+
+
+def _advice(name: str, kind: int, value: object, error: Exception) -> str:
     """What to write instead; of what is not foreseen, what protobuf says."""
     if name == "batch_sizes":
         return "give a list of whole numbers, such as [32, 64]; int() makes one of a float or a text"
-    if name == "default_batch_size":
-        return "give a whole number, such as 32; int() makes one of a float or a text"
-    if isinstance(value, float):
-        return "give a whole number"
-    return str(error)
+    if name == "policy":
+        return f"give one of {', '.join(v1.Policy.keys()[1:])}"
+    if isinstance(value, int) and not isinstance(value, bool) and kind in _WHOLE:
+        return str(error)
+    return _WANTED.get(kind, str(error))

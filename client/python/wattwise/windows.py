@@ -44,8 +44,8 @@ class TrainingWindows:
 
     @property
     def meter(self) -> str:
-        """The kind of meter behind the sums; what could not be measured makes an estimate of them."""
-        return "estimate" if self.estimated_seconds else self._kind
+        """The kind of meter behind the sums, with the estimates that stand in for what it could not measure."""
+        return f"{self._kind} or estimate" if self.estimated_seconds else self._kind
 
     def open(self) -> None:
         """Starts the first window.

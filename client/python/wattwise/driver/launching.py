@@ -13,11 +13,12 @@ from wattwise.driver.environment import Assignment, environment_of, told
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, Record
 from wattwise.driver.interruption import InterruptedRunError
 from wattwise.driver.outcome import RESULT, Outcome, ResultError, power_limit_in, read_result, saved_outcome
-from wattwise.driver.training import OUTPUT, Training, cost_of
+from wattwise.driver.training import OUTPUT, Training
 from wattwise.errors import InvalidResultError, WattwiseError
 from wattwise.humanize import enum_name
 from wattwise.joined import JOINED
 from wattwise.monitor.named import name_of
+from wattwise.rules import cost, reaches_target
 
 if TYPE_CHECKING:
     from wattwise.client import Client
@@ -225,7 +226,7 @@ def _spent(spec: v1.JobSpec, ended: v1.Trial, outcome: Outcome | None) -> _Spent
         if outcome is None:
             return _Spent()
         seconds, joules = outcome.time_seconds, outcome.energy_joules
-        return _Spent(seconds, joules, cost_of(spec, seconds, joules), BY_DRIVER)
+        return _Spent(seconds, joules, cost(spec, seconds, joules), BY_DRIVER)
     from_outside = outcome is not None and (outcome.too_dear or outcome.time_seconds == ended.time_seconds)
     measured_by = BY_DRIVER if from_outside else BY_COMMAND
     return _Spent(ended.time_seconds, ended.energy_joules, ended.cost, measured_by)
@@ -238,6 +239,5 @@ def _is_over(trial: v1.Trial) -> bool:
 
 def _reached(spec: v1.JobSpec, trial: v1.Trial) -> bool:
     """Whether the model is good, at whatever cost."""
-    sign = 1 if spec.higher_is_better_metric else -1
     decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED and trial.HasField("last_metric")
-    return decided and sign * trial.last_metric >= sign * spec.target_metric
+    return decided and reaches_target(spec, trial.last_metric)

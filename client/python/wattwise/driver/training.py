@@ -17,6 +17,7 @@ from wattwise.driver.process import Process
 from wattwise.errors import WattwiseError
 from wattwise.exchange import log
 from wattwise.joined import JOINED
+from wattwise.rules import cost
 from wattwise.windows import TrainingWindows
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Training:
         """Whether the server stops the trial because it has cost too much already, whatever its metric will be."""
         windows.close()
         windows.reopen()
-        if cost_of(self.spec, windows.time_seconds, windows.energy_joules) <= bound:
+        if cost(self.spec, windows.time_seconds, windows.energy_joules) <= bound:
             return False
         result = v1.TrainingResult(
             trial=self.trial,
@@ -140,8 +141,3 @@ class Training:
             # The lease warns of a server that is away.
             log.debug("the server was not told that trial %d is too dear: %s", self.trial.trial_number, error)
             return False
-
-
-def cost_of(spec: v1.JobSpec, time_seconds: float, energy_joules: float) -> float:
-    """η·energy + (1-η)·max power·time, in joules."""
-    return spec.eta_knob * energy_joules + (1 - spec.eta_knob) * spec.gpu.max_power_watts * time_seconds

@@ -70,7 +70,7 @@ def default_monitor() -> NvmlMonitor:
     except MonitorError as error:
         from wattwise.monitor.present import alternatives  # noqa: PLC0415 - loads all meters
 
-        raise MonitorError(f"{error}. {alternatives()}") from error
+        raise MonitorError(f"{error}. {alternatives()}") from None
 
 
 def gpu_config(monitor: Monitor) -> GpuConfig:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from wattwise.monitor.window import Monitor
 
 _LONGEST = 50
+_NEEDED = ("begin_window", "end_window", "gpu_indices")
 
 
 def meter_kind(monitor: Monitor) -> str:
@@ -22,8 +23,12 @@ def meter_kind(monitor: Monitor) -> str:
         Its `kind`; without one "zeus" for a monitor of the package `zeus`, else "custom".
 
     Raises:
-        MonitorError: Its `kind` is no word that can be shown.
+        MonitorError: It is no meter, or its `kind` is no word that can be shown.
     """
+    if isinstance(monitor, type) or not all(hasattr(monitor, name) for name in _NEEDED):
+        raise MonitorError(
+            f"{monitor!r} is no meter; pass one that has been made, such as NvmlMonitor() or EstimateMonitor(watts=150)"
+        )
     kind = getattr(monitor, "kind", None)
     if kind is None:
         return "zeus" if any(_package(part) == "zeus" for part in type(monitor).__mro__) else "custom"

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from wattwise.errors import PowerProfileError
+from wattwise.quantity import quantity
 
 _USUAL_STEP_WATTS, _USUAL_WARMUP_ITERS, _USUAL_MEASURE_ITERS = 25.0, 10, 40
 _PREFIX = "WATTWISE_"
@@ -46,15 +47,15 @@ def settings(
 
 def _number(name: str, given: float | None, variable: str, usual: float, least: float) -> float:
     if given is not None:
-        return _checked(name, given, given, least)
+        return _checked(name, given, quantity(given), least)
     told = _told(variable)
     return usual if told is None else _checked(_PREFIX + variable, told, _read(told, float), least)
 
 
 def _whole(name: str, given: int | None, variable: str, usual: int, least: int) -> int:
     if given is not None:
-        _checked(name, given, given, least)
-        return given
+        value = quantity(given)
+        return int(_checked(name, given, value if value % 1 == 0 else float("nan"), least))
     told = _told(variable)
     return usual if told is None else int(_checked(_PREFIX + variable, told, _read(told, int), least))
 
@@ -68,7 +69,7 @@ def _read(told: str, kind: type[int] | type[float]) -> float:
 
 def _checked(name: str, said: object, value: float, least: float) -> float:
     if not least <= value < float("inf"):
-        what = "a whole number, " if name.endswith("ITERS") else ""
+        what = "a whole number, " if name.lower().endswith("iters") else ""
         raise PowerProfileError(f"{name}={said!r} makes no sense; give {what}{least:g} or more")
     return value
 

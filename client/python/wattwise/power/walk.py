@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wattwise import v1
+from wattwise.rules import cost
 
 _DEARER_IN_A_ROW = 2
 """The cost over the limits has one valley: two limits in a row that cost more than the best are its other side."""
@@ -18,9 +19,7 @@ def limits_between(lowest_watts: float, highest_watts: float, step_watts: float)
 
 def cost_per_step(spec: v1.JobSpec, sample: v1.PowerSample) -> float:
     """The cost `(η·average power + (1−η)·P)·time per step`, in joules; P is the max power of all GPUs together."""
-    eta = spec.eta_knob
-    whole = eta * sample.energy_joules + (1 - eta) * spec.gpu.max_power_watts * sample.time_seconds
-    return whole / sample.steps
+    return cost(spec, sample.time_seconds, sample.energy_joules) / sample.steps
 
 
 class Walk:

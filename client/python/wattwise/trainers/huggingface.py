@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import TrainerSetupError
-from wattwise.trainers.split import Split
+from wattwise.split import Split
 from wattwise.trainers.steps import StepListener
 from wattwise.trainers.training import Training, devices_of_all_ranks
 
@@ -87,10 +87,10 @@ class WattwiseCallback(TrainerCallback):
         devices = _devices() if devices is None else devices
         if size is None:
             steps = 1 if steps is None else steps
-            size = _SPLIT.size_for(self.batch_size, devices=devices, steps=steps)
+            size = _SPLIT.size_for(self._training.batch, devices=devices, steps=steps)
         elif steps is None:
-            steps = _SPLIT.steps_for(self.batch_size, devices=devices, size=size)
-        _SPLIT.check(self.batch_size, devices=devices, steps=steps, size=size)
+            steps = _SPLIT.steps_for(self._training.batch, devices=devices, size=size)
+        _SPLIT.check(self._training.batch, devices=devices, steps=steps, size=size)
         return {_SPLIT.size: size, _SPLIT.steps: steps}
 
     def on_train_begin(
@@ -104,7 +104,7 @@ class WattwiseCallback(TrainerCallback):
         for fault in _faults(args):
             raise TrainerSetupError(fault)
         _SPLIT.check(
-            self.batch_size,
+            self._training.batch,
             devices=args.world_size * max(1, args.n_gpu),
             steps=args.gradient_accumulation_steps,
             size=args.per_device_train_batch_size,

@@ -14,7 +14,7 @@ except ModuleNotFoundError as error:
 
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import TrainerSetupError
-from wattwise.trainers.split import Split
+from wattwise.split import Split
 from wattwise.trainers.steps import StepListener
 from wattwise.trainers.training import Training
 
@@ -70,7 +70,7 @@ class WattwiseCallback(Callback):
         Raises:
             TrainerSetupError: if it does not come out even; says which sizes would.
         """
-        size = _SPLIT.size_for(self.batch_size, devices=1, steps=gradient_accumulation_steps)
+        size = _SPLIT.size_for(self._training.batch, devices=1, steps=gradient_accumulation_steps)
         self._steps = gradient_accumulation_steps
         return size
 

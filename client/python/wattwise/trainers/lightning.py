@@ -27,7 +27,7 @@ from wattwise import v1
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import TrainerSetupError
 from wattwise.exits import end_reason
-from wattwise.trainers.split import Split
+from wattwise.split import Split
 from wattwise.trainers.steps import StepListener
 from wattwise.trainers.training import Training, devices_of_all_ranks
 
@@ -88,7 +88,7 @@ class WattwiseCallback(Callback):
             TrainerSetupError: if it does not come out even; says which sizes would.
         """
         devices = devices_of_all_ranks() if devices is None else devices
-        return _SPLIT.size_for(self.batch_size, devices=devices, steps=accumulate_grad_batches)
+        return _SPLIT.size_for(self._training.batch, devices=devices, steps=accumulate_grad_batches)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks the trainer and opens the measurement window.
@@ -149,7 +149,7 @@ class WattwiseCallback(Callback):
             return
         # As many as get data of their own; fewer than there are devices where some share a model.
         replicas = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
-        _SPLIT.check(self.batch_size, devices=replicas, steps=trainer.accumulate_grad_batches, size=size)
+        _SPLIT.check(self._training.batch, devices=replicas, steps=trainer.accumulate_grad_batches, size=size)
 
 
 def _faults(trainer: Trainer) -> Iterator[str]:

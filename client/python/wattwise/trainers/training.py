@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wattwise import v1
 from wattwise.callback import BatchSizeOptimizer
-from wattwise.distributed import Ranks
+from wattwise.distributed import Ranks, alone_by_mistake
 from wattwise.errors import TrainerSetupError, TrainFailError
+from wattwise.split import GlobalBatch
 from wattwise.trainers.steps import StepListener, Steps
 
 log = logging.getLogger("wattwise")
@@ -29,7 +29,7 @@ class Training:
         power: is told of every training step.
 
     Attributes:
-        batch_size: the trial's, which is the global one.
+        batch: the trial's batch size.
         steps: takes the steps that are told.
         running: whether the training has begun and not ended yet.
 
@@ -39,12 +39,18 @@ class Training:
     """
 
     def __init__(self, bso: BatchSizeOptimizer, metric: str, power: StepListener | None) -> None:
-        _refuse_lonely_rank()
+        if lonely := alone_by_mistake():
+            raise TrainerSetupError(lonely)
         self.bso = bso
-        self.batch_size = bso.get_batch_size()
+        self.batch = GlobalBatch(bso.get_batch_size(), tuple(bso.job.spec.batch_sizes))
         self.steps = Steps(power)
         self.running = False
         self._metric = metric
+
+    @property
+    def batch_size(self) -> int:
+        """The trial's, which is the global one."""
+        return self.batch.size
 
     @property
     def finished(self) -> bool:
@@ -125,12 +131,3 @@ class Training:
 def devices_of_all_ranks() -> int:
     """How many processes train together, each of them with a device."""
     return Ranks.current().size
-
-
-def _refuse_lonely_rank() -> None:
-    size = os.environ.get("WORLD_SIZE") or "1"
-    if size != "1" and Ranks.current().size == 1:
-        raise TrainerSetupError(
-            f"WORLD_SIZE is {size} but torch.distributed is not initialised, and every process would ask for a trial "
-            "of its own: call torch.distributed.init_process_group() before the callback is made"
-        )

@@ -273,7 +273,8 @@ class TrainingResult(google.protobuf.message.Message):
     """The epoch that just ended, counted from 1. Epochs may be skipped but never go back."""
     meter: builtins.str
     """The kind of meter that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
-    or a word of the trainer's own, of at most 50 printable characters. Empty: not said, or as said before.
+    or a word of the trainer's own, of at most 50 printable characters. " or estimate" behind it: it failed for a while,
+    and an estimate stands in for what it could not measure. Empty: not said, or as said before.
     """
     @property
     def trial(self) -> Global___TrialId:

@@ -284,7 +284,8 @@ export interface TrainingResult {
   currentEpoch: number;
   /**
    * The kind of meter that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
-   * or a word of the trainer's own, of at most 50 printable characters. Empty: not said, or as said before.
+   * or a word of the trainer's own, of at most 50 printable characters. " or estimate" behind it: it failed for a while,
+   * and an estimate stands in for what it could not measure. Empty: not said, or as said before.
    */
   meter: string;
 }
