@@ -32,6 +32,7 @@ def told(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         "TRIAL_NUMBER": "1",
         "BATCH_SIZE": "16",
         "LOG_DIR": str(tmp_path),
+        "REASON": "the driver was told so",
         "METER": "estimate:50",
     }
     for name, value in values.items():
@@ -43,7 +44,7 @@ def test_trial_is_joined(told: v1.Trial, server: LiveServer, tmp_path: Path) -> 
     """It trains the driver's trial rather than one of its own, and says that it is there."""
     with BatchSizeOptimizer.from_env(monitor=Meter()) as bso:
         assert bso.get_batch_size() == 16
-        assert bso.trial.id == told.id
+        assert (bso.trial.id, bso.reason) == (told.id, "the driver was told so")
         assert (tmp_path / "joined").exists()
         bso.on_train_begin()
         bso.on_evaluate(0.95)

@@ -40,6 +40,7 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
         meter="nvml",
         trial_number="1",
         request_id="x",
+        reason="it is the default",
         batch_size=8,
         seed=1,
         recurrence=1,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
+from wattwise.client import Client
 from wattwise.credentials import Credentials
 from wattwise.errors import NoDriverError, ResumeError, WattwiseError
 from wattwise.exchange import log
@@ -54,6 +55,7 @@ class JoinedLaunch(Launch):
             trial_number=_whole(told, "TRIAL_NUMBER"),
         )
         self._log_dir = told.get("LOG_DIR")
+        self._reason = told.get("REASON")
 
     def monitor(self) -> Monitor | None:
         """A meter like the driver's; None for that which a trainer has by itself."""
@@ -97,6 +99,12 @@ class JoinedLaunch(Launch):
         if self._log_dir:
             with suppress(OSError):
                 (Path(self._log_dir) / POWER_LIMIT).write_text(json.dumps({"power_limit_watts": watts}))
+
+    def _new(self, client: Client, spec: JobSpec) -> Given:
+        given = super()._new(client, spec)
+        # The server says of a request that is repeated only that it is.
+        given.answer.reason = self._reason or given.answer.reason
+        return given
 
     def session(self, trial: v1.TrialId, lease_seconds: float, timeout: float) -> Session:
         """A line to the server for the trial, which its driver ends.

@@ -181,6 +181,7 @@ def _show_commands(file: JobFile, job: JobSpec, server: str | None, meter: str) 
             meter=meter,
             trial_number="N",
             request_id="ID",
+            reason="",
             batch_size=size,
             seed=run.seed,
             recurrence=1,

@@ -42,6 +42,7 @@ class Assignment:
     meter: str
     trial_number: str
     request_id: str
+    reason: str
     batch_size: int
     seed: int
     recurrence: int
@@ -62,7 +63,8 @@ def told(file: JobFile, given: Assignment) -> Told:
         "max_epochs": str(given.max_epochs),
         "log_dir": str(given.log_dir),
     }
-    variables = {f"WATTWISE_{name.upper()}": value for name, value in values.items() if value}
+    named = values | {"reason": given.reason}
+    variables = {f"WATTWISE_{name.upper()}": value for name, value in named.items() if value}
     variables |= {
         "WATTWISE_SERVER": given.server,
         "WATTWISE_JOB_ID": given.spec.job_id or "",

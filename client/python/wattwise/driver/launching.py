@@ -126,6 +126,7 @@ class Launcher:
             meter=name_of(self.run.monitor),
             trial_number=str(trial.id.trial_number),
             request_id=launch.request_id,
+            reason=reason,
             batch_size=trial.id.batch_size,
             seed=self.run.file.run.seed + launch.number,
             recurrence=launch.recurrence,
