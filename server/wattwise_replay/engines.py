@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from wattwise_replay.workload import Workload, cost
+from wattwise_server.policy.cost import weighed
+
+from wattwise_replay.workload import Workload
 from wattwise_replay.world import Epochs
 
 
@@ -82,7 +84,7 @@ class GridSearch:
         """Until the target, or the last epoch."""
         ended = to_the_end(epochs, self._workload.max_epochs)
         if ended.target_reached and trial.number <= len(self._workload.sizes):
-            each = cost(epochs.joules, epochs.seconds, self._eta, self._workload.max_power_watts)
+            each = weighed(self._eta, self._workload.max_power_watts, epochs.joules, epochs.seconds)
             self._costs[trial.batch_size] = ended.epochs * each
         return ended
 

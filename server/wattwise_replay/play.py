@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.engines import Engine
-from wattwise_replay.workload import cost
 from wattwise_replay.world import MAX_TRIES, World, draws, overlaps
 
 
@@ -65,7 +65,7 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
             recurrence, attempt, given = waiting.pop(0)
             epochs = world.epochs(recurrence, given.batch_size, drawn[recurrence, attempt], power=engine.power)
             ended = engine.run(given, epochs)
-            price = ended.epochs * cost(epochs.joules, epochs.seconds, world.eta, world.workload.max_power_watts)
+            price = ended.epochs * weighed(world.eta, world.workload.max_power_watts, epochs.joules, epochs.seconds)
             seconds, joules = ended.epochs * epochs.seconds, ended.epochs * epochs.joules
             limit = epochs.power_limit_watts
             trials.append(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from wattwise_server.policy.cost import weighed
+
 from wattwise_replay.errors import ReplayError
 
 
@@ -125,9 +127,4 @@ def cheapest(points: Sequence[PowerPoint], eta: float, max_power_watts: float) -
 
 def epoch_cost(point: PowerPoint, eta: float, max_power_watts: float) -> float:
     """What an epoch costs at a power limit, in joules."""
-    return cost(point.epoch_joules, point.epoch_seconds, eta, max_power_watts)
-
-
-def cost(joules: float, seconds: float, eta: float, max_power_watts: float) -> float:
-    """The cost `η·E + (1−η)·P·T`, in joules (NSDI 2023, equation 2)."""
-    return eta * joules + (1 - eta) * max_power_watts * seconds
+    return weighed(eta, max_power_watts, point.epoch_joules, point.epoch_seconds)

@@ -330,7 +330,7 @@ class Trial(NamedTuple):
 
     @property
     def resumable(self) -> bool:
-        """Whether its launch takes it back by asking again: it goes on from a checkpoint."""
+        """Whether its launch may take it back by resuming: it goes on from a checkpoint."""
         return self.end_reason in RESUMABLE
 
 

@@ -102,17 +102,41 @@ class TrialNotFoundError(ServiceError):
         )
 
 
+class NoTrialToResumeError(ServiceError):
+    """The job has no trial of the request that is to go on."""
+
+    reason = "ERROR_REASON_TRIAL_NOT_FOUND"
+
+    def __init__(self, job_id: str, request_id: str) -> None:
+        super().__init__(
+            f"job {job_id!r} has no trial of request_id {request_id!r}, so that none can go on; pass the request_id of "
+            "the launch that wrote the checkpoint, or leave resume out to be given a new trial",
+            metadata={"job_id": job_id},
+        )
+
+
 class NoBatchSizeConvergedError(ServiceError):
     """A whole pruning round passed and nothing converged."""
 
     reason = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
 
-    def __init__(self, job_id: str, pruning_round: int) -> None:
-        super().__init__(
+    def __init__(self, job_id: str, pruning_round: int, crashed: Sequence[int], untried: Sequence[int]) -> None:
+        message = (
             f"no batch size of job {job_id!r} reached its target in pruning round {pruning_round + 1}; register under "
-            "a new job_id with other batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob",
-            metadata={"job_id": job_id, "pruning_round": str(pruning_round)},
+            "a new job_id with other batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob"
         )
+        if crashed:
+            message += (
+                f"; but trials with {_sizes(crashed)} crashed, were lost or ran out of memory: mend that first, and "
+                "delete the job to use its id again"
+            )
+        if untried:
+            message += f"; {_sizes(untried)} not tried, for a smaller or larger one before had failed"
+        super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round)})
+
+
+def _sizes(batch_sizes: Sequence[int]) -> str:
+    return f"batch size{'s' if len(batch_sizes) > 1 else ''} {', '.join(map(str, batch_sizes))}"
 
 
 class TooManyJobsError(ServiceError):

@@ -20,9 +20,17 @@ _MOST_KINDS = 4
 
 def kind_fault(kind: str) -> str | None:
     """What is wrong with the name of a kind of meter; None if nothing is."""
-    if len(_meter_of(kind)) <= LONGEST_KIND and kind.isprintable():
+    name = _meter_of(kind)
+    if len(name) <= LONGEST_KIND and name.isprintable() and bool(name) == bool(kind) and not _is_put_together(name):
         return None
-    return f"is not the name of a kind of meter; give at most {LONGEST_KIND} printable characters, such as 'nvml'"
+    return (
+        f"is not the name of a kind of meter; give at most {LONGEST_KIND} printable characters, such as 'nvml', "
+        f"without {_THEN!r} and {_GAPS!r}, which the service puts between and behind names"
+    )
+
+
+def _is_put_together(name: str) -> bool:
+    return _THEN in name or name.endswith(_GAPS)
 
 
 def metered(job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
@@ -36,7 +44,7 @@ def metered(job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
         return job, trial
     if _meter_of(kind) in own:
         return replace(job, meter=_failed(job.meter, kind)), trial._replace(meter=_failed(trial.meter, kind))
-    if len(own) == _MOST_KINDS:
+    if len(own) >= _MOST_KINDS:
         return job, trial
     # Before the first trial there was none, and what the job knows is the trial's own.
     before = [*_kinds(job.meter.other), *_kinds(job.meter.kind)] if trial.number > 1 else []

@@ -16,6 +16,7 @@ from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
+    NoTrialToResumeError,
     TooManyJobsError,
     TrialNotFoundError,
     Violation,
@@ -26,6 +27,7 @@ from wattwise_server.lookup import decision_in, job_of, priced_in, running_trial
 from wattwise_server.metering import with_meter
 from wattwise_server.observe import UNOBSERVED, EpochReported, Event, JobRegistered, Observer, TrialDispatched
 from wattwise_server.policy.base import Dispatched, Exhausted
+from wattwise_server.policy.explorer import crashed, untried
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import answer, judge
 from wattwise_server.policy.thompson import generator
@@ -87,20 +89,24 @@ class Optimizer:
 
         Raises:
             JobNotFoundError: there is no such job.
+            NoTrialToResumeError: no trial of the job was dispatched for the request that is to go on.
             NoBatchSizeConvergedError: the job has no batch size left.
-            InvalidRequestError: the request id is not one.
+            InvalidRequestError: the request id is not one, or missing where it is needed.
         """
-        if fault := identifier_fault(request_id):
+        if fault := _request_fault(request_id, resume=resume):
             raise InvalidRequestError(Violation("request_id", fault))
         async with self._store.transaction(job_id) as tx:
             job = job_of(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
                 return await self._again(tx, job, known, resume=resume)
+            if resume:
+                raise NoTrialToResumeError(job_id, request_id)
             job = await self._lifecycle.free_slot(tx, job)
             number = job.num_trials + 1
             choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
             if isinstance(choice, Exhausted):
-                raise NoBatchSizeConvergedError(job_id, job.search.pruning_round)
+                search = job.search
+                raise NoBatchSizeConvergedError(job_id, search.pruning_round, crashed(search), untried(search))
             now = self._clock()
             trial = Trial(
                 job_id,
@@ -201,8 +207,12 @@ class Optimizer:
         """The trial of a request that was asked before."""
         if not resume:
             return priced_in(job, trial), f"this request was given trial {trial.number} before"
+        if trial.running:
+            trial = trial.renewed(trial.last, job.spec.lease_from(self._clock()))
+            tx.renew_lease(trial)
         if not trial.resumable:
             return priced_in(job, trial), _resumed(trial)
+        job = await self._lifecycle.free_slot(tx, job)
         job, _ = self._lifecycle.revive(tx, job, trial)
         # The bound may have fallen below its cost meanwhile.
         self._lifecycle.stop_dearer(tx, job)
@@ -259,3 +269,9 @@ def _resumed(trial: Trial) -> str:
     why = "its trainer ended it" if trial.status is TrialStatus.FAILED else "it was decided meanwhile"
     reason = trial.end_reason.value.lower().replace("_", " ") if trial.end_reason else "no reason"
     return f"trial {trial.number} does not go on: {why} ({reason})"
+
+
+def _request_fault(request_id: str, *, resume: bool) -> str | None:
+    if resume and not request_id:
+        return "is empty; pass that of the launch whose trial is to go on"
+    return identifier_fault(request_id)

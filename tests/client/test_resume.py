@@ -206,8 +206,17 @@ def test_job_that_was_made_anew(grpc_addr: str) -> None:
         client.register_job(job_spec(job_id=job_id))
         with pytest.raises(ResumeError, match="was deleted and registered anew"):
             resumed(grpc_addr, state, job_id=job_id)
-        (trial,) = client.list_trials(job_id)
-    assert (trial.id, trial.end_reason) == (bso.trial.id, v1.END_REASON_PREEMPTED)
+        assert list(client.list_trials(job_id)) == [], "nobody would train a new one"
+
+
+def test_changed_job_of_a_trial_that_runs(grpc_addr: str) -> None:
+    """A second process with another configuration is refused, and the first one trains on."""
+    bso = begun(grpc_addr)
+    with pytest.raises(JobDiffersError):
+        resumed(grpc_addr, bso.state_dict(), job_id=bso.trial.id.job_id, target_metric=0.8)
+    assert trial_of(grpc_addr, bso).status == v1.TRIAL_STATUS_DISPATCHED
+    bso.on_evaluate(0.95)
+    assert bso.target_reached
 
 
 def test_launch_without_job_id_goes_on(grpc_addr: str) -> None:

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise_server.administration import Administration
-from wattwise_server.domain import EndReason, GpuConfig, TrialKey
+from wattwise_server.domain import EndReason, GpuConfig, TrialKey, TrialType
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.job_spec import JobDraft
 from wattwise_server.optimizer import Optimizer
@@ -150,6 +150,7 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
     back = job.next("launch", resume=True)
     assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_DISPATCHED, 2)
     assert (back.time_seconds, back.energy_joules, back.end_reason) == (7.0, 5.0, v1.END_REASON_UNSPECIFIED)
+    assert back.lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
     server.kill()
     server.start()
     assert get(server, trial).last_epoch == 2
@@ -186,6 +187,46 @@ def test_reason_says_whether_a_resumed_trial_goes_on(server: LiveServer, end: st
     assert server.trainer.GetNextBatchSize(asked).reason == "this request was given trial 1 before"
     asked.resume = True
     assert server.trainer.GetNextBatchSize(asked).reason == told
+
+
+async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
+    """A trial whose lease ran out unnoticed has a whole one again once its launch resumes, and keeps its slot."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    await site.optimizer.next_trial("j", "launch")
+    site.now += timedelta(hours=2)
+    back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
+    assert (back.running, back.lease_expire_time) == (True, site.now + timedelta(hours=1))
+    second, _ = await site.optimizer.next_trial("j", "other")
+    assert (back.type, second.type) == (TrialType.EXPLORATION, TrialType.CONCURRENT)
+    await site.close()
+
+
+async def test_resumed_exploration_takes_the_slot_of_one_that_is_gone(tmp_path: Path) -> None:
+    """An exploration that comes back does not stand behind one whose lease has run out."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    first, _ = await site.optimizer.next_trial("j", "launch")
+    await site.optimizer.end_trial(first.key, EndReason.PREEMPTED)
+    await site.optimizer.next_trial("j", "other")
+    site.now += timedelta(hours=2)
+    back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
+    assert (back.number, back.type) == (1, TrialType.EXPLORATION)
+    await site.close()
+
+
+def test_resume_needs_a_known_request(server: LiveServer) -> None:
+    """A launch that cannot be gone on with is refused, and nothing is dispatched for it."""
+    job = Trainer(server.trainer)
+    with refused() as unknown:
+        job.next("nobody's", resume=True)
+    assert (unknown.code, unknown.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_TRIAL_NOT_FOUND")
+    with refused() as unnamed:
+        job.next("", resume=True)
+    assert list(unnamed.faults) == ["request_id"]
+    assert job.next().id.trial_number == 1
 
 
 def test_refused_report_does_not_revive(server: LiveServer) -> None:

@@ -11,7 +11,7 @@ from wattwise import v1
 from wattwise.backoff import seconds
 from wattwise.client import Client, new_request_id
 from wattwise.credentials import Credentials
-from wattwise.errors import JobNotFoundError, ResumeError, WattwiseError
+from wattwise.errors import JobNotFoundError, ResumeError, TrialNotFoundError, WattwiseError
 from wattwise.exchange import log
 from wattwise.monitor import Monitor, gpu_config
 from wattwise.resume import Progress, SavedTrial
@@ -107,21 +107,26 @@ class Launch:
         return Given(job, answer, self.request_id)
 
     def _known(self, client: Client, spec: JobSpec, saved: SavedTrial) -> Given:
-        # Asked first: registering would make a job anew that was deleted.
         try:
+            ended = client.heartbeat(saved.trial_id).stop_train
+            # Asked ahead of registering, which would make a job anew that was deleted.
             answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
         except JobNotFoundError:
             raise ResumeError(
                 f"job {saved.job_id!r} of the checkpoint is no longer on the server: leave load_state_dict() out to "
                 "register it anew"
             ) from None
+        except TrialNotFoundError:
+            raise saved.gone() from None
         trial = answer.trial
+        saved.check(trial)
         try:
-            saved.check(trial)
             job = client.register_job(spec).job
         except WattwiseError:
-            with contextlib.suppress(WattwiseError):
-                client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
+            # One that ran all the while is another process's.
+            if ended:
+                with contextlib.suppress(WattwiseError):
+                    client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
             raise
         decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED
         if not decided and trial.last_epoch != saved.progress.epoch:

@@ -83,15 +83,27 @@ class SavedTrial(NamedTuple):
         Raises:
             ResumeError: if it is another one, or ended for a reason of its own; says what to do.
         """
-        which = f"trial {self.trial_number} of job {self.job_id!r}"
         if SavedTrial.of(trial, self.request_id, self.progress) != self:
-            raise ResumeError(f"{which} of the checkpoint is gone: the job was deleted and registered anew; {_ANEW}")
+            raise self.gone()
         if trial.status == v1.TRIAL_STATUS_FAILED:
             reason = v1.EndReason.Name(trial.end_reason)
             raise ResumeError(
-                f"{which} was ended by its trainer ({reason}) and cannot go on; {_ANEW}. A trial that "
+                f"{self._name} was ended by its trainer ({reason}) and cannot go on; {_ANEW}. A trial that "
                 "ends as END_REASON_PREEMPTED, or whose process was killed, can go on"
             )
+
+    def gone(self) -> ResumeError:
+        """The error of a trial that the server does not have."""
+        return ResumeError(f"{self._name} of the checkpoint is gone: the job was deleted and registered anew; {_ANEW}")
+
+    @property
+    def trial_id(self) -> v1.TrialId:
+        """What the server knows it by."""
+        return v1.TrialId(job_id=self.job_id, batch_size=self.batch_size, trial_number=self.trial_number)
+
+    @property
+    def _name(self) -> str:
+        return f"trial {self.trial_number} of job {self.job_id!r}"
 
     def progress_in(self, trial: v1.Trial) -> Progress:
         """Where the training goes on: from the checkpoint's epoch, at the time and energy that were reported."""

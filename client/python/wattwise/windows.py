@@ -14,7 +14,7 @@ class TrainingWindows:
     """Adds up one window after another.
 
     A meter that fails once training runs does not end it: the window then counts with its length by the clock, and with
-    the mean power of the windows that were measured. A trial's first window counts at the job's maximum power, so that
+    the trial's mean power so far. A trial's first window counts at the job's maximum power, so that
     nothing looks cheap for not having been measured.
 
     Args:

@@ -10,9 +10,13 @@ UNBOUNDED_PENALTY_FACTOR = 2.0
 
 
 def cost(spec: JobSpec, energy_joules: float, time_seconds: float) -> float:
+    """What a trial of a job costs, in joules."""
+    return weighed(spec.eta_knob, spec.gpu.max_power_watts, energy_joules, time_seconds)
+
+
+def weighed(eta: float, max_power_watts: float, energy_joules: float, time_seconds: float) -> float:
     """The cost `η·E + (1−η)·P·T`, in joules (NSDI 2023, equation 2)."""
-    eta = spec.eta_knob
-    return eta * energy_joules + (1 - eta) * spec.gpu.max_power_watts * time_seconds
+    return eta * energy_joules + (1 - eta) * max_power_watts * time_seconds
 
 
 def cost_bound(spec: JobSpec, min_cost: float | None) -> float | None:

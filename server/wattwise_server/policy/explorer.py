@@ -6,7 +6,7 @@ direction it ends at the first batch size that does not converge, which is prune
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from wattwise_server.domain import ArmState, JobSpec, Search, Stage
@@ -45,6 +45,16 @@ def failed(spec: JobSpec, search: Search, batch_size: int, trial_number: int, *,
     if count >= MAX_FAILURES:
         return explored(spec, search, batch_size, cost=0.0, converged=False)
     return replace(search, exploring=None)
+
+
+def crashed(search: Search) -> Sequence[int]:
+    """The batch sizes that were pruned because their trials failed, not because they missed the target."""
+    return [arm.batch_size for arm in search.arms if arm.pruned and arm.failures >= MAX_FAILURES]
+
+
+def untried(search: Search) -> Sequence[int]:
+    """The batch sizes that were pruned with another, without a trial of their own."""
+    return [arm.batch_size for arm in search.arms if arm.pruned and not (arm.num_succeeded or arm.failures)]
 
 
 def with_arm(search: Search, batch_size: int, change: Callable[[ArmState], ArmState]) -> Search:

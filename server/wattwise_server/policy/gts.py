@@ -52,7 +52,9 @@ class Gts:
             case Failed(trial):
                 return _with_failure(search, trial)
             case Revived(trial):
-                return with_failure_taken_back(search, trial)
+                # What was lost before the bandit began was not counted, and what failed since stays as it is.
+                counted = search.arm(trial.batch_size).last_failure == trial.number
+                return with_failure_taken_back(search, trial) if counted else search
 
 
 POLICY = Gts()

@@ -89,7 +89,11 @@ def _bound(spec: JobSpec, bound: float | None) -> str:
     return "no cost bound yet" if bound is None else f"bound {bound:.6g} J"
 
 
+def _or_resume(trial: Trial) -> str:
+    return ", or resume it from a checkpoint" if trial.resumable else ""
+
+
 def _given_up(trial: Trial) -> str:
     name = f"trial {trial.number} of job {trial.job_id!r}"
     said = trial.end_reason.value if trial.end_reason else "no reason"
-    return f"stop: {name} was ended by its trainer ({said}); ask for a new batch size to train on"
+    return f"stop: {name} was ended by its trainer ({said}); ask for a new batch size{_or_resume(trial)}"

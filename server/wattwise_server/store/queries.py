@@ -10,7 +10,7 @@ from itertools import groupby
 import aiosqlite
 
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
-from wattwise_server.domain import ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import RESUMABLE, ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
 from wattwise_server.store.trouble import trouble
@@ -38,8 +38,10 @@ _OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observatio
 _HELD = f"SELECT cost {_OBSERVATIONS} AND NOT converged AND cost < coalesce(?, 9e999) ORDER BY observation"
 _WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
 
+_RESUMABLE = ", ".join(sorted(f"'{reason.value}'" for reason in RESUMABLE))
+
 # Hops from trial to trial over the primary key, without a look at the rows in between.
-_MEASURED_TRIALS = """
+_MEASURED_TRIALS = f"""
     WITH RECURSIVE found (job_key, trial_number, hops) AS (
         SELECT * FROM (SELECT job_key, trial_number, 1 FROM measurements
                        WHERE (job_key, trial_number) > (?, ?) ORDER BY job_key, trial_number LIMIT 1)
@@ -53,13 +55,13 @@ _MEASURED_TRIALS = """
     )
     SELECT f.job_key, f.trial_number,
            t.end_time < ? AND t.status != 'DISPATCHED' AS over,
-           coalesce(t.end_reason IN ('LOST', 'PREEMPTED'), 0) AS resumable,
+           coalesce(t.end_reason IN ({_RESUMABLE}), 0) AS resumable,
            (SELECT min(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
                AS oldest,
            (SELECT max(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
                AS newest
     FROM found f JOIN trials t USING (job_key, trial_number) ORDER BY f.job_key, f.trial_number
-"""
+"""  # noqa: S608 - the values are an enum's own
 
 
 class Queries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from datetime import datetime, timezone
@@ -35,6 +36,18 @@ async def test_what_is_durable_is_let_go(tmp_path: Path) -> None:
             assert there() is None
         finally:
             gc.enable()
+
+
+async def test_a_lone_submission_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timer stands between what was submitted alone and its commit, whoever submitted before."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
+        timers: list[object] = []
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *given: timers.append(given))
+        for _ in range(3):
+            await store._writer.submit(Owner(), [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())]).durable()
+        monkeypatch.undo()
+    assert timers == []
 
 
 async def test_a_storage_that_fails_is_not_asked_for_everybody(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from wattwise.monitor.window import Monitor
 
 _LONGEST = 50
+_JOINTS = re.compile(" then | or ")
 _NEEDED = ("begin_window", "end_window", "gpu_indices")
 
 
@@ -32,11 +34,11 @@ def meter_kind(monitor: Monitor) -> str:
     kind = getattr(monitor, "kind", None)
     if kind is None:
         return "zeus" if any(_package(part) == "zeus" for part in type(monitor).__mro__) else "custom"
-    if isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST:
+    if isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST and not _JOINTS.search(kind):
         return kind
     raise MonitorError(
         f"the kind of {monitor!r} is {kind!r}; give it one of 1 to {_LONGEST} printable characters that says how it "
-        'measures, such as kind = "wall-meter", or none at all'
+        'measures, such as kind = "wall-meter", without " then " and " or ", which stand between kinds; or none at all'
     )
 
 

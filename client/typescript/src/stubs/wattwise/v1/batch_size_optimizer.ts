@@ -51,7 +51,9 @@ export interface GetNextBatchSizeRequest {
   /**
    * The launch goes on from a checkpoint. If the trial of its request_id was preempted or lost meanwhile, it is dispatched
    * again (as a concurrent trial if its exploration was handed out meanwhile) and goes on from its last_epoch,
-   * time_seconds and energy_joules. Unset, such a trial is shown as it ended: a repetition that comes late changes nothing.
+   * time_seconds and energy_joules; one that still runs gets a whole lease, so see to it that only one process trains it.
+   * A request_id that the job has no trial of is NOT_FOUND: nothing new is dispatched.
+   * Unset, a trial that was preempted or lost is shown as it ended: a repetition that comes late changes nothing.
    */
   resume: boolean;
 }
