@@ -6,6 +6,7 @@ import argparse
 import json
 import platform
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ def main() -> None:
         print("\n".join(floors(found)))
     args.json.write_text(json.dumps(_document(figures, measured), indent=2) + "\n")
     print(f"\nAll of it is in {args.json}.")
+    if not all(figure.met for figure in figures):
+        sys.exit("a figure misses what it is to reach")
 
 
 def _calls(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:

@@ -14,6 +14,9 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.files import check_writable
 from wattwise_replay.statistics import quantile
 
+_LEGEND_COLUMNS = {1: 1, 2: 2, 3: 3, 4: 5}
+"""How many names fit beside each other below so many panels."""
+
 _NEEDED = '--plot needs matplotlib: pip install "wattwise[replay]"'
 
 # Okabe and Ito's, which all eyes can tell apart.
@@ -65,7 +68,12 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
         _panel(panel, comparison)
     for empty in panels[len(comparisons) :]:
         empty.set_visible(False)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=_LEGEND_COLUMNS[columns],
+        frameon=False,
+    )
     try:
         # Text that stays text, and the same file for the same numbers.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "wattwise"}):

@@ -82,7 +82,7 @@ def test_specs_are_copied_and_pickled() -> None:
 def test_unknown_policy_lists_the_choices() -> None:
     """A policy that is none raises with all that there are."""
     with pytest.raises(
-        InvalidJobSpecError, match=r"'POLICY_GT' cannot be used: give one of POLICY_PRUNING_GTS, POLICY_GTS$"
+        InvalidJobSpecError, match=r"'POLICY_GT' cannot be used: give one of POLICY_PRUNING_GTS, POLICY_GTS"
     ):
         job_spec(policy="POLICY_GT").to_proto()
 

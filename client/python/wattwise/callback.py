@@ -18,7 +18,7 @@ from wattwise.exits import EndActions, ExitGuard, check_reason, end_reason
 from wattwise.launch import Given, Launch
 from wattwise.metric import MetricReduction, checked_reduction, number, reduced
 from wattwise.monitor import Monitor, default_monitor, meter_kind
-from wattwise.reporting import Outcome, Reporter
+from wattwise.reporting import Outcome, Reporter, warn_of_silence
 from wattwise.session import Session
 from wattwise.spec import JobSpec
 from wattwise.windows import TrainingWindows
@@ -342,6 +342,8 @@ class BatchSizeOptimizer(Assignment):
     def _end(self, reason: v1.EndReason.ValueType) -> None:
         self._at_end.run()
         if self._session is not None:
+            if reason == v1.END_REASON_COMPLETED and not (self.last_epoch or self._session.over):
+                warn_of_silence(self.trial)
             self._session.close(reason, _END_SECONDS)
         elif self._ranks.rank and reason != v1.END_REASON_COMPLETED:
             # Only this rank knows why: rank 0 fails for it, or is terminated, and would say another reason.

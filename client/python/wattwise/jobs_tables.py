@@ -155,8 +155,8 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
             "advice",
             (
                 "no batch size reached the target, and none is left to try; launch it under a new job_id with other "
-                "batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob; or, if its trials crashed, mend "
-                "them and delete it"
+                "batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob; or mend its trials, "
+                "if they crashed, and delete it"
             ),
         )
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"

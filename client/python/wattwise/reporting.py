@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError
+from wattwise.exchange import log
 from wattwise.metric import NanWarning, number
 from wattwise.offline import decision_without_server
 from wattwise.resume import Progress
@@ -25,6 +26,15 @@ class Outcome(NamedTuple):
     over: bool
     by_server: bool
     refusal: WattwiseError | None = None
+
+
+def warn_of_silence(trial: v1.Trial) -> None:
+    """Says that a trial ends of which nothing was reported, which is hardly ever meant."""
+    log.warning(
+        "trial %d of job %r ends without a metric and counts as failed, and a batch size that fails three times in a "
+        "row is given up: call on_evaluate(metric) after every epoch",
+        *(trial.id.trial_number, trial.id.job_id),
+    )
 
 
 class Reporter:

@@ -334,7 +334,9 @@ class Job(google.protobuf.message.Message):
     num_trials: builtins.int
     """How many trials have been dispatched so far, which is also the number of the newest."""
     meter: builtins.str
-    """The kind of meter that its trials are measured by: that of the trial that was the last to say one. Empty while none has."""
+    """The kind of meter that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
+    " or estimate" behind it: in some trial it failed for a while.
+    """
     other_meter: builtins.str
     """The other kinds that its trials were measured by, so that costs cannot be compared; " then " stands between several.
     Empty when all trials that said a kind said the same.

@@ -201,7 +201,7 @@ class Trial(google.protobuf.message.Message):
     """Metric of its newest report; may be NaN. Unset before the first."""
     meter: builtins.str
     """The kind of meter that its energy comes from: what its first result said, or "nvml then estimate" when a later one
-    said another. Empty while no result has said any.
+    said another; " or estimate" behind one that failed for a while. Empty while no result has said any.
     """
     other_meter: builtins.str
     """The other kinds of meter that earlier results of the job came from, so that costs cannot be compared; " then "

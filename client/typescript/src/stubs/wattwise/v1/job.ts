@@ -250,7 +250,10 @@ export interface Job {
     | undefined;
   /** How many trials have been dispatched so far, which is also the number of the newest. */
   numTrials: number;
-  /** The kind of meter that its trials are measured by: that of the trial that was the last to say one. Empty while none has. */
+  /**
+   * The kind of meter that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
+   * " or estimate" behind it: in some trial it failed for a while.
+   */
   meter: string;
   /**
    * The other kinds that its trials were measured by, so that costs cannot be compared; " then " stands between several.

@@ -258,7 +258,7 @@ export interface Trial {
     | undefined;
   /**
    * The kind of meter that its energy comes from: what its first result said, or "nvml then estimate" when a later one
-   * said another. Empty while no result has said any.
+   * said another; " or estimate" behind one that failed for a while. Empty while no result has said any.
    */
   meter: string;
   /**
