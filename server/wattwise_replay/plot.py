@@ -89,7 +89,9 @@ def _panel(panel: Any, comparison: Comparison) -> None:
         regret = comparison.regret(name) / 1e6
         seeds, recurrences = regret.shape
         places, mean = np.arange(1, recurrences + 1), regret.mean(axis=0)
-        panel.plot(places, mean, label=name, color=_COLOURS.get(name), linewidth=1.6)
+        # Where the highest limit is the best one, the line below shows through.
+        style = "--" if name == AT_BEST_LIMIT else "-"
+        panel.plot(places, mean, label=name, color=_COLOURS.get(name), linewidth=1.6, linestyle=style)
         if seeds > 1:
             half = regret.std(axis=0, ddof=1) / math.sqrt(seeds) * quantile(seeds - 1)
             panel.fill_between(places, mean - half, mean + half, color=_COLOURS.get(name), alpha=0.2, linewidth=0)
