@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import queue
 import stat
@@ -78,6 +79,23 @@ def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None
     assert found is not None
     assert (found.role, found.prefix) == (Role.TRAINER, "team-a-")
     assert recognised(read_tokens(file), text[:-1]) is None
+
+
+def test_hashes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known or not, right or wrong: one comparison of two whole hashes, by the library's function for secrets."""
+    compared: list[tuple[str, str]] = []
+    genuine = hmac.compare_digest
+
+    def seen(one: str, other: str) -> bool:
+        compared.append((one, other))
+        return genuine(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", seen)
+    text, token = new_token(Role.ADMIN, "", None)
+    known = {token.id: token}
+    wrong = text[:-1] + ("0" if text[-1] != "0" else "1")
+    assert [recognised(known, given) for given in (text, wrong, "ww_nobody", "")] == [token, None, None, None]
+    assert [(len(one), len(other)) for one, other in compared] == [(64, 64)] * 4
 
 
 def test_list_shows_and_revoke_removes(token: Type, file: Path) -> None:
