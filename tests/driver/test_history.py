@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
+import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,18 @@ from wattwise import WattwiseError
 from wattwise.driver.folder import RunFolder, TriesInVainError, folder_name
 from wattwise.driver.history import History, HistoryError, Record
 from wattwise.driver.summary import summary
+
+from tests.driver.running import PYTHON
+from tests.faults.shims import build_shim
+from tests.faults.test_power import Disk
+
+_APPEND = """
+import json, sys
+from pathlib import Path
+from wattwise.driver.history import History, Record
+for record in json.loads(sys.argv[2]):
+    History(Path(sys.argv[1])).append(Record(**record))
+"""
 
 RECORD = Record(
     launch=0,
@@ -41,6 +55,20 @@ def test_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     history.append(replace(RECORD, launch=1, try_number=2))
     assert history.read() == [RECORD, replace(RECORD, launch=1, try_number=2)]
     assert [json.loads(line)["try"] for line in (tmp_path / "history.jsonl").read_text().splitlines()] == [1, 2]
+
+
+def test_history_survives_a_power_cut(tmp_path: Path) -> None:
+    """What was appended is on the disk, and so is the name of the file."""
+    folder, kept = tmp_path / "run", tmp_path / "kept"
+    folder.mkdir()
+    disk = Disk(folder, kept)
+    records = [RECORD, replace(RECORD, launch=1, recurrence=2)]
+    shim = {"LD_PRELOAD": str(build_shim("power", tmp_path)), "POWER_FROM": str(folder), "POWER_TO": str(kept)}
+    told = json.dumps([asdict(record) for record in records])
+    command = [PYTHON, "-c", _APPEND, str(folder / "history.jsonl"), told]
+    subprocess.run(command, env={**os.environ, **shim}, check=True)
+    disk.lose_power()
+    assert History(folder / "history.jsonl").read() == records
 
 
 def test_foreign_line_is_refused(tmp_path: Path) -> None:
