@@ -89,7 +89,7 @@ def test_one_launch_at_a_time_for_each(tmp_path: Path) -> None:
     first.leave()
     again = two.claim(2, 3)
     assert again is not None
-    assert (again.launch, again.is_taken_over) == (first.launch, True)
+    assert again.launch == first.launch
 
 
 def test_tries_are_counted(tmp_path: Path) -> None:
@@ -151,6 +151,16 @@ def test_summary_of_several_meters() -> None:
     estimated = replace(RECORD, launch=1, recurrence=2, meter="estimate")
     assert "energy 400 J (partly estimate)," in list(summary([RECORD, estimated], 16, "the meter nvml"))[1]
     assert "energy 200 J," in list(summary([RECORD], 16, "an estimate"))[1]
+
+
+def test_summary_with_what_is_unknown() -> None:
+    """Sums that lack a trial say so: what a trial took whose driver was killed, for one."""
+    lost = replace(RECORD, reached=False, time_seconds=None, energy_joules=None, cost=None, measured_by=None)
+    assert list(summary([lost, RECORD], 16, "nvml"))[1:3] == [
+        "  all trials together: energy 200 J, time 2.0 s, cost 100 J",
+        "  what 1 trial of them took is unknown, and not in these sums",
+    ]
+    assert "2 trials of them took is unknown" in list(summary([lost, lost], 16, "nvml"))[2]
 
 
 def test_summary_without_the_default() -> None:
