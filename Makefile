@@ -8,6 +8,7 @@ ZEUS_VENV := .venv-zeus
 TRAINERS_VENV := .venv-trainers
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
+EXAMPLE_SECONDS ?= 60
 GENERATED := $(STUBS)/wattwise/v1 client/typescript/src/stubs
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
@@ -46,8 +47,8 @@ test-gpu: $(VENV)/.test ## the tests of meters on this machine's NVIDIA GPU; wit
 test-trainers: $(TRAINERS_VENV)/.done ## the tests of the callbacks for Hugging Face, Lightning and Keras
 	$(TRAINERS_VENV)/bin/python -m pytest -m trainers
 
-examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server (about a minute)
-	$(TRAINERS_VENV)/bin/python -m examples
+examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server, each at most EXAMPLE_SECONDS=60 (about a minute)
+	$(TRAINERS_VENV)/bin/python -m examples --seconds $(EXAMPLE_SECONDS)
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
