@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
 ZEUS_VENV := .venv-zeus
 TRAINERS_VENV := .venv-trainers
+EXAMPLE_SECONDS ?= 60
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
-EXAMPLE_SECONDS ?= 60
 GENERATED := $(STUBS)/wattwise/v1 client/typescript/src/stubs
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
