@@ -58,7 +58,8 @@ def _fault(script: str, server: str, at_most_seconds: float) -> str | None:
             (sys.executable, FOLDER / script),
             check=False,
             timeout=at_most_seconds,
-            env={**os.environ, "WATTWISE_SERVER": server},
+            # Threads that wait for each other on a busy machine take many times as long as one does.
+            env={"OMP_NUM_THREADS": "1", **os.environ, "WATTWISE_SERVER": server},
             stdout=subprocess.PIPE,
         )
     except subprocess.TimeoutExpired as late:
