@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
 ZEUS_VENV := .venv-zeus
 TRAINERS_VENV := .venv-trainers
+EXAMPLE_SECONDS ?= 60
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
+GENERATED := $(STUBS)/wattwise/v1 client/typescript/src/stubs
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
 .DEFAULT_GOAL := help
@@ -45,8 +47,8 @@ test-gpu: $(VENV)/.test ## the tests of meters on this machine's NVIDIA GPU; wit
 test-trainers: $(TRAINERS_VENV)/.done ## the tests of the callbacks for Hugging Face, Lightning and Keras
 	$(TRAINERS_VENV)/bin/python -m pytest -m trainers
 
-examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server (about a minute)
-	$(TRAINERS_VENV)/bin/python -m examples
+examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server, each at most EXAMPLE_SECONDS=60 (about a minute)
+	$(TRAINERS_VENV)/bin/python -m examples --seconds $(EXAMPLE_SECONDS)
 
 bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
@@ -77,20 +79,20 @@ types: $(VENV)/.dev ## mypy --strict on server, client, tests and stubs
 imports: $(VENV)/.dev ## imports run downwards only
 	$(BIN)/lint-imports
 
-protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/
+protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/, those in TypeScript where there is npm
 	rm -f $(STUBS)/wattwise/v1/*_pb2*
 	$(PROTOC) --python_out=$(STUBS) --mypy_out=quiet:$(STUBS) protos/wattwise/v1/*.proto
 	$(PROTOC) --grpc_python_out=$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(SERVICE_PROTOS)
+	@if $(MAKE) --silent --no-print-directory -C client/typescript needed; then $(MAKE) --no-print-directory -C client/typescript protos; \
+	  else echo "so the TypeScript stubs are as they were"; fi
 
 .PHONY: protos-image
 protos-image: $(VENV)/.dev ## renew what the protos may not break, as docs/versioning.md says
 	$(BIN)/buf build --exclude-source-info --output protos/breaking.binpb
 
 protos-check: protos ## fail when the committed stubs are not what the protos generate
-	@git diff --exit-code --stat -- $(STUBS)/wattwise/v1 && test -z "$$(git status --porcelain -- $(STUBS)/wattwise/v1)" \
+	@git diff --exit-code --stat -- $(GENERATED) && test -z "$$(git status --porcelain -- $(GENERATED))" \
 	  || { echo "the stubs differ from the protos: commit what 'make protos' wrote" >&2; exit 1; }
-	@if $(MAKE) --silent --no-print-directory -C client/typescript needed; then $(MAKE) --no-print-directory -C client/typescript protos-check; \
-	  else echo "so the TypeScript stubs are not compared"; fi
 
 wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its own
 	$(BIN)/python tests/wheel_check.py

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 import wattwise
+from google.protobuf.descriptor import FileDescriptor
 from wattwise import v1
 
 
@@ -46,6 +49,25 @@ def test_stubs_exist() -> None:
     assert all(getattr(v1, name) is not None for name in v1.__all__)
     with pytest.raises(AttributeError, match="JobAdminStab"):
         _ = v1.JobAdminStab  # type: ignore[attr-defined]  # misspelt on purpose
+
+
+def test_stubs_are_complete() -> None:
+    """Every message, enum and enum value of the protos, and what their services are made of, is a name of `v1`."""
+    missing = sorted(_generated() - set(v1.__all__))
+    assert not missing, f"import {', '.join(missing)} in wattwise/v1/__init__.py, and add to __all__ there"
+
+
+def _generated() -> set[str]:
+    """The names that the protos give to what is at their top."""
+    names: set[str] = set()
+    for module in pkgutil.iter_modules(v1.__path__, "wattwise.v1."):
+        if module.name.endswith("_pb2"):
+            file: FileDescriptor = importlib.import_module(module.name).DESCRIPTOR
+            names |= {*file.message_types_by_name, *file.enum_types_by_name}
+            names |= {value for enum in file.enum_types_by_name.values() for value in enum.values_by_name}
+            for service in file.services_by_name:
+                names |= {f"{service}Stub", f"{service}Servicer", f"add_{service}Servicer_to_server"}
+    return names
 
 
 def test_public_names_exist() -> None:

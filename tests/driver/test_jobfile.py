@@ -8,7 +8,7 @@ import pytest
 from wattwise import GpuConfig, Violation
 from wattwise.driver.jobfile import JobFileError, read
 
-from tests.driver.running import HOUSE, Runs, write_job
+from tests.driver.running import HOUSE, Runs, ended, write_job
 
 MINIMAL = """
 [job]
@@ -200,10 +200,18 @@ def test_dry_run(runs: Runs) -> None:
         "echo 8 0.05 100 'a b'",
         "echo 32 0.2 100 'a b'",
     ]
+    assert (lines.count("WATTWISE_RECURRENCE=1 \\"), lines.count("WATTWISE_TRY=1 \\")) == (3, 3)
+    assert "each later try has the next seed" in done.stderr
     assert "WATTWISE_BATCH_SIZE=32 \\" in lines
     assert "WATTWISE_LEARNING_RATE=0.05 \\" in lines
     assert f"WATTWISE_LOG_DIR={runs.path() / 'trial-N'} \\" in lines
     assert not (runs.folder / "runs").exists()
+
+
+def test_help_says_what_a_dry_run_shows(runs: Runs) -> None:
+    """That it is the first try alone is known before it is run."""
+    said = " ".join(ended(runs.start(Path("--help"))).stdout.split())
+    assert "print the first try of the first recurrence for each batch size" in said
 
 
 def test_violations_are_public(tmp_path: Path) -> None:

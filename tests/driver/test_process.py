@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -91,6 +91,18 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         wait_until(lambda: running.status() == 0)
         (left,) = pids(tmp_path, 1)
         wait_until(lambda: not alive(left))
+
+
+def test_killed_in_between(tmp_path: Path) -> None:
+    """Should somebody kill the process that stands between the driver and the command, the command dies too."""
+    with process(tmp_path, "echo $PPID $$ > pids; exec sleep 100"):
+        between, command = pids(tmp_path, 2)
+        os.kill(between, signal.SIGKILL)
+        try:
+            wait_until(lambda: not alive(command))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(command, signal.SIGKILL)
 
 
 DRIVER = """

@@ -119,15 +119,19 @@ def test_exit_becomes_the_end_reason(
     assert (line["exit_code"], line["reached"]) == (exit_code, False)
 
 
-def test_terminated_command_is_tried_again(runs: Runs, server: LiveServer) -> None:
+@pytest.mark.parametrize(
+    ("end", "exit_code"),
+    [("kill -TERM $$", 143), ("kill -INT $$", 130), ("kill -HUP $$", 129), ("exit 130", 130), ("exit 129", 129)],
+)
+def test_terminated_command_is_tried_again(runs: Runs, server: LiveServer, end: str, exit_code: int) -> None:
     """A command that somebody terminates was preempted: the recurrence has another try, which is none in vain."""
     runs.environment["WATTWISE_SERVER"] = server.address
     flag = runs.folder / "second"
-    command = shell(f"test -e {flag} || {{{{ touch {flag}; kill -TERM $$; }}}}", result())
+    command = shell(f"test -e {flag} || {{{{ touch {flag}; {end}; }}}}", result())
     done = runs.run(write_job(runs.folder, command, run={"recurrences": 1, "max_tries": 2}))
     assert (done.returncode, done.stderr) == (0, "")
     assert [(line["try"], line["end_reason"], line["exit_code"]) for line in runs.history()] == [
-        (1, "preempted", 143),
+        (1, "preempted", exit_code),
         (2, "target reached", 0),
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,14 @@ FOLDER = HOUSE / "examples" / "recurring"
 
 
 @pytest.mark.parametrize(
-    ("name", "measured_by"), [("job.toml", "command"), ("without_client.toml", "driver")], ids=["client", "without"]
+    ("name", "measured_by", "begins"),
+    [
+        ("job.toml", "command", r"Batch size 8: .*walk starts at batch size 8; learning rate 0\.001, seed 1\n"),
+        ("without_client.toml", "driver", r"epoch 1: "),
+    ],
+    ids=["client", "without"],
 )
-def test_example_recurs(tmp_path: Path, name: str, measured_by: str) -> None:
+def test_example_recurs(tmp_path: Path, name: str, measured_by: str, begins: str) -> None:
     """Two recurrences of the example train real models to their target, with a server of their own."""
     text = (FOLDER / name).read_text()
     short = text.replace("recurrences = 20", "recurrences = 2").replace("recurrences = 10", "recurrences = 2")
@@ -26,5 +32,7 @@ def test_example_recurs(tmp_path: Path, name: str, measured_by: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 recurrences reached the target, in 2 trials" in done.stdout
     assert "an estimate, not measured" in done.stdout
+    (output,) = tmp_path.glob("runs/*/trial-0001/output.log")
+    assert re.match(begins, output.read_text())
     (history,) = tmp_path.glob("runs/*/history.jsonl")
     assert history.read_text().count(f'"measured_by": "{measured_by}"') == 2

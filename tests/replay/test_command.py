@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
 
 import pytest
 from wattwise.cli import main
+from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, POLICIES
+from wattwise_replay.in_process import InProcess
+from wattwise_replay.job import job_spec
+from wattwise_replay.play import Ledger, play
+from wattwise_replay.synthetic import synthetic
+from wattwise_replay.world import World
 
 from tests.live_server import LiveServer
 
@@ -14,6 +23,25 @@ _SHORT = ("--synthetic", "1", "--seeds", "1", "--recurrences", "1")
 # Whoever begins the work says that nobody is at this address.
 _UNREACHABLE = (*_SHORT, "--server", "127.0.0.1:1")
 _QUICK = ("replay", "--synthetic", "1", "--seeds", "2", "--recurrences", "12")
+_RECURRENCES = 60
+
+
+class Settings(NamedTuple):
+    """What the options of a replay say; the defaults are theirs."""
+
+    beta: float = 2.0
+    window: int = 0
+    overlap: float = 0.0
+    drift_at: int | None = None
+    eta: float = 0.5
+
+    def played(self) -> Ledger:
+        """One seed of POLICY_GTS with them, played without the command."""
+        world = World(synthetic(1), self.eta, self.drift_at)
+        job = job_spec(
+            world.workload, "replay-1", policy="POLICY_GTS", eta=self.eta, beta=self.beta, seed=0, window=self.window
+        )
+        return play(InProcess(job), world, 0, _RECURRENCES, self.overlap)
 
 
 def test_it_prints_what_everybody_took(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,12 +75,55 @@ def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
     assert mine["cost_joules"]["all"]["mean"] == pytest.approx(spent)
 
 
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ((), Settings()),
+        (("--beta", "1.1"), Settings(beta=1.1)),
+        (("--window", "2"), Settings(window=2)),
+        (("--overlap", "0.5"), Settings(overlap=0.5)),
+        (("--drift-at", "20"), Settings(drift_at=20)),
+        (("--eta", "0.1"), Settings(eta=0.1)),
+    ],
+    ids=["none", "beta", "window", "overlap", "drift-at", "eta"],
+)
+def test_every_option_reaches_the_replay(
+    words: tuple[str, ...], settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each option alone changes what is chosen or what it costs, to what it is when played with that setting."""
+    usual = ("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS", "--json", "-")
+    assert main((*usual, "--recurrences", str(_RECURRENCES), *words)) == 0
+    (setting,) = json.loads(capsys.readouterr().out)
+    told, ledger = setting["contenders"]["POLICY_GTS"], settings.played()
+    choices = [
+        (choice["recurrence"] - 1, choice["try"] - 1, choice["batch_size"], choice["power_limit_watts"])
+        for choice in told["choices"][0]
+    ]
+    assert choices == [(one.recurrence, one.attempt, one.batch_size, one.power_limit_watts) for one in ledger.trials]
+    assert [choice["cost_joules"] for choice in told["choices"][0]] == [trial.cost for trial in ledger.trials]
+    assert (setting["eta"], setting["drift_at"]) == (settings.eta, settings.drift_at)
+    assert (ledger.trials == Settings().played().trials) == (settings == Settings())
+    for key, sums in (
+        ("cost_joules", ledger.costs),
+        ("energy_joules", ledger.joules),
+        ("time_seconds", ledger.seconds),
+    ):
+        assert told[key]["all"]["mean"] == pytest.approx(sums.sum())
+        assert told[key]["first_40"]["mean"] == pytest.approx(sums[:40].sum())
+
+
 def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An SVG with a line for each contender but the one that regret is measured from."""
+    """An SVG with a line for each contender but the one that regret is measured from, and its name beside another."""
     picture = tmp_path / "regret.svg"
     assert main((*_QUICK, "--plot", str(picture))) == 0
     capsys.readouterr()
-    assert picture.read_text().lstrip().startswith("<?xml")
+    elements = list(ET.parse(picture).iter())  # noqa: S314 - our own picture
+    texts = ["".join(each.itertext()).strip() for each in elements if each.tag.endswith("}text")]
+    contenders = [DEFAULT, AT_BEST_LIMIT, GRID, *POLICIES]
+    assert [text for text in texts if text in {*contenders, "best in hindsight"}] == contenders
+    lines = [style for each in elements if "stroke-width: 1.6" in (style := each.get("style", ""))]
+    # One in the panel and one in the legend, in a colour that no other has.
+    assert sorted(Counter(lines).values()) == [2] * len(contenders)
 
 
 def test_looking_at_files_leaves_them_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

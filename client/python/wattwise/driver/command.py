@@ -58,7 +58,8 @@ class RunCommand:
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="check it all, print what the first recurrence could launch, and stop",
+            help="check it all, print the first try of the first recurrence for each batch size, and stop; later tries "
+            "have other seeds",
         )
         add_credential_options(parser)
 

@@ -55,13 +55,11 @@ class Claim:
 
     Attributes:
         launch: the launch.
-        is_taken_over: whether another driver, or an earlier life of this one, made it.
         lock: the descriptor of the lock.
     """
 
-    def __init__(self, launch: Launch, path: Path, lock: int, *, is_taken_over: bool) -> None:
+    def __init__(self, launch: Launch, path: Path, lock: int) -> None:
         self.launch = launch
-        self.is_taken_over = is_taken_over
         self.lock = lock
         self._path = path
 
@@ -130,7 +128,7 @@ class RunFolder:
                     continue
                 lock = try_lock(path)
                 if lock is not None:
-                    return Claim(launch, path, lock, is_taken_over=True)
+                    return Claim(launch, path, lock)
                 busy.add(launch.recurrence)
                 known = max(known, launch.number)
             reached = {record.recurrence for record in done if record.reached}
@@ -161,7 +159,7 @@ class RunFolder:
         lock = try_lock(path)
         if lock is None:
             raise WattwiseError(f"{path} was made just now and is locked by somebody else; what else uses this folder?")
-        return Claim(launch, path, lock, is_taken_over=False)
+        return Claim(launch, path, lock)
 
 
 def folder_name(job_id: str) -> str:

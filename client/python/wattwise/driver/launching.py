@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from wattwise.client import Client
     from wattwise.credentials import Credentials
     from wattwise.driver.board import Board
-    from wattwise.driver.folder import Claim, RunFolder
+    from wattwise.driver.folder import Claim, Launch, RunFolder
     from wattwise.driver.interruption import Interruption
     from wattwise.driver.jobfile import JobFile
     from wattwise.monitor.window import WindowMonitor
@@ -57,6 +57,10 @@ class Run:
     monitor: WindowMonitor
     board: Board
     interruption: Interruption
+
+    def seed_of(self, launch: Launch) -> int:
+        """The seed that a launch trains with; no two of a run have the same."""
+        return self.file.run.seed + launch.number
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,7 @@ class Launcher:
             request_id=launch.request_id,
             reason=reason,
             batch_size=trial.id.batch_size,
-            seed=self.run.file.run.seed + launch.number,
+            seed=self.run.seed_of(launch),
             recurrence=launch.recurrence,
             try_number=launch.try_number,
             log_dir=folder,
@@ -194,7 +198,7 @@ class Launcher:
             batch_size=batch_size,
             power_limit_watts=power_limit_in(folder),
             learning_rate=self.run.file.learning_rate(batch_size),
-            seed=self.run.file.run.seed + launch.number,
+            seed=self.run.seed_of(launch),
             epochs=ended.last_epoch,
             time_seconds=spent.time_seconds,
             energy_joules=spent.energy_joules,

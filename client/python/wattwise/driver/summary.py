@@ -22,6 +22,9 @@ def summary(records: Sequence[Record], default_batch_size: int, meter: str) -> I
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
     spent = _sums(records)
     yield f"  all trials together: {_amounts(spent, mark)}"
+    unknown = sum(record.cost is None for record in records)
+    if unknown:
+        yield f"  what {_counted(unknown, 'trial')} of them took is unknown, and not in these sums"
     default = [r for r in records if r.batch_size == default_batch_size and r.reached and r.cost is not None]
     if not default:
         yield f"  no trial of the default batch size {default_batch_size} reached the target: nothing to compare with"
@@ -39,7 +42,7 @@ def summary(records: Sequence[Record], default_batch_size: int, meter: str) -> I
 
 
 def _sums(records: Sequence[Record]) -> tuple[float, float, float]:
-    """Energy in joules, time in seconds and cost in joules; what nobody knows counts as nothing."""
+    """Energy in joules, time in seconds and cost in joules, as far as they are known."""
     return (
         sum(record.energy_joules or 0.0 for record in records),
         sum(record.time_seconds or 0.0 for record in records),
