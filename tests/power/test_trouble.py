@@ -170,6 +170,17 @@ def _asks_again(training: Training) -> bool:
     return training.plo.profiling
 
 
+def case_target_without_server(machine: Machine, folder: Path, walking: bool) -> tuple[list[list[float]], bool]:
+    """The target is reached while the server is away: limits before and after, and whether training is over."""
+    with LiveServer(folder) as server:
+        training = Training(machine, server.start(), timeout=2.0)
+        training.steps(5 if walking else WALK_STEPS)
+        seen = [limits(machine)]
+        server.kill()
+        training.bso.on_evaluate(0.95)
+        return [*seen, limits(machine)], training.bso.training_finished
+
+
 def case_deleted(machine: Machine, address: str) -> tuple[list[str], list[float], list[float]]:
     """The job is deleted in mid-walk: what is said, the limits after the walk, and those after the epoch."""
     lines = log_lines()
@@ -273,6 +284,14 @@ def test_server_away_at_the_first_step(machine: Machine, run: Runner, tmp_path: 
     assert before == [200.0]
     assert after == [200.0, *VISITED, 175.0]
     assert now == [175.0, 175.0]
+
+
+@pytest.mark.parametrize(("walking", "now"), [(True, 225.0), (False, 175.0)])
+def test_trial_that_ends_without_a_server_gives_the_gpus_back(
+    machine: Machine, run: Runner, tmp_path: Path, walking: bool, now: float
+) -> None:
+    """A training that is over while the server is away keeps no limit until the process ends."""
+    assert run(case_target_without_server, machine, tmp_path, walking) == ([[now, now], BEFORE], True)
 
 
 def test_refused_profile_is_dropped(machine: Machine, grpc_addr: str, run: Runner) -> None:

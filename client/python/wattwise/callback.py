@@ -261,6 +261,8 @@ class BatchSizeOptimizer(Assignment):
             self._finished = True
             if outcome.by_server:
                 self.close()
+            else:
+                self._at_end.run()
             self._raise_failure()
 
     def call_at_end(self, action: Callable[[], None]) -> None:
