@@ -16,6 +16,7 @@ import pytest
 from wattwise import (
     BatchSizeOptimizer,
     Client,
+    CombinedMonitor,
     EstimateMonitor,
     PowerLimitOptimizer,
     v1,
@@ -344,14 +345,26 @@ def test_without_gpus_it_does_nothing(
     assert "training goes on at the present power limit" in record.getMessage()
 
 
-def test_other_makers_gpus_keep_their_limits(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+class AmdMeter(Meter):
+    """In place of a meter of AMD's GPUs."""
+
+    kind = "amdsmi"
+
+
+@pytest.mark.parametrize(
+    "meter",
+    [
+        AmdMeter(),
+        CombinedMonitor(AmdMeter(), EstimateMonitor(watts=50)),
+        CombinedMonitor(EstimateMonitor(watts=50), AmdMeter()),
+    ],
+    ids=["alone", "first", "last"],
+)
+def test_other_makers_gpus_keep_their_limits(
+    grpc_addr: str, meter: AmdMeter | CombinedMonitor, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where AMD's GPUs are measured, NVIDIA's of the same numbers are left alone, and why is said once."""
-
-    class AmdMeter(Meter):
-        kind = "amdsmi"
-        gpu_indices = (0,)
-
-    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=AmdMeter()) as bso, PowerLimitOptimizer(bso) as plo:
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=meter) as bso, PowerLimitOptimizer(bso) as plo:
         bso.get_batch_size()
         bso.on_train_begin()
         plo.on_step_begin()

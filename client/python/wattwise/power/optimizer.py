@@ -204,7 +204,7 @@ class PowerLimitOptimizer:
         if not monitor.gpu_indices:
             self._give_up(f"{monitor!r} measures no GPU")
             return
-        if meter_kind(monitor).startswith("amdsmi"):
+        if any(part.startswith("amdsmi") for part in meter_kind(monitor).split("+")):
             self._give_up(f"power limits are set on NVIDIA GPUs alone, and {monitor!r} measures others")
             return
         from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - of use only where there are GPUs
