@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -131,9 +132,9 @@ def case_forked(machine: Machine, address: str) -> tuple[int, list[list[float]]]
     return status, [*seen, limits(machine)]
 
 
-def case_server_dies(machine: Machine, folder: Path) -> tuple[list[str], list[list[float]], list[float]]:
+def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[str], list[list[float]], list[float]]:
     """The server dies in mid-walk and comes back: what is said, limits after the walk, and what it knows at last."""
-    lines = log_lines()
+    lines = log_lines(level)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         training.step()
@@ -146,15 +147,12 @@ def case_server_dies(machine: Machine, folder: Path) -> tuple[list[str], list[li
             training.plo.on_epoch_end()
             if known := training.known():
                 break
-        return (
-            [line for line in lines if "power limits" in line],
-            [*seen, limits(machine)],
-            [limit.power_limit_watts for limit in known],
-        )
+        return lines, [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
 
 
-def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float]]:
-    """The server is away at the first step and comes back: what was visited before, and after."""
+def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float], list[str]]:
+    """The server is away at the first step and comes back: what was visited before, and after, and what is said."""
+    lines = log_lines()
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         server.kill()
@@ -163,7 +161,7 @@ def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]],
         server.start()
         wait_until(lambda: _asks_again(training))
         training.steps(WALK_STEPS)
-        return [*seen, visited(machine)], limits(machine)
+        return [*seen, visited(machine)], limits(machine), lines
 
 
 def _asks_again(training: Training) -> bool:
@@ -273,16 +271,22 @@ def test_forked_worker_leaves_the_limits_alone(machine: Machine, grpc_addr: str,
 
 def test_profile_waits_for_the_server(machine: Machine, run: Runner, tmp_path: Path) -> None:
     """A server that dies in mid-walk is warned of once; the own winner is set, and reported when the server is back."""
-    said, now, known = run(case_server_dies, machine, tmp_path)
-    assert len(said) == 1
-    assert "asked again after the epoch" in said[0]
+    (line,), now, known = run(case_server_dies, machine, tmp_path, logging.WARNING)
+    assert "no Wattwise server can be reached" in line
     assert (now, known) == ([[175.0, 175.0]] * 2, [175.0])
 
 
+def test_what_becomes_of_the_profile_is_logged(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """What an outage means for the profile is in the log, whoever warned of the outage."""
+    lines, _, _ = run(case_server_dies, machine, tmp_path, logging.INFO)
+    (line,) = (line for line in lines if "as for power limits" in line)
+    assert "asked again after the epoch" in line
+
+
 def test_server_away_at_the_first_step(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Without an answer nothing is set; the walk begins once the server has said that it may."""
-    (before, after), now = run(case_server_away, machine, tmp_path)
-    assert before == [200.0]
+    """Without an answer nothing is set, as one warning says; the walk begins once the server has said that it may."""
+    (before, after), now, said = run(case_server_away, machine, tmp_path)
+    assert (before, len(said)) == ([200.0], 1)
     assert after == [200.0, *VISITED, 175.0]
     assert now == [175.0, 175.0]
 

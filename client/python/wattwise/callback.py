@@ -259,10 +259,9 @@ class BatchSizeOptimizer(Assignment):
         if outcome.over:
             # The session goes on where the server has not heard of the end yet.
             self._finished = True
+            self._at_end.run()
             if outcome.by_server:
                 self.close()
-            else:
-                self._at_end.run()
             self._raise_failure()
 
     def call_at_end(self, action: Callable[[], None]) -> None:
@@ -272,6 +271,10 @@ class BatchSizeOptimizer(Assignment):
             action: is called once, maybe by a signal handler; must be quick and not raise. At once if it is too late.
         """
         self._at_end.add(action)
+
+    def first_to_warn(self) -> bool:
+        """Whether nobody has warned of the server's present outage yet; who is told so has to do it."""
+        return self._session is None or self._session.first_to_warn()
 
     def _begin_once(self) -> None:
         if not self._training:

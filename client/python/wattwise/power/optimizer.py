@@ -211,7 +211,7 @@ class PowerLimitOptimizer:
 
         self._limits = PowerLimits(monitor.gpu_indices)
         self._limits.check_permission()
-        self._knowledge = Knowledge(bso.launch, trial, self._timeout)
+        self._knowledge = Knowledge(bso.launch, trial, self._timeout, bso.first_to_warn)
         # Calls back at once if the trial has ended meanwhile.
         bso.call_at_end(self.close)
         if not self._closed:
