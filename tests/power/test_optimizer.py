@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 from wattwise import (
     BatchSizeOptimizer,
     Client,
+    InvalidArgumentError,
     OperationOrderError,
     PowerLimitOptimizer,
     PowerProfileError,
     TrainFailError,
     v1,
 )
+from wattwise.power.settings import settings as walk_settings
 
 from tests.client.training import Meter, job_spec
 from tests.monitor.nvml_stub import Machine, Runner
@@ -354,10 +356,21 @@ def test_steps_before_the_batch_size(grpc_addr: str) -> None:
         {"profile_warmup_iters": -1},
         {"profile_measure_iters": 0},
         {"profile_measure_iters": 2.5},
+        {"observer_mode": "no"},
+        {"observer_mode": 1},
+        {"timeout": "5"},
+        {"timeout": float("nan")},
+        {"timeout": -1},
     ],
 )
 def test_senseless_lengths_are_refused(grpc_addr: str, given: dict[str, Any]) -> None:
-    """A walk that would never end or measure nothing is refused, naming the number."""
+    """A walk that would never end or measure nothing, and what is no switch or time, is refused and named."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
-    with pytest.raises(PowerProfileError, match=f"{next(iter(given))}=.* makes no sense; give"):
+    fault = rf"^{next(iter(given))}=.* (makes no sense|is no time to wait); give"
+    with pytest.raises((PowerProfileError, InvalidArgumentError), match=fault):
         PowerLimitOptimizer(bso, **given)
+
+
+def test_usual_lengths() -> None:
+    """Without a word from anybody: 25 W from limit to limit, 10 steps to warm up, 40 measured, and the limit is set."""
+    assert walk_settings(None, None, None, None) == (25.0, 10, 40, False)

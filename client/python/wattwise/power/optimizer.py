@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from wattwise.backoff import seconds
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import MonitorError, OperationOrderError
 from wattwise.exchange import log
@@ -74,6 +75,7 @@ class PowerLimitOptimizer:
 
     Raises:
         PowerProfileError: if one of these makes no sense, or what a variable says instead of it.
+        InvalidArgumentError: if `timeout` is no number of seconds.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class PowerLimitOptimizer:
         self._step_watts = chosen.step_watts
         self._lengths = (chosen.warmup_iters, chosen.measure_iters)
         self._observes = chosen.observer_mode
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
         self._pid = os.getpid()
         self._phase = _Phase.NEW
         self._limits: PowerLimits | None = None
