@@ -12,7 +12,7 @@ from wattwise.backoff import seconds
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import MonitorError, OperationOrderError
 from wattwise.exchange import log
-from wattwise.monitor import meter_kind
+from wattwise.monitor import Monitor, meter_kind
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
 from wattwise.power.profile import Profile
@@ -236,8 +236,10 @@ class PowerLimitOptimizer:
         between = limits_between(limits.lowest_watts, limits.highest_watts, self._step_watts)
         walk = Walk(between, lambda sample: cost_per_step(spec, sample))
         name = f"wattwise power {trial.job_id} {trial.trial_number}"
+        # A limit is the GPUs', and so is what it saves: of a combined meter the rest would only blur the comparison.
+        meter: Monitor = getattr(monitor, "gpu_meter", monitor)
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
-        self._profile = Profile(walk, Stretch(monitor, name, *self._lengths), limits)
+        self._profile = Profile(walk, Stretch(meter, name, *self._lengths), limits)
         self._phase = _Phase.PROFILING
 
     def _end_step(self) -> None:
