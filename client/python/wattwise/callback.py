@@ -42,8 +42,9 @@ class BatchSizeOptimizer(Assignment):
 
     Once the batch size is known, a server that is away never disturbs the training, which then stops by itself at its
     target or its last epoch. The trial is ended when the process exits, dies of an exception or is terminated; as a
-    context manager (`with bso:`), when the block is left. `multiprocessing` keeps exceptions of the processes that it
-    starts to itself: train within `with bso:` there, so that the reason is known.
+    context manager (`with bso:`), when the block is left. Ctrl-C counts as preempted. The end of a process shows
+    neither the status of `sys.exit`, which counts as completed then, nor exceptions in processes that `multiprocessing`
+    starts: train within `with bso:` there, so that the reason is known.
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all the calls; rank 0 alone measures
     and talks to the server, and the other ranks get the batch size, every decision and every exception from it. A rank
