@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
 from wattwise.trainers.huggingface import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -49,8 +49,9 @@ with BatchSizeOptimizer(server, job, monitor=meter) as bso:
         **callback.batch_arguments(),
         eval_strategy="epoch",
         num_train_epochs=job.max_epochs,
-        # Adam's learning rate goes with the square root of the batch size.
-        learning_rate=0.002 * (callback.batch_size / 32) ** 0.5,
+        learning_rate=scaled_learning_rate(
+            0.002, batch_size=callback.batch_size, default_batch_size=32, optimizer="adamw"
+        ),
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,

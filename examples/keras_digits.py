@@ -9,7 +9,7 @@ import keras
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
 from wattwise.trainers.keras import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -36,9 +36,8 @@ model = keras.Sequential(
 with BatchSizeOptimizer(server, job, monitor=meter) as bso:
     callback = WattwiseCallback(bso, metric="val_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.reason}")
-    # Adam's learning rate goes with the square root of the batch size.
-    adam = keras.optimizers.Adam(0.001 * (callback.batch_size / 64) ** 0.5)
-    model.compile(adam, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")
+    model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(
         x,
         y,

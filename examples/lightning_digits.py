@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
 from wattwise.trainers.lightning import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -55,8 +55,8 @@ x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
 with BatchSizeOptimizer(server, job, monitor=meter) as bso:
     callback = WattwiseCallback(bso, metric="val_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.reason}")
-    # Adam's learning rate goes with the square root of the batch size.
-    model = Classifier(learning_rate=0.001 * (callback.batch_size / 64) ** 0.5)
+    rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")
+    model = Classifier(rate)
     train = DataLoader(TensorDataset(x, y), callback.loader_batch_size(), shuffle=True)
     validation = DataLoader(TensorDataset(x_val, y_val), len(x_val))
     trainer = pl.Trainer(

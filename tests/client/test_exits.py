@@ -44,6 +44,15 @@ def test_process_ends_by_itself(
     assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
 
 
+@pytest.mark.parametrize(("end", "reason"), [("exit", v1.END_REASON_COMPLETED), ("exit-in-block", v1.END_REASON_ERROR)])
+def test_exit_status_is_seen_by_a_block_alone(
+    server: LiveServer, start: Start, end: str, reason: v1.EndReason.ValueType
+) -> None:
+    """`sys.exit(3)` is an error where it leaves a `with bso:`; elsewhere nobody can tell it from a script's end."""
+    assert ended(start(end)) == (3, "")
+    assert the_trial(server).end_reason == reason
+
+
 _SHORT = """
 import sys
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec

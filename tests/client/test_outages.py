@@ -10,6 +10,7 @@ import time
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
+from wattwise.exchange import Exchange
 
 from tests.client.middlebox import Middlebox
 from tests.client.training import Meter, begun, epochs, job_spec
@@ -196,3 +197,20 @@ def test_heartbeat_stops_a_trainer_without_a_stream(server: LiveServer) -> None:
         client.delete_job(bso.trial.id.job_id)
         wait_until(lambda: bso.training_finished)
         bso.close()
+
+
+def test_outage_that_another_call_noticed_first(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever notices an outage first warns of it, and of the next one somebody does again."""
+    exchange = Exchange("localhost:50051")
+    for _ in range(2):
+        assert exchange.first_to_warn()
+        assert not exchange.first_to_warn()
+        exchange.lost("it is away")
+        assert not caplog.records
+        exchange.found()
+    # One that is over before the session itself has noticed it.
+    assert exchange.first_to_warn()
+    exchange.found()
+    exchange.lost("it is away")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert not exchange.first_to_warn()

@@ -181,6 +181,15 @@ def _leave_the_block(bso: BatchSizeOptimizer) -> None:
         raise MemoryError
 
 
+def _exit(_: BatchSizeOptimizer) -> None:
+    sys.exit(3)
+
+
+def _exit_in_the_block(bso: BatchSizeOptimizer) -> None:
+    with bso:
+        sys.exit(3)
+
+
 def _fork(in_child: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
     """Forks as data loaders do, says how the child ended, and reports another epoch when told to."""
 
@@ -227,6 +236,8 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "loop-wait": _within_a_loop(_wait),
     "return": _return,
     "leave-block": _leave_the_block,
+    "exit": _exit,
+    "exit-in-block": _exit_in_the_block,
     "forked-wait": _fork(_wait),
     "forked-exit": _fork(_return),
     "forked-crash": _fork(_crash),

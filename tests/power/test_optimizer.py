@@ -15,14 +15,18 @@ from hypothesis import strategies as st
 from wattwise import (
     BatchSizeOptimizer,
     Client,
+    CombinedMonitor,
+    InvalidArgumentError,
+    NvmlMonitor,
     OperationOrderError,
     PowerLimitOptimizer,
     PowerProfileError,
     TrainFailError,
     v1,
 )
+from wattwise.power.settings import settings as walk_settings
 
-from tests.client.training import Meter, job_spec
+from tests.client.training import JOULES, Meter, job_spec
 from tests.monitor.nvml_stub import Machine, Runner
 from tests.power.training import (
     BEFORE,
@@ -90,6 +94,29 @@ def case_cost_of_profiling(machine: Machine, address: str) -> tuple[float, float
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
         return client.get_trial(training.bso.trial.id).trial.energy_joules, sum(training.used)
+
+
+def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], float]:
+    """A walk with meters beside that of the GPUs: what the server knows, and what the trial has used."""
+
+    def meter() -> CombinedMonitor:
+        return CombinedMonitor(Beside("wall"), CombinedMonitor(Beside("disks"), NvmlMonitor()))
+
+    training = Training(machine, address, meter=meter)
+    training.steps(WALK_STEPS)
+    training.bso.on_evaluate(0.1)
+    with Client(address) as client:
+        return training.known(), client.get_trial(training.bso.trial.id).trial.energy_joules
+
+
+class Beside(Meter):
+    """A meter of no GPU, whose every window uses 10 J."""
+
+    gpu_indices = ()  # type: ignore[assignment]
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
 
 
 def case_another_profiles(machine: Machine, address: str) -> list[list[float]]:
@@ -183,7 +210,7 @@ def case_any_table(machine: Machine, address: str) -> int:
         nonlocal walks
         walks += 1
         table = dict(zip(VALLEY, map(float, costs), strict=True))
-        given = {"profile_warmup_iters": warmup, "profile_measure_iters": measured}
+        given: dict[str, Any] = {"profile_warmup_iters": warmup, "profile_measure_iters": measured}
         training = Training(machine, address, table, f"{job_id_of(machine)}-{walks}", **given)
         before = len(visited(machine))
         with contextlib.suppress(RuntimeError), training.bso:
@@ -254,6 +281,13 @@ def test_waits_while_another_trial_profiles(machine: Machine, grpc_addr: str, ru
 def test_walks_itself_when_the_other_is_gone(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """The trial that profiled ended without a profile: this one walks from the next epoch on."""
     assert run(case_another_ends, machine, grpc_addr) == [200.0, *VISITED, 175.0]
+
+
+def test_samples_are_of_the_gpus_alone(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """What other meters measure beside the GPUs' is in the trial's energy, and in no sample."""
+    (limit,), energy = run(case_combined, machine, grpc_addr)
+    assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
+    assert energy == pytest.approx(2 * JOULES + 2 * 5 * sum(VALLEY[round(watts)] for watts in VISITED))
 
 
 @pytest.mark.parametrize("trials", [1, 2])
@@ -354,10 +388,21 @@ def test_steps_before_the_batch_size(grpc_addr: str) -> None:
         {"profile_warmup_iters": -1},
         {"profile_measure_iters": 0},
         {"profile_measure_iters": 2.5},
+        {"observer_mode": "no"},
+        {"observer_mode": 1},
+        {"timeout": "5"},
+        {"timeout": float("nan")},
+        {"timeout": -1},
     ],
 )
 def test_senseless_lengths_are_refused(grpc_addr: str, given: dict[str, Any]) -> None:
-    """A walk that would never end or measure nothing is refused, naming the number."""
+    """A walk that would never end or measure nothing, and what is no switch or time, is refused and named."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
-    with pytest.raises(PowerProfileError, match=f"{next(iter(given))}=.* makes no sense; give"):
+    fault = rf"^{next(iter(given))}=.* (makes no sense|is no time to wait); give"
+    with pytest.raises((PowerProfileError, InvalidArgumentError), match=fault):
         PowerLimitOptimizer(bso, **given)
+
+
+def test_usual_lengths() -> None:
+    """Without a word from anybody: 25 W from limit to limit, 10 steps to warm up, 40 measured, and the limit is set."""
+    assert walk_settings(None, None, None, None) == (25.0, 10, 40, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ import pytest
 from wattwise import (
     BatchSizeOptimizer,
     Client,
+    CombinedMonitor,
     EstimateMonitor,
     PowerLimitOptimizer,
     v1,
@@ -130,9 +132,9 @@ def case_forked(machine: Machine, address: str) -> tuple[int, list[list[float]]]
     return status, [*seen, limits(machine)]
 
 
-def case_server_dies(machine: Machine, folder: Path) -> tuple[list[str], list[list[float]], list[float]]:
+def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[str], list[list[float]], list[float]]:
     """The server dies in mid-walk and comes back: what is said, limits after the walk, and what it knows at last."""
-    lines = log_lines()
+    lines = log_lines(level)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         training.step()
@@ -145,15 +147,12 @@ def case_server_dies(machine: Machine, folder: Path) -> tuple[list[str], list[li
             training.plo.on_epoch_end()
             if known := training.known():
                 break
-        return (
-            [line for line in lines if "power limits" in line],
-            [*seen, limits(machine)],
-            [limit.power_limit_watts for limit in known],
-        )
+        return lines, [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
 
 
-def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float]]:
-    """The server is away at the first step and comes back: what was visited before, and after."""
+def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float], list[str]]:
+    """The server is away at the first step and comes back: what was visited before, and after, and what is said."""
+    lines = log_lines()
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         server.kill()
@@ -162,12 +161,23 @@ def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]],
         server.start()
         wait_until(lambda: _asks_again(training))
         training.steps(WALK_STEPS)
-        return [*seen, visited(machine)], limits(machine)
+        return [*seen, visited(machine)], limits(machine), lines
 
 
 def _asks_again(training: Training) -> bool:
     training.plo.on_epoch_end()
     return training.plo.profiling
+
+
+def case_target_without_server(machine: Machine, folder: Path, walking: bool) -> tuple[list[list[float]], bool]:
+    """The target is reached while the server is away: limits before and after, and whether training is over."""
+    with LiveServer(folder) as server:
+        training = Training(machine, server.start(), timeout=2.0)
+        training.steps(5 if walking else WALK_STEPS)
+        seen = [limits(machine)]
+        server.kill()
+        training.bso.on_evaluate(0.95)
+        return [*seen, limits(machine)], training.bso.training_finished
 
 
 def case_deleted(machine: Machine, address: str) -> tuple[list[str], list[float], list[float]]:
@@ -261,18 +271,32 @@ def test_forked_worker_leaves_the_limits_alone(machine: Machine, grpc_addr: str,
 
 def test_profile_waits_for_the_server(machine: Machine, run: Runner, tmp_path: Path) -> None:
     """A server that dies in mid-walk is warned of once; the own winner is set, and reported when the server is back."""
-    said, now, known = run(case_server_dies, machine, tmp_path)
-    assert len(said) == 1
-    assert "asked again after the epoch" in said[0]
+    (line,), now, known = run(case_server_dies, machine, tmp_path, logging.WARNING)
+    assert "no Wattwise server can be reached" in line
     assert (now, known) == ([[175.0, 175.0]] * 2, [175.0])
 
 
+def test_what_becomes_of_the_profile_is_logged(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """What an outage means for the profile is in the log, whoever warned of the outage."""
+    lines, _, _ = run(case_server_dies, machine, tmp_path, logging.INFO)
+    (line,) = (line for line in lines if "as for power limits" in line)
+    assert "asked again after the epoch" in line
+
+
 def test_server_away_at_the_first_step(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Without an answer nothing is set; the walk begins once the server has said that it may."""
-    (before, after), now = run(case_server_away, machine, tmp_path)
-    assert before == [200.0]
+    """Without an answer nothing is set, as one warning says; the walk begins once the server has said that it may."""
+    (before, after), now, said = run(case_server_away, machine, tmp_path)
+    assert (before, len(said)) == ([200.0], 1)
     assert after == [200.0, *VISITED, 175.0]
     assert now == [175.0, 175.0]
+
+
+@pytest.mark.parametrize(("walking", "now"), [(True, 225.0), (False, 175.0)])
+def test_trial_that_ends_without_a_server_gives_the_gpus_back(
+    machine: Machine, run: Runner, tmp_path: Path, walking: bool, now: float
+) -> None:
+    """A training that is over while the server is away keeps no limit until the process ends."""
+    assert run(case_target_without_server, machine, tmp_path, walking) == ([[now, now], BEFORE], True)
 
 
 def test_refused_profile_is_dropped(machine: Machine, grpc_addr: str, run: Runner) -> None:
@@ -325,14 +349,26 @@ def test_without_gpus_it_does_nothing(
     assert "training goes on at the present power limit" in record.getMessage()
 
 
-def test_other_makers_gpus_keep_their_limits(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+class AmdMeter(Meter):
+    """In place of a meter of AMD's GPUs."""
+
+    kind = "amdsmi"
+
+
+@pytest.mark.parametrize(
+    "meter",
+    [
+        AmdMeter(),
+        CombinedMonitor(AmdMeter(), EstimateMonitor(watts=50)),
+        CombinedMonitor(EstimateMonitor(watts=50), AmdMeter()),
+    ],
+    ids=["alone", "first", "last"],
+)
+def test_other_makers_gpus_keep_their_limits(
+    grpc_addr: str, meter: AmdMeter | CombinedMonitor, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where AMD's GPUs are measured, NVIDIA's of the same numbers are left alone, and why is said once."""
-
-    class AmdMeter(Meter):
-        kind = "amdsmi"
-        gpu_indices = (0,)
-
-    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=AmdMeter()) as bso, PowerLimitOptimizer(bso) as plo:
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=meter) as bso, PowerLimitOptimizer(bso) as plo:
         bso.get_batch_size()
         bso.on_train_begin()
         plo.on_step_begin()

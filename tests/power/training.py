@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import BatchSizeOptimizer, Client, JobSpec, NvmlMonitor, PowerLimitOptimizer, v1
-from wattwise.monitor import gpu_monitor
+from wattwise.monitor import Monitor, gpu_monitor
 
 from tests.client.training import job_spec
 from tests.monitor.nvml_stub import Machine, StubGpu
@@ -72,7 +72,13 @@ class Training:
     """A trial on two GPUs, to be stepped through."""
 
     def __init__(
-        self, machine: Machine, address: str, table: Mapping[int, float] = VALLEY, job_id: str = "", **given: Any
+        self,
+        machine: Machine,
+        address: str,
+        table: Mapping[int, float] = VALLEY,
+        job_id: str = "",
+        meter: Callable[[], Monitor] = NvmlMonitor,
+        **given: Any,
     ) -> None:
         self.machine = machine
         self._address = address
@@ -80,7 +86,7 @@ class Training:
         self.used = [0.0, 0.0]
         self._show()
         spec = power_job(job_id or job_id_of(machine))
-        self.bso = BatchSizeOptimizer(address, spec, monitor=NvmlMonitor())
+        self.bso = BatchSizeOptimizer(address, spec, monitor=meter())
         usual: dict[str, Any] = {"profile_warmup_iters": WARMUP, "profile_measure_iters": MEASURED}
         self.plo = PowerLimitOptimizer(self.bso, **(usual | given))
         self.bso.get_batch_size()

@@ -152,9 +152,12 @@ class TrainerConformance:
         assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_COMPLETED)
 
     def test_unknown_metric(self, bso: BatchSizeOptimizer) -> None:
-        """A metric that the evaluation does not give is an error that names those it gives."""
+        """A metric that the evaluation does not give is an error after the first epoch, naming those it gives."""
+        script = Script(itertools.repeat(0.1), metric="f1")
         with pytest.raises(TrainerSetupError, match=r"no metric 'f1'; name one of those that it gives: .*_accuracy"):
-            self.fit(bso, Script(itertools.repeat(0.1), metric="f1"))
+            self.fit(bso, script)
+        # One epoch's, after which the evaluation shows what it gives.
+        assert len(script.sizes) == 4
 
     def test_evaluation_is_measured(self, bso: BatchSizeOptimizer, client: Client, meter: Meter) -> None:
         """A window is open while the model trains and while it is evaluated, and none afterwards."""

@@ -42,8 +42,9 @@ class BatchSizeOptimizer(Assignment):
 
     Once the batch size is known, a server that is away never disturbs the training, which then stops by itself at its
     target or its last epoch. The trial is ended when the process exits, dies of an exception or is terminated; as a
-    context manager (`with bso:`), when the block is left. `multiprocessing` keeps exceptions of the processes that it
-    starts to itself: train within `with bso:` there, so that the reason is known.
+    context manager (`with bso:`), when the block is left. Ctrl-C counts as preempted. The end of a process shows
+    neither the status of `sys.exit`, which counts as completed then, nor exceptions in processes that `multiprocessing`
+    starts: train within `with bso:` there, so that the reason is known.
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all the calls; rank 0 alone measures
     and talks to the server, and the other ranks get the batch size, every decision and every exception from it. A rank
@@ -259,6 +260,7 @@ class BatchSizeOptimizer(Assignment):
         if outcome.over:
             # The session goes on where the server has not heard of the end yet.
             self._finished = True
+            self._at_end.run()
             if outcome.by_server:
                 self.close()
             self._raise_failure()
@@ -270,6 +272,10 @@ class BatchSizeOptimizer(Assignment):
             action: is called once, maybe by a signal handler; must be quick and not raise. At once if it is too late.
         """
         self._at_end.add(action)
+
+    def first_to_warn(self) -> bool:
+        """Whether nobody has warned of the server's present outage yet; who is told so has to do it."""
+        return self._session is None or self._session.first_to_warn()
 
     def _begin_once(self) -> None:
         if not self._training:

@@ -56,6 +56,7 @@ class Exchange:
         self._answered = 0
         self._refusal: WattwiseError | None = None
         self._has_warned = False
+        self._outage_is_known = False
 
     @property
     def over(self) -> bool:
@@ -123,7 +124,7 @@ class Exchange:
             self.changed.notify_all()
 
     def lost(self, cause: str) -> None:
-        """Notes that the server does not answer, and warns of it once per outage.
+        """Notes that the server does not answer, and warns of it if nobody has.
 
         Args:
             cause: a clause that names the server and what is wrong.
@@ -133,11 +134,19 @@ class Exchange:
                 return
             self.away = True
             self.changed.notify_all()
-        log.warning("%s; training goes on, and the newest measurement is kept until the server is back", cause)
+        level = logging.WARNING if self.first_to_warn() else logging.INFO
+        log.log(level, "%s; training goes on, and the newest measurement is kept until the server is back", cause)
+
+    def first_to_warn(self) -> bool:
+        """Whether nobody has warned of the present outage yet; who is told so has to do it."""
+        with self.changed:
+            first, self._outage_is_known = not self._outage_is_known, True
+            return first
 
     def found(self) -> None:
         """Notes that the server answers."""
         with self.changed:
+            self._outage_is_known = False
             if not self.away:
                 return
             self.away = False

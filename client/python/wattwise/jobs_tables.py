@@ -9,6 +9,7 @@ from wattwise import v1
 from wattwise.errors import WattwiseError
 from wattwise.estimates import estimate_mark
 from wattwise.humanize import duration, enum_name, joules, moment, spread
+from wattwise.rules import reaches_target
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,11 +128,11 @@ def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
     """Whether a trial has reached its job's target; nothing of one that was never judged."""
     if not trial.HasField("last_metric") or trial.status == v1.TRIAL_STATUS_FAILED:
         return ""
-    sign = 1 if spec.higher_is_better_metric else -1
-    reached = sign * trial.last_metric >= sign * spec.target_metric
     if trial.status == v1.TRIAL_STATUS_DISPATCHED:
         return "not yet"
-    return "missed" if not reached else "reached" if trial.converged else "reached, too dear"
+    if not reaches_target(spec, trial.last_metric):
+        return "missed"
+    return "reached" if trial.converged else "reached, too dear"
 
 
 def lease(trial: v1.Trial) -> str:

@@ -81,6 +81,10 @@ class Session:
         """The server's newest decision; None before the first."""
         return self._exchange.decision
 
+    def first_to_warn(self) -> bool:
+        """Whether nobody has warned of the server's present outage yet; who is told so has to do it."""
+        return self._exchange.first_to_warn()
+
     def start(self) -> None:
         """Starts to talk."""
         self._thread.start()

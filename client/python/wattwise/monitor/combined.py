@@ -54,6 +54,12 @@ class CombinedMonitor:
     def __repr__(self) -> str:
         return f"CombinedMonitor({', '.join(map(repr, self._monitors))})"
 
+    @property
+    def gpu_meter(self) -> Monitor:
+        """The one of them that measures GPUs; without GPUs, the first."""
+        meter: Monitor = getattr(self._main, "gpu_meter", self._main)
+        return meter
+
     def gpu_config(self) -> GpuConfig:
         """What the meter of the GPUs tells; without GPUs, what the first meter tells.
 

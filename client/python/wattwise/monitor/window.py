@@ -80,7 +80,7 @@ class WindowMonitor(ABC):
 
     Attributes:
         tells_failures: Whether what it raises, but for a MonitorError, is the training's failure and not its own.
-        kind: What measures: "nvml", "nvml-polled", "amdsmi", "rapl" or "estimate".
+        kind: What measures: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl" or "estimate".
         gpu_indices: As given.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -24,15 +25,19 @@ class Knowledge:
         launch: whom to call.
         trial: who asks.
         timeout: seconds that a call may take.
+        first_to_warn: whether nobody has warned of the server's present outage yet.
 
     Attributes:
         unreported: the profile that the server has not taken yet; empty if there is none.
     """
 
-    def __init__(self, launch: Launch, trial: v1.TrialId, timeout: float) -> None:
+    def __init__(
+        self, launch: Launch, trial: v1.TrialId, timeout: float, first_to_warn: Callable[[], bool] = lambda: True
+    ) -> None:
         self._launch = launch
         self._trial = trial
         self._timeout = timeout
+        self._first_to_warn = first_to_warn
         self._not_before = 0.0
         self._warned = False
         self.unreported: tuple[v1.PowerSample, ...] = ()
@@ -91,4 +96,5 @@ class Knowledge:
         if not self._warned:
             self._warned = True
             after = "what it was told is dropped" if refused else "the server is asked again after the epoch"
-            log.warning("%s; training goes on, and as for power limits, %s", error, after)
+            level = logging.WARNING if refused or self._first_to_warn() else logging.INFO
+            log.log(level, "%s; training goes on, and as for power limits, %s", error, after)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from wattwise.backoff import seconds
 from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import MonitorError, OperationOrderError
 from wattwise.exchange import log
-from wattwise.monitor import meter_kind
+from wattwise.monitor import Monitor, meter_kind
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
 from wattwise.power.profile import Profile
@@ -74,6 +75,7 @@ class PowerLimitOptimizer:
 
     Raises:
         PowerProfileError: if one of these makes no sense, or what a variable says instead of it.
+        InvalidArgumentError: if `timeout` is no number of seconds.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class PowerLimitOptimizer:
         self._step_watts = chosen.step_watts
         self._lengths = (chosen.warmup_iters, chosen.measure_iters)
         self._observes = chosen.observer_mode
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
         self._pid = os.getpid()
         self._phase = _Phase.NEW
         self._limits: PowerLimits | None = None
@@ -204,14 +206,14 @@ class PowerLimitOptimizer:
         if not monitor.gpu_indices:
             self._give_up(f"{monitor!r} measures no GPU")
             return
-        if meter_kind(monitor).startswith("amdsmi"):
+        if any(part.startswith("amdsmi") for part in meter_kind(monitor).split("+")):
             self._give_up(f"power limits are set on NVIDIA GPUs alone, and {monitor!r} measures others")
             return
         from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - of use only where there are GPUs
 
         self._limits = PowerLimits(monitor.gpu_indices)
         self._limits.check_permission()
-        self._knowledge = Knowledge(bso.launch, trial, self._timeout)
+        self._knowledge = Knowledge(bso.launch, trial, self._timeout, bso.first_to_warn)
         # Calls back at once if the trial has ended meanwhile.
         bso.call_at_end(self.close)
         if not self._closed:
@@ -234,8 +236,10 @@ class PowerLimitOptimizer:
         between = limits_between(limits.lowest_watts, limits.highest_watts, self._step_watts)
         walk = Walk(between, lambda sample: cost_per_step(spec, sample))
         name = f"wattwise power {trial.job_id} {trial.trial_number}"
+        # A limit is the GPUs', and so is what it saves: of a combined meter the rest would only blur the comparison.
+        meter: Monitor = getattr(monitor, "gpu_meter", monitor)
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
-        self._profile = Profile(walk, Stretch(monitor, name, *self._lengths), limits)
+        self._profile = Profile(walk, Stretch(meter, name, *self._lengths), limits)
         self._phase = _Phase.PROFILING
 
     def _end_step(self) -> None:

@@ -41,7 +41,7 @@ def settings(
         _number("step_watts", step_watts, "PROFILE_STEP_WATTS", _USUAL_STEP_WATTS, 1.0),
         _whole("profile_warmup_iters", warmup_iters, "PROFILE_WARMUP_ITERS", _USUAL_WARMUP_ITERS, 0),
         _whole("profile_measure_iters", measure_iters, "PROFILE_MEASURE_ITERS", _USUAL_MEASURE_ITERS, 1),
-        _switch("OBSERVER_MODE") if observer_mode is None else observer_mode,
+        _switch("observer_mode", observer_mode, "OBSERVER_MODE"),
     )
 
 
@@ -74,7 +74,11 @@ def _checked(name: str, said: object, value: float, least: float) -> float:
     return value
 
 
-def _switch(variable: str) -> bool:
+def _switch(name: str, given: bool | None, variable: str) -> bool:
+    if given is not None:
+        if not isinstance(given, bool):
+            raise PowerProfileError(f"{name}={given!r} makes no sense; give True or False")
+        return given
     told = _told(variable)
     if told is None:
         return False

@@ -8,7 +8,7 @@ from wattwise.monitor import Monitor
 
 
 class Measured(NamedTuple):
-    """What the measured steps took: seconds, joules of everything that the meter measures, and how many they were."""
+    """What the measured steps took: seconds, joules as the meter measures them, and how many they were."""
 
     time_seconds: float
     energy_joules: float
@@ -19,7 +19,7 @@ class Stretch:
     """One stretch of steps after another, in windows that can be interrupted.
 
     Args:
-        monitor: the energy meter.
+        monitor: the energy meter of the GPUs.
         name: what the windows are called; no other window of the meter may have this name.
         warmup: steps at the beginning of each stretch that are not measured.
         length: steps that are.
