@@ -35,8 +35,7 @@ class BatchSizeOptimizer(Assignment):
         bso = BatchSizeOptimizer("localhost:50051", spec)
         batch_size = bso.get_batch_size()
         for epoch in bso.epochs():
-            ...  # train an epoch, then evaluate it
-            bso.on_evaluate(metric)
+            bso.on_evaluate(train_and_evaluate(batch_size))
 
     A loop of one's own calls `on_train_begin` ahead of the first epoch, and ends once `training_finished` is true.
 
@@ -49,9 +48,9 @@ class BatchSizeOptimizer(Assignment):
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all the calls; rank 0 alone measures
     and talks to the server, and the other ranks get the batch size, every decision and every exception from it. A rank
     that fails tells the server why by itself. One that dies without a word fails the calls of the others as soon as
-    `torch.distributed` notices: at once where its process died, since its connections close, and after the timeout of
-    the process group where its whole machine is gone. The rank that is left then ends the trial. SIGTERM that finds a
-    rank waiting for another is heeded once that wait is over.
+    `torch.distributed` notices: at once where its process died, and after the timeout of the process group where its
+    machine is gone. The rank that is left then ends the trial. SIGTERM that finds a rank waiting for another is heeded
+    once that wait is over.
 
     Args:
         server: host and port of the server, such as "localhost:50051".
@@ -207,10 +206,6 @@ class BatchSizeOptimizer(Assignment):
     def epochs(self, max_epochs: int | None = None) -> Iterator[int]:
         """Yields the epochs to train, counted from 1, until the trial is over.
 
-            for epoch in bso.epochs():
-                train(model, loader)
-                bso.on_evaluate(validate(model))
-
         It asks for the batch size and opens the measurement window if that has not been done, goes on after the last
         epoch of a checkpoint, and ends when the trial is decided or the server stopped it. Where nobody was told by
         `on_evaluate` that the trial is over without its target, this raises it. Leaving the loop early by `break` or
@@ -230,8 +225,7 @@ class BatchSizeOptimizer(Assignment):
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch that it ends and opens the next one. Does nothing once training is over.
 
-        Every call is the end of an epoch: one per epoch, whatever else is evaluated meanwhile. A meter that fails
-        meanwhile is logged, and its energy estimated until it works again.
+        Every call is the end of an epoch. A meter that fails meanwhile is logged, and estimated until it works again.
 
         Args:
             metric: the validation metric after this epoch; of several ranks' that which `reduce_metric` says. NaN or
@@ -352,5 +346,5 @@ class BatchSizeOptimizer(Assignment):
                 warn_of_silence(self.trial)
             self._session.close(reason, _END_SECONDS)
         elif self._ranks.rank and reason != v1.END_REASON_COMPLETED:
-            # Only this rank knows why: rank 0 fails for it, or is terminated, and would say another reason.
+            # Only this rank knows why; rank 0 would say another reason.
             self._launch.end(self.trial.id, reason, _END_SECONDS)
