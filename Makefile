@@ -12,6 +12,9 @@ STUBS := client/python
 GENERATED := $(STUBS)/wattwise/v1 client/typescript/src/stubs
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
+# One more than there are processors, since tests wait for each other's servers.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve examples bench replay conformance test-clients test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check clean
 
@@ -27,7 +30,7 @@ serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state i
 	$(BIN)/wattwise serve
 
 test: $(VENV)/.test ## the test suite
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
 soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams without number, fuzzing (SOAK=short: two minutes)
 	$(BIN)/python -m pytest -m soak -s

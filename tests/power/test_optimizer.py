@@ -157,7 +157,7 @@ def case_observer(machine: Machine, address: str, trials: int) -> tuple[list[flo
     for _ in range(trials - 1):
         other = Training(machine, address)
         other.steps(WALK_STEPS)
-        other.bso.close()
+        other.bso.close(v1.END_REASON_PREEMPTED)
     training = Training(machine, address, observer_mode=True)
     training.steps(WALK_STEPS - 1)
     assert training.plo.computed is None
