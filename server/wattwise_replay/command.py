@@ -137,13 +137,13 @@ def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
         raise ReplayError(f"--{chosen[0]} chooses among the traces, and {other}: leave one of the two out")
     if args.synthetic is not None:
         return [synthetic(args.synthetic)]
+    gpus = traces.gpus(args.traces)
+    if not gpus:
+        raise ReplayError(f"there are no traces in {args.traces}; --traces names the folder of summary_train.csv")
     if args.all:
-        every = [(name, gpu) for gpu in traces.gpus(args.traces) for name in traces.WORKLOADS]
-        if not every:
-            raise ReplayError(f"there are no traces in {args.traces}; --traces names the folder of summary_train.csv")
-        return [traces.load(args.traces, name, gpu) for name, gpu in every]
+        return [traces.load(args.traces, name, gpu) for gpu in gpus for name in traces.WORKLOADS]
     if args.workload is None or args.gpu is None:
-        known = ", ".join(traces.gpus(args.traces)) or "none"
+        known = ", ".join(gpus)
         raise ReplayError(f"say which: --workload ({', '.join(traces.WORKLOADS)}) and --gpu ({known}), or --all")
     return [traces.load(args.traces, args.workload, args.gpu)]
 

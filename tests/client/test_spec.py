@@ -72,6 +72,12 @@ def test_misspelt_name(kind: type[Any], name: str, told: str) -> None:
     assert str(caught.value) == told
 
 
+def test_fields_have_names() -> None:
+    """Whoever leaves the names of the fields out is told to give them."""
+    with pytest.raises(TypeError, match=r"JobSpec takes its fields by name, such as job_id_prefix=\.\.\."):
+        JobSpec("mnist", "mnist-nightly")  # type: ignore[misc]
+
+
 def test_specs_are_copied_and_pickled() -> None:
     """A job is a plain value to whoever copies or sends it."""
     spec = job_spec()

@@ -148,7 +148,7 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
     ("words", "said"),
     [
         (("--traces", "nowhere", "--all"), "there are no traces in nowhere"),
-        (("--traces", "nowhere"), "say which: --workload (cifar100"),
+        (("--traces", "nowhere"), "there are no traces in nowhere"),
         (("--synthetic", "1", "--seeds", "1", "--eta", "3"), "eta_knob"),
         ((*_SHORT, "--server", "127.0.0.1:1"), "127.0.0.1:1"),
         (("--synthetic", "1", "--gpu", "v100"), "--gpu chooses among the traces, and --synthetic makes a workload"),
@@ -170,6 +170,14 @@ def test_what_cannot_be_replayed_is_said_in_a_line(
     printed = capsys.readouterr().err
     assert said in printed
     assert printed.count("\n") == 1
+
+
+def test_traces_without_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who names a folder alone is told what there is to choose from."""
+    (tmp_path / "summary_power_x1.csv").touch()
+    assert main(("replay", "--traces", str(tmp_path))) == 1
+    assert "say which: --workload (cifar100" in (said := capsys.readouterr().err)
+    assert "--gpu (x1), or --all" in said
 
 
 @pytest.mark.parametrize(

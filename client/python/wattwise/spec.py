@@ -38,7 +38,9 @@ class _Spelled:
     if not TYPE_CHECKING:
         # Hidden from type checkers, which know the fields from the dataclass.
 
-        def __new__(cls, *_args: Any, **given: Any) -> Any:
+        def __new__(cls, *unnamed: Any, **given: Any) -> Any:
+            if unnamed:
+                raise TypeError(f"{cls.__name__} takes its fields by name, such as {fields(cls)[0].name}=...")
             for name in given.keys() - cls.__dataclass_fields__.keys():
                 raise TypeError(_misspelt(cls, name))
             return super().__new__(cls)
