@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -74,8 +75,9 @@ def test_misspelt_name(kind: type[Any], name: str, told: str) -> None:
 
 def test_fields_have_names() -> None:
     """Whoever leaves the names of the fields out is told to give them."""
+    unnamed: Callable[..., JobSpec] = JobSpec
     with pytest.raises(TypeError, match=r"JobSpec takes its fields by name, such as job_id_prefix=\.\.\."):
-        JobSpec("mnist", "mnist-nightly")  # type: ignore[misc]
+        unnamed("mnist", "mnist-nightly")
 
 
 def test_specs_are_copied_and_pickled() -> None:
