@@ -32,7 +32,7 @@ serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state i
 test: $(VENV)/.test ## the test suite
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
-soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams without number, fuzzing (SOAK=short: two minutes)
+soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams without number, fuzzing (SOAK=short: about five)
 	$(BIN)/python -m pytest -m soak -s
 
 test-torch: $(VENV)/.torch ## the tests that train with PyTorch
