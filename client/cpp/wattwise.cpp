@@ -86,6 +86,13 @@ std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credent
   return grpc::CreateCustomChannel(address, channel_credentials(address, credentials), arguments);
 }
 
+v1::GetNextBatchSizeRequest launch_of(const std::string& job_id, const std::string& request_id) {
+  v1::GetNextBatchSizeRequest request;
+  request.set_job_id(job_id);
+  request.set_request_id(request_id);
+  return request;
+}
+
 }  // namespace
 
 Error::Error(const grpc::Status& status) : std::runtime_error(status.error_message()), code(status.error_code()) {
@@ -172,16 +179,11 @@ v1::RegisterJobResponse Client::register_job(v1::JobSpec spec) {
 }
 
 v1::GetNextBatchSizeResponse Client::next_batch_size(const std::string& job_id, const std::string& request_id) {
-  v1::GetNextBatchSizeRequest request;
-  request.set_job_id(job_id);
-  request.set_request_id(request_id);
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
+  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, launch_of(job_id, request_id));
 }
 
 v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, const std::string& request_id) {
-  v1::GetNextBatchSizeRequest request;
-  request.set_job_id(job_id);
-  request.set_request_id(request_id);
+  auto request = launch_of(job_id, request_id);
   request.set_resume(true);
   return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
 }
