@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from wattwise import v1
-from wattwise_server import convert
 from wattwise_server.clock import steady_clock
-from wattwise_server.optimizer import Optimizer
+from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
+from wattwise_server.usecases.optimizer import Optimizer
 
 from benchmarks import jobs
 

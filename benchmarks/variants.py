@@ -20,7 +20,8 @@ from statistics import median
 from typing import Any
 
 import grpc
-from wattwise_server import app, cli
+from wattwise_server import app
+from wattwise_server.commands import serve as cli
 from wattwise_server.store import group, writer
 from wattwise_server.store import open as opening
 

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
-from wattwise.trainers.huggingface import WattwiseCallback
+from wattwise.integrations.huggingface import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--server", default=os.environ.get("WATTWISE_SERVER", "localhost:50051"))

@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
-from wattwise.trainers.keras import WattwiseCallback
+from wattwise.integrations.keras import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--server", default=os.environ.get("WATTWISE_SERVER", "localhost:50051"))

@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
-from wattwise.trainers.lightning import WattwiseCallback
+from wattwise.integrations.lightning import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--server", default=os.environ.get("WATTWISE_SERVER", "localhost:50051"))

@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 _HOUSE = Path(__file__).parents[1]
-_RULE = "Server: of the client package it takes the stubs alone"
+_RULE = "Server: of the client it takes the stubs alone"
 
 
 def test_server_is_kept_from_all_of_the_client() -> None:

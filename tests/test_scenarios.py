@@ -14,16 +14,16 @@ import yaml
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 from wattwise import v1
-from wattwise_server.administration import Administration
 from wattwise_server.clock import steady_clock
 from wattwise_server.errors import ServiceError
-from wattwise_server.open_streams import OpenStreams
-from wattwise_server.optimizer import Optimizer
-from wattwise_server.power_limits import PowerLimits
-from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
-from wattwise_server.statuses import details_of
+from wattwise_server.rpc.open_streams import OpenStreams
+from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
+from wattwise_server.rpc.statuses import details_of
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
+from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.power_limits import PowerLimits
 
 from tests.conformance.refusal import Refused, refusal_of
 from tests.conformance.replay import Replay

@@ -21,7 +21,7 @@ from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobSpec, v1
 v1.JobSpec(job_id_prefix="a"), BatchSizeOptimizer, Client, EstimateMonitor(watts=1), JobSpec
 for trainer in ("huggingface", "keras", "lightning"):
     try:
-        importlib.import_module("wattwise.trainers." + trainer)
+        importlib.import_module("wattwise.integrations." + trainer)
     except ModuleNotFoundError as error:
         assert f'pip install "wattwise[{{trainer}}]"' in str(error), error
 """

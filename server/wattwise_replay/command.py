@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from wattwise import Client
-from wattwise.credential_options import add_credential_options, credentials_of
+from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.spec import Policy
 
 from wattwise_replay import traces

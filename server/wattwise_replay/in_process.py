@@ -6,15 +6,15 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
-from wattwise_server import convert
 from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.job_spec import resolve
 from wattwise_server.policy.base import Dispatched, Exhausted, Measured, Succeeded
 from wattwise_server.policy.cost import cost, cost_bound
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.policy.thompson import generator
+from wattwise_server.rpc import convert
+from wattwise_server.usecases.job_spec import resolve
 
 from wattwise_replay.engines import Dispatch, Ended
 from wattwise_replay.errors import ReplayError

@@ -2,6 +2,6 @@
 
 import sys
 
-from wattwise_server.cli import main
+from wattwise_server.commands.serve import main
 
 sys.exit(main())

@@ -14,20 +14,20 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from wattwise import v1
 
-from wattwise_server.administration import Administration
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
-from wattwise_server.interceptors import Calls, Registrar
-from wattwise_server.logs import say, say_bug
-from wattwise_server.open_streams import OpenStreams
-from wattwise_server.optimizer import Optimizer
-from wattwise_server.power_limits import PowerLimits
+from wattwise_server.observability.logs import say, say_bug
+from wattwise_server.observability.watchers import Watching, watching
+from wattwise_server.rpc.interceptors import Calls, Registrar
+from wattwise_server.rpc.open_streams import OpenStreams
+from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
+from wattwise_server.rpc.unknown import UnknownMethods
 from wattwise_server.security.guard import Guard
-from wattwise_server.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.store.open import open_store
-from wattwise_server.watching.unknown import UnknownMethods
-from wattwise_server.watching.watchers import Watching, watching
+from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.power_limits import PowerLimits
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.client.training import launch, said
+from tests.client.training.script import launch, said
 from tests.live_server import LiveServer
 
 Start: TypeAlias = Callable[[str], subprocess.Popen[str]]

@@ -15,7 +15,7 @@ import wattwise
 from wattwise import Client, JobNotFoundError, ServerError, TrainFailError, Violation, WattwiseError, v1
 from wattwise.errors import _BY_REASON
 
-from tests.client.training import job_spec
+from tests.client.training.script import job_spec
 
 
 def _all_errors() -> list[type[WattwiseError]]:

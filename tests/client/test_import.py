@@ -40,7 +40,7 @@ def test_trainer_needs_no_server_and_no_torch() -> None:
 def test_trainer_waits_for_nothing_that_it_never_uses() -> None:
     """A client is imported without what only people call, and without what only a refused call needs."""
     loaded = _loaded("from wattwise import Client, GpuConfig, JobSpec; Client('localhost:1').close()")
-    assert not {"wattwise.v1.job_admin_pb2", "google.rpc.error_details_pb2", "wattwise.callback"} & loaded
+    assert not {"wattwise.v1.job_admin_pb2", "google.rpc.error_details_pb2", "wattwise.training.optimizer"} & loaded
 
 
 def test_stubs_exist() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from wattwise import Client, GpuConfig, InvalidJobSpecError, JobSpec, v1
 
-from tests.client.training import GPU, job_spec
+from tests.client.training.script import GPU, job_spec
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(JobSpec, v1.JobSpec), (GpuConfig, v1.GpuConfig)])

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise_server import convert
-from wattwise_server.administration import Administration
 from wattwise_server.domain import SAID_BY_TRAINER, Job, Measurement, Trial, TrialKey
-from wattwise_server.optimizer import Optimizer
-from wattwise_server.report import Report
+from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import read_measurement, read_trial
+from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.report import Report
 
 from tests.faults.ledger import JobBook, Ledger, TrialBook
 

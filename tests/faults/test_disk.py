@@ -16,8 +16,8 @@ from tests.faults.disks import fill, read_only, small_disk
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.refusals import refused
-from tests.server.test_backup import wattwise
-from tests.server.test_serve import refuse
+from tests.server.commands.test_backup import wattwise
+from tests.server.commands.test_serve import refuse
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import pytest
-from wattwise.cli import main
+from wattwise.commands.main import main
 from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, POLICIES
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.job import job_spec

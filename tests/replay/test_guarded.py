@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 import pytest
-from wattwise.cli import BrokenCommand, main
+from wattwise.commands.main import BrokenCommand, main
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play

@@ -8,13 +8,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from wattwise_server.administration import Administration
 from wattwise_server.config import Limits
 from wattwise_server.domain import Decision, GpuConfig, TrialKey
-from wattwise_server.job_spec import JobDraft
-from wattwise_server.optimizer import Optimizer
-from wattwise_server.report import Report
 from wattwise_server.store.open import open_store
+from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.report import Report
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 

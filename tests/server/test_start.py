@@ -16,7 +16,7 @@ from wattwise_server.errors import StartError
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.server.test_serve import refuse
+from tests.server.commands.test_serve import refuse
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def python(code: str, folder: Path, **variables: str) -> subprocess.CompletedPro
 def without(package: str, *arguments: str) -> str:
     """A program that is `wattwise serve` where a package is not installed."""
     hide = f"import sys; sys.modules[{package!r}] = None"
-    return f"{hide}\nfrom wattwise_server.cli import main\nsys.exit(main({list(arguments)!r}))"
+    return f"{hide}\nfrom wattwise_server.commands.serve import main\nsys.exit(main({list(arguments)!r}))"
 
 
 def test_taken_ports_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
@@ -140,7 +140,7 @@ def test_nothing_is_loaded_that_nobody_asked_for(tmp_path: Path, variables: dict
     """Without metrics and traces no call passes through anything more, and their packages are not imported."""
     code = (
         "import sys\nimport wattwise_server.app\nfrom wattwise_server.config import Config\n"
-        "from wattwise_server.watching.watchers import watching\n"
+        "from wattwise_server.observability.watchers import watching\n"
         "with watching(Config()) as watch: print(watch.calls.wrap(None, '/wattwise.v1.JobAdmin/GetJob'))\n"
         "print({'opentelemetry', 'prometheus_client'} & set(sys.modules))"
     )

@@ -17,9 +17,6 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wattwise.callback import BatchSizeOptimizer
-    from wattwise.client import Client
-    from wattwise.credentials import Credentials
     from wattwise.errors import (
         CredentialsError,
         DeadlineError,
@@ -50,11 +47,14 @@ if TYPE_CHECKING:
         Violation,
         WattwiseError,
     )
-    from wattwise.learning_rate import scaled_learning_rate
-    from wattwise.loader import data_loader
+    from wattwise.integrations.learning_rate import scaled_learning_rate
+    from wattwise.integrations.loader import data_loader
     from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
     from wattwise.power import PowerLimitOptimizer
+    from wattwise.rpc.client import Client
+    from wattwise.rpc.credentials import Credentials
     from wattwise.spec import GpuConfig, JobSpec
+    from wattwise.training.optimizer import BatchSizeOptimizer
 
     __version__: str
 
@@ -110,10 +110,10 @@ __all__ = [
 
 _OUTSIDE_ERRORS = {
     "AmdSmiMonitor": "wattwise.monitor.amdsmi",
-    "BatchSizeOptimizer": "wattwise.callback",
-    "Client": "wattwise.client",
+    "BatchSizeOptimizer": "wattwise.training.optimizer",
+    "Client": "wattwise.rpc.client",
     "CombinedMonitor": "wattwise.monitor.combined",
-    "Credentials": "wattwise.credentials",
+    "Credentials": "wattwise.rpc.credentials",
     "EstimateMonitor": "wattwise.monitor.estimate",
     "GpuConfig": "wattwise.spec",
     "JobSpec": "wattwise.spec",
@@ -121,8 +121,8 @@ _OUTSIDE_ERRORS = {
     "NvmlMonitor": "wattwise.monitor.nvml",
     "PowerLimitOptimizer": "wattwise.power.optimizer",
     "RaplMonitor": "wattwise.monitor.rapl",
-    "data_loader": "wattwise.loader",
-    "scaled_learning_rate": "wattwise.learning_rate",
+    "data_loader": "wattwise.integrations.loader",
+    "scaled_learning_rate": "wattwise.integrations.learning_rate",
 }
 
 

@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from wattwise import v1
-from wattwise.handshake import certificate_fault, hint
+from wattwise.rpc.handshake import certificate_fault, hint
 
 if TYPE_CHECKING:
     from google.rpc.error_details_pb2 import ErrorInfo

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 
 from wattwise_server.config import Security
-from wattwise_server.handlers import Handler
-from wattwise_server.logs import say, say_bug
-from wattwise_server.security.admission import Admission
+from wattwise_server.observability.logs import say, say_bug
+from wattwise_server.rpc.admission import Admission
+from wattwise_server.rpc.handlers import Handler
 from wattwise_server.security.listening import bind, check_exposure
 from wattwise_server.security.tls import Certificates
 from wattwise_server.security.token_book import TokenBook

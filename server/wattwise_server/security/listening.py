@@ -8,10 +8,10 @@ import socket
 
 import grpc
 
-from wattwise_server.addresses import host_and_port
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
-from wattwise_server.logs import say
+from wattwise_server.observability.logs import say
+from wattwise_server.security.addresses import host_and_port
 from wattwise_server.security.tls import Certificates
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import grpc
 
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
-from wattwise_server.logs import say
+from wattwise_server.observability.logs import say
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from wattwise_server.errors import StartError, UnauthenticatedError
-from wattwise_server.logs import say
+from wattwise_server.observability.logs import say
 from wattwise_server.security.token_file import read_tokens
 from wattwise_server.security.tokens import Token, recognised
 

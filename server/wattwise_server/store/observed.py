@@ -7,7 +7,7 @@ from time import perf_counter
 
 import aiosqlite
 
-from wattwise_server.observe import Observer
+from wattwise_server.observability.events import Observer
 from wattwise_server.store.group import Group, GroupConnection, Statement
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.observe import UNOBSERVED, Observer
+from wattwise_server.observability.events import UNOBSERVED, Observer
 from wattwise_server.store.group import recorder
 from wattwise_server.store.migrate import migrate
 from wattwise_server.store.observed import ObservedGroup

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.logs import say, say_bug
+from wattwise_server.observability.logs import say, say_bug
 from wattwise_server.store.group import Group, Statement
 from wattwise_server.store.trouble import trouble
 

@@ -12,7 +12,7 @@ from wattwise_server.security.listening import check_exposure
 from tests.credentials import Authority
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.server.test_serve import refuse
+from tests.server.commands.test_serve import refuse
 
 CLEAR, OPEN = "can be read on the way", "may delete every job"
 

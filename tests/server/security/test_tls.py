@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from wattwise import Client, ServerUnavailableError, UntrustedServerError
-from wattwise.credentials import Credentials
+from wattwise.rpc.credentials import Credentials
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
 from wattwise_server.security.tls import Certificates
 
 from tests.credentials import DAY, Authority, Pair
 from tests.live_server import LiveServer
-from tests.server.test_serve import refuse
+from tests.server.commands.test_serve import refuse
 from tests.waiting import wait_until
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import grpc
 import pytest
 from wattwise import v1
-from wattwise.cli import main
+from wattwise.commands.main import main
 from wattwise_server.errors import StartError
 from wattwise_server.security.token_file import add_token, read_tokens
 from wattwise_server.security.tokens import Role, new_token, recognised
@@ -24,7 +24,7 @@ from tests.credentials import bearing, issue
 from tests.jobs import job_spec, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
-from tests.server.test_serve import refuse
+from tests.server.commands.test_serve import refuse
 from tests.waiting import wait_until
 
 Type: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -177,7 +177,7 @@ def test_file_is_followed_through_a_link(token: Type, file: Path, tmp_path: Path
 
 def test_changes_at_once_lose_none(file: Path) -> None:
     """Tokens that several processes create at the same time are all in the file."""
-    command = [sys.executable, "-c", "import sys; from wattwise.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "import sys; from wattwise.commands.main import main; sys.exit(main())"]
     command += ["token", "create", "--role", "admin", "--tokens", str(file)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]
     texts = [process.communicate(timeout=60)[0].strip() for process in started]

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
+from wattwise.commands.estimates import estimate_mark
+from wattwise.commands.humanize import duration, joules
 from wattwise.driver.folder import Launch
 from wattwise.driver.history import Record
-from wattwise.estimates import estimate_mark
-from wattwise.humanize import duration, joules
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from wattwise.address import checked
-from wattwise.cli import MISUSED, complain
-from wattwise.credential_options import add_credential_options, credentials_of
-from wattwise.credentials import Credentials
+from wattwise.commands.main import MISUSED, complain
+from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.driver.board import Board
 from wattwise.driver.driver import drive
 from wattwise.driver.environment import Assignment, told
@@ -29,6 +27,8 @@ from wattwise.driver.summary import summary
 from wattwise.errors import CredentialsError, InvalidAddressError, MonitorError
 from wattwise.monitor.named import name_of
 from wattwise.monitor.window import WindowMonitor
+from wattwise.rpc.address import checked
+from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 
 _TARGET, _EPOCHS = 0.5, 100

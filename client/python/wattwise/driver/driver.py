@@ -7,12 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.client import Client
+from wattwise.commands.humanize import enum_name
 from wattwise.driver.launching import Launcher, Run
 from wattwise.driver.preflight import refusals
 from wattwise.driver.training import OUTPUT
 from wattwise.errors import WattwiseError
-from wattwise.humanize import enum_name
+from wattwise.rpc.client import Client
 
 if TYPE_CHECKING:
     from wattwise.driver.history import Record

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wattwise.credentials import Credentials
 from wattwise.driver.jobfile import JobFile
 from wattwise.driver.template import filled
+from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 
 _FILES = ("token_file", "tls_ca", "tls_cert", "tls_key")

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from wattwise.client import new_request_id
 from wattwise.driver.durable import locked, read_json, try_lock, write_json
 from wattwise.driver.history import History, Record
 from wattwise.driver.interruption import uninterrupted
 from wattwise.errors import WattwiseError
+from wattwise.rpc.client import new_request_id
 
 _NUMBERED = 9_999
 

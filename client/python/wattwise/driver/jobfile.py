@@ -11,7 +11,7 @@ from typing import Any
 from wattwise.driver.faults import Table
 from wattwise.driver.template import faults_in, names_in
 from wattwise.errors import MonitorError, Violation, WattwiseError
-from wattwise.learning_rate import OPTIMIZERS, scaled_learning_rate
+from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate
 from wattwise.monitor.named import checked_meter
 from wattwise.spec import GpuConfig, JobSpec
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from wattwise import v1
+from wattwise.commands.humanize import enum_name
 from wattwise.driver.durable import read_json, write_json
 from wattwise.driver.environment import Assignment, environment_of, told
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, Record
@@ -15,19 +16,18 @@ from wattwise.driver.interruption import InterruptedRunError
 from wattwise.driver.outcome import RESULT, Outcome, ResultError, power_limit_in, read_result, saved_outcome
 from wattwise.driver.training import OUTPUT, Training
 from wattwise.errors import InvalidResultError, WattwiseError
-from wattwise.humanize import enum_name
-from wattwise.joined import JOINED
 from wattwise.monitor.named import name_of
-from wattwise.rules import cost, reaches_target
+from wattwise.training.joined import JOINED
+from wattwise.training.rules import cost, reaches_target
 
 if TYPE_CHECKING:
-    from wattwise.client import Client
-    from wattwise.credentials import Credentials
     from wattwise.driver.board import Board
     from wattwise.driver.folder import Claim, Launch, RunFolder
     from wattwise.driver.interruption import Interruption
     from wattwise.driver.jobfile import JobFile
     from wattwise.monitor.window import WindowMonitor
+    from wattwise.rpc.client import Client
+    from wattwise.rpc.credentials import Credentials
     from wattwise.spec import JobSpec
 
 _HASTE_SECONDS = 5.0

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError
-from wattwise.exchange import log
-from wattwise.session import BEATS_PER_LEASE
+from wattwise.training.exchange import log
+from wattwise.training.session import BEATS_PER_LEASE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from wattwise.client import Client
+    from wattwise.rpc.client import Client
 
 _LONGEST_BEAT_SECONDS = 5.0
 """A command without a client hears of a stop no later than this."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.driver.durable import read_json, write_json
-from wattwise.joined import POWER_LIMIT
+from wattwise.training.joined import POWER_LIMIT
 
 RESULT, MEASURED = "result.json", "measured.json"
 

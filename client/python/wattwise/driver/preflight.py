@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattwise.client import Client
 from wattwise.driver.environment import search_path
 from wattwise.driver.jobfile import JobFile, JobFileError
 from wattwise.driver.meter_advice import for_job_file
@@ -18,6 +17,7 @@ from wattwise.driver.own_server import OwnServer
 from wattwise.errors import InvalidJobSpecError, JobDiffersError, MonitorError, Violation
 from wattwise.monitor import gpu_config
 from wattwise.monitor.named import named_monitor
+from wattwise.rpc.client import Client
 
 if TYPE_CHECKING:
     from wattwise.monitor.window import WindowMonitor

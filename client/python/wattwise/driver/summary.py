@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from wattwise.commands.estimates import estimate_mark
+from wattwise.commands.humanize import duration, joules
 from wattwise.driver.history import Record
-from wattwise.estimates import estimate_mark
-from wattwise.humanize import duration, joules
 
 
 def summary(records: Sequence[Record], default_batch_size: int, meter: str) -> Iterator[str]:

@@ -15,14 +15,14 @@ from wattwise.driver.lease import Lease
 from wattwise.driver.outcome import Outcome
 from wattwise.driver.process import Process
 from wattwise.errors import WattwiseError
-from wattwise.exchange import log
-from wattwise.joined import JOINED
-from wattwise.rules import cost
-from wattwise.windows import TrainingWindows
+from wattwise.training.exchange import log
+from wattwise.training.joined import JOINED
+from wattwise.training.rules import cost
+from wattwise.training.windows import TrainingWindows
 
 if TYPE_CHECKING:
-    from wattwise.client import Client
     from wattwise.monitor import Monitor
+    from wattwise.rpc.client import Client
 
 OUTPUT = "output.log"
 _LOOK_SECONDS = 0.1

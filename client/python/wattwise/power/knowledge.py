@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from wattwise import v1
 from wattwise.errors import InvalidRequestError, JobNotFoundError, TrialNotFoundError, WattwiseError
-from wattwise.exchange import log
-from wattwise.launch import Launch
+from wattwise.training.exchange import log
+from wattwise.training.launch import Launch
 
 T = TypeVar("T")
 

@@ -8,10 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from wattwise.backoff import seconds
-from wattwise.callback import BatchSizeOptimizer
 from wattwise.errors import MonitorError, OperationOrderError
-from wattwise.exchange import log
 from wattwise.monitor import Monitor, meter_kind
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
@@ -19,6 +16,9 @@ from wattwise.power.profile import Profile
 from wattwise.power.settings import settings
 from wattwise.power.stretch import Stretch
 from wattwise.power.walk import Walk, cost_per_step, limits_between
+from wattwise.rpc.backoff import seconds
+from wattwise.training.exchange import log
+from wattwise.training.optimizer import BatchSizeOptimizer
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wattwise import v1
-from wattwise.rules import cost
+from wattwise.training.rules import cost
 
 _DEARER_IN_A_ROW = 2
 """The cost over the limits has one valley: two limits in a row that cost more than the best are its other side."""

@@ -1,0 +1,1 @@
+"""The `wattwise` command, its subcommands and its tables."""

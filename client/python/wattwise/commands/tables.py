@@ -1,0 +1,205 @@
+"""Jobs and trials as tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from wattwise import v1
+from wattwise.commands.estimates import estimate_mark
+from wattwise.commands.humanize import duration, enum_name, joules, moment, spread
+from wattwise.errors import WattwiseError
+from wattwise.training.rules import reaches_target
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# A row is always one line: a narrow terminal wraps it, and whatever reads a pipe can count on it.
+_WIDTH = 100_000
+
+
+def print_jobs(jobs: Iterable[v1.Job]) -> None:
+    """One row per job."""
+    table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "meter", "registered")
+    for job in jobs:
+        table.add_row(
+            job.spec.job_id,
+            stage(job),
+            sizes(job.surviving_batch_sizes),
+            str(job.num_trials),
+            joules(job.min_cost) + mark_of(job) if job.HasField("min_cost") else "",
+            str(job.min_cost_batch_size) if job.HasField("min_cost_batch_size") else "",
+            f"{job.meter}, {job.other_meter} before" if job.other_meter else job.meter,
+            moment(job.create_time),
+        )
+    _show(table, "no jobs")
+
+
+def print_job(job: v1.Job) -> None:
+    """What a job is and how far its search has come, then its arms and its power limits."""
+    table = _table("", "")
+    table.show_header = False
+    for name, text in _facts(job):
+        table.add_row(name, text)
+    _show(table, "")
+    if job.arms:
+        print()  # noqa: T201 - the command's answer
+        print_arms(job.arms, mark_of(job))
+    if job.power_limits:
+        print()  # noqa: T201 - the command's answer
+        print_power_limits(job.power_limits)
+
+
+def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
+    """One row per arm; the rewards that the server keeps are costs with their sign turned, and may be estimates."""
+    costs = (f"*{cost}{mark}" for cost in ("mean cost", "std dev of the mean", "std dev of a trial"))
+    table = _table("*batch size", "*observations", *costs)
+    for arm in arms:
+        table.add_row(
+            str(arm.batch_size),
+            str(arm.num_observations),
+            joules(-arm.param_mean) if arm.param_precision > 0 else "unknown",
+            spread(arm.param_precision),
+            spread(arm.reward_precision),
+        )
+    _show(table, "")
+
+
+def print_power_limits(limits: Iterable[v1.PowerLimit]) -> None:
+    """One row per batch size whose cheapest power limit is known."""
+    table = _table("*batch size", "*cheapest power limit", "*cost of a step", "*time of a step", "*energy of a step")
+    for limit in limits:
+        table.add_row(
+            str(limit.batch_size),
+            f"{limit.power_limit_watts:g} W per GPU",
+            joules(limit.cost_per_step),
+            f"{limit.time_seconds_per_step:.3g} s",
+            joules(limit.energy_joules_per_step),
+        )
+    _show(table, "")
+
+
+def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
+    """One row per trial of a job."""
+    table = _table(
+        *("*trial", "*batch size", "type", "status", "ended by", "target"),
+        *("*epoch", "*metric", "*time", "*energy", "*cost", "meter", "started", "lease runs out"),
+    )
+    for trial in trials:
+        mark = estimate_mark(trial.meter)
+        table.add_row(
+            str(trial.id.trial_number),
+            str(trial.id.batch_size),
+            enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_"),
+            enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
+            enum_name(v1.EndReason.Name(trial.end_reason), "END_REASON_") if trial.end_reason else "",
+            target(spec, trial),
+            str(trial.last_epoch) if trial.last_epoch else "",
+            f"{trial.last_metric:.6g}" if trial.HasField("last_metric") else "",
+            duration(trial.time_seconds) if trial.HasField("cost") else "",
+            joules(trial.energy_joules) + mark if trial.HasField("cost") else "",
+            joules(trial.cost) + mark if trial.HasField("cost") else "",
+            trial.meter,
+            moment(trial.start_time),
+            lease(trial),
+        )
+    _show(table, "no trials")
+
+
+def mark_of(job: v1.Job) -> str:
+    """What stands behind the costs of a job: whether they are estimates, or some of them."""
+    return estimate_mark(job.meter, job.other_meter)
+
+
+def stage(job: v1.Job) -> str:
+    """Where the search stands: "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"."""
+    if job.stage != v1.STAGE_PRUNING:
+        return "bandit"
+    where = f"round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
+    return f"stuck in {where}" if stuck(job) else f"pruning, {where}"
+
+
+def stuck(job: v1.Job) -> bool:
+    """Whether no batch size is left to try: none has converged in this round."""
+    return job.stage == v1.STAGE_PRUNING and not job.surviving_batch_sizes
+
+
+def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
+    """Whether a trial has reached its job's target; nothing of one that was never judged."""
+    if not trial.HasField("last_metric") or trial.status == v1.TRIAL_STATUS_FAILED:
+        return ""
+    if trial.status == v1.TRIAL_STATUS_DISPATCHED:
+        return "not yet"
+    if not reaches_target(spec, trial.last_metric):
+        return "missed"
+    return "reached" if trial.converged else "reached, too dear"
+
+
+def lease(trial: v1.Trial) -> str:
+    """When a running trial will be taken for lost unless it is heard of."""
+    if trial.status != v1.TRIAL_STATUS_DISPATCHED:
+        return ""
+    return moment(trial.lease_expire_time) if trial.HasField("lease_expire_time") else "never"
+
+
+def sizes(batch_sizes: Iterable[int]) -> str:
+    """Batch sizes in one line."""
+    return ", ".join(map(str, batch_sizes)) or "none"
+
+
+def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
+    spec = job.spec
+    yield "job", spec.job_id
+    yield "stage", stage(job)
+    if stuck(job):
+        yield (
+            "advice",
+            (
+                "no batch size reached the target, and none is left to try; launch it under a new job_id with other "
+                "batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob; or mend its trials, "
+                "if they crashed, and delete it"
+            ),
+        )
+    yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
+    if job.HasField("min_cost"):
+        yield "min cost", f"{joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"
+    else:
+        yield "min cost", "none yet: no trial has converged"
+    sign = "at least" if spec.higher_is_better_metric else "at most"
+    yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
+    yield "eta", f"{spec.eta_knob:g} (1: energy alone, 0: time alone)"
+    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the min cost"
+    yield "stopped early", stopping
+    gpu = spec.gpu
+    yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W at most together"
+    if job.meter:
+        mixed = f", {job.other_meter} before: these costs cannot be compared" if job.other_meter else ""
+        yield "meter", f"{job.meter}{mixed}"
+    yield "trials", str(job.num_trials)
+    yield "registered", moment(job.create_time)
+
+
+def _table(*columns: str) -> Table:
+    """A table with these headings; a star before one aligns its column to the right."""
+    try:
+        from rich import table  # noqa: PLC0415 - a trainer's install does not have it
+    except ModuleNotFoundError:
+        raise WattwiseError(
+            'tables need the package rich: pip install "wattwise[server]", or use --json, which needs nothing'
+        ) from None
+    made = table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in columns:
+        right = column.startswith("*")
+        made.add_column(column.removeprefix("*"), justify="right" if right else "left", no_wrap=True)
+    return made
+
+
+def _show(table: Table, when_empty: str) -> None:
+    from rich.console import Console  # noqa: PLC0415 - a trainer's install does not have it
+
+    # Names come from users: "[red]" or ":smile:" in one is text.
+    console = Console(width=_WIDTH, markup=False, emoji=False, highlight=False)
+    # Printed by ourselves: when the reader of a pipe has gone, rich would end the process in its own way.
+    with console.capture() as shown:
+        console.print(table if table.row_count else when_empty)
+    print(shown.get(), end="")  # noqa: T201 - the command's answer

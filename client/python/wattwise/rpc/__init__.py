@@ -1,0 +1,1 @@
+"""Calls to the server: the channel, credentials, retries, one method per RPC."""

@@ -1,0 +1,1 @@
+"""A running trial: the calls of a training loop, and all that they need."""

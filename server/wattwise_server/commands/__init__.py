@@ -1,0 +1,1 @@
+"""`wattwise serve`, `token`, `backup` and `restore`: from arguments to a frozen Config."""

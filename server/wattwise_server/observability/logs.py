@@ -1,0 +1,142 @@
+"""Log lines: one per event, for people or as JSON, with what is known of the call that they belong to.
+
+Nothing that a client sends can look like a line of the log: whatever is not printable is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from wattwise_server.observability.call import current_call, current_trace
+
+FORMATS = ("human", "json")
+
+_LONGEST_VALUE = 1000
+_NOISY = ("aiosqlite", "asyncio", "filelock", "grpc", "opentelemetry")
+
+
+def configure(level: str, form: str) -> None:
+    """Sends this process's log to stderr.
+
+    Args:
+        level: Least severity that is logged: debug, info, warning or error.
+        form: One of `FORMATS`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else HumanFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))
+
+
+def say(log: logging.Logger, level: int, event: str, **fields: object) -> None:
+    """Logs an event with its fields; those that are None are left out.
+
+    Args:
+        log: The logger.
+        level: The severity, such as `logging.INFO`.
+        event: What happened, in the same few words each time.
+        fields: What it happened to.
+    """
+    if log.isEnabledFor(level):
+        log.log(level, event, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
+
+
+def say_bug(log: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
+    """Logs what nobody foresaw, with its traceback."""
+    log.error(event, extra={"fields": fields}, exc_info=error)
+
+
+class _Formatter(logging.Formatter):
+    """What both forms have in common."""
+
+    def _time(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, timezone.utc)
+        return f"{moment.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        given: Mapping[str, object] = getattr(record, "fields", {})
+        fields = {**given, **{key: value for key, value in _of_call().items() if key not in given}}
+        return {key: _short(value) for key, value in fields.items()}
+
+    def _exception(self, record: logging.LogRecord) -> str:
+        parts = [self.formatException(record.exc_info)] if record.exc_info else []
+        if record.stack_info:
+            parts.append(self.formatStack(record.stack_info))
+        return "\n".join(parts)
+
+
+class HumanFormatter(_Formatter):
+    """Time, level, event and `key=value` for each field; a traceback follows in lines that begin with a bar."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        ours = record.name.partition(".")[0] == "wattwise_server"
+        words = [self._time(record), f"{record.levelname:7}", "" if ours else f"{record.name}:"]
+        words.append(_printable(record.getMessage()))
+        words += [f"{key}={_quoted(value)}" for key, value in self._fields(record).items()]
+        trace = [f"    | {_printable(line)}" for line in self._exception(record).splitlines()]
+        return "\n".join([" ".join(word for word in words if word), *trace])
+
+
+class JsonFormatter(_Formatter):
+    """One object per line: time, level, event and logger, the fields beside them, and `exception` if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        document: dict[str, Any] = {
+            "time": self._time(record),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **self._fields(record),
+            "logger": record.name,
+        }
+        if exception := self._exception(record):
+            document["exception"] = exception
+        return json.dumps(document, default=str)
+
+
+def _of_call() -> dict[str, object]:
+    call = current_call.get()
+    if call is None:
+        return {}
+    named = call.subject
+    known: dict[str, object] = {
+        "job": named.job_id,
+        "trial": named.trial_number,
+        "batch_size": named.batch_size,
+        "method": call.method.rpartition("/")[2],
+        "token": call.token_id,
+        "peer": call.peer,
+        "request_id": call.request_id,
+        "trace_id": current_trace.get(),
+    }
+    return {key: value for key, value in known.items() if value}
+
+
+def _short(value: object) -> object:
+    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
+        return f"{value[:_LONGEST_VALUE]}…"
+    # JSON knows no infinity.
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    plain = text and text.isprintable() and not any(sign in text for sign in ' "=\\')
+    return text if plain else f'"{_printable(text.translate(_QUOTED))}"'
+
+
+_QUOTED = str.maketrans({'"': '\\"', "\\": "\\\\"})

@@ -1,0 +1,238 @@
+"""Figures for Prometheus. No label ever holds what a client made up, so that their number stays small."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+from wattwise_server.domain import EndReason, Job, Measurement, Trial, TrialType
+from wattwise_server.observability.events import (
+    EpochReported,
+    Event,
+    JobDeleted,
+    JobRegistered,
+    Tell,
+    TrialDispatched,
+    TrialEnded,
+    TrialRevived,
+)
+from wattwise_server.policy.cost import cost
+from wattwise_server.rpc.calls import WatchedCall
+
+UNKNOWN_METHOD = "unknown"
+
+_STAGES = ("pruning", "mab")
+_GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
+_MEASURING = (*_GPUS, *(f"{gpus}+rapl" for gpus in _GPUS), "rapl", "zeus", "custom")
+_METERS = (*_MEASURING, "estimate", "unknown", "other")
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """An Observer and a CallWatcher that counts.
+
+    Attributes:
+        registry: All figures of this server, and of nothing else in the process.
+    """
+
+    wants_reports = True
+
+    def __init__(self) -> None:
+        # A second series beside every counter, of little use and as many again.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._of_calls()
+        self._of_trials()
+        self._of_storage()
+        ProcessCollector(registry=self.registry)
+        build = Info("wattwise_build", "Version of the server and of what it runs on.", registry=self.registry)
+        build.info({"version": version("wattwise"), "grpc": version("grpcio"), "python": platform.python_version()})
+
+    def _of_calls(self) -> None:
+        self._calls = Counter(
+            "wattwise_calls", "Calls that have ended, by status; a stream is one.", ["method", "code"], **self._here
+        )
+        self._latency = Histogram(
+            "wattwise_call_seconds",
+            "Time from a call's arrival to its answer; streams are not part of it.",
+            ["method"],
+            buckets=_SECONDS,
+            **self._here,
+        )
+        self._open_streams = Gauge("wattwise_open_streams", "Streams that are open now.", ["method"], **self._here)
+        self._messages = Counter(
+            "wattwise_stream_messages", "Messages on streams, received and sent.", ["method", "direction"], **self._here
+        )
+        self._children: dict[tuple[str, str], Counter] = {}
+        self._latencies: dict[str, Histogram] = {}
+
+    def _of_trials(self) -> None:
+        self._jobs = Gauge("wattwise_jobs", "Jobs in the database.", **self._here)
+        self._registered = Counter("wattwise_jobs_registered", "Jobs that were created.", **self._here)
+        self._deleted = Counter("wattwise_jobs_deleted", "Jobs that were deleted.", **self._here)
+        self._running = Gauge("wattwise_running_trials", "Trials that are dispatched and have not ended.", **self._here)
+        self._dispatched = Counter(
+            "wattwise_trials_dispatched", "Trials given to trainers, by their job's stage.", ["stage"], **self._here
+        )
+        self._ended = Counter(
+            "wattwise_trials_ended",
+            "Trials that ended, by the stage that dispatched them and the reason; lost ones may come back.",
+            ["stage", "reason"],
+            **self._here,
+        )
+        self._lost = Counter("wattwise_leases_lost", "Trials given up because their lease ran out.", **self._here)
+        self._revived = Counter("wattwise_trials_revived", "Lost or preempted trials that went on.", **self._here)
+        totals = [
+            ("training_seconds", "Training time that trials have reported."),
+            ("cost_joules", "Cost of what trials have reported, as each job weighs energy and time."),
+        ]
+        time, costs = (Counter(f"wattwise_{name}", text, ["stage"], **self._here) for name, text in totals)
+        self._spent = {stage: (time.labels(stage), costs.labels(stage)) for stage in _STAGES}
+        text = "Energy that trials have reported, by the kind of meter that it comes from."
+        energy = Counter("wattwise_energy_joules", text, ["stage", "meter"], **self._here)
+        self._energy = {(stage, meter): energy.labels(stage, meter) for stage in _STAGES for meter in _METERS}
+        for stage in _STAGES:
+            self._dispatched.labels(stage)
+            for reason in EndReason:
+                self._ended.labels(stage, reason.value.lower())
+
+    def _of_storage(self) -> None:
+        self._commits = Histogram(
+            "wattwise_commit_seconds", "Time that one commit took.", buckets=_SECONDS, **self._here
+        )
+        self._rows = Histogram("wattwise_commit_rows", "Rows written by one commit.", buckets=_ROWS, **self._here)
+        self._failures = Counter(
+            "wattwise_commit_failures", "Commits that failed; nothing of them was kept.", **self._here
+        )
+
+    @property
+    def _here(self) -> dict[str, Any]:
+        return {"registry": self.registry}
+
+    def opened(self, jobs: int, running_trials: int) -> None:
+        """Begins to count from what there is."""
+        self._jobs.set(jobs)
+        self._running.set(running_trials)
+
+    def witness(self, event: Event) -> Tell:
+        """Counts the event once it is durable."""
+        return partial(self._count, event)
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case EpochReported(job, trial, before):
+                self._count_epoch(job, trial, before)
+            case TrialDispatched(trial):
+                self._dispatched.labels(_stage(trial)).inc()
+                self._running.inc()
+            case TrialEnded(trial):
+                self._count_end(trial)
+            case TrialRevived():
+                self._revived.inc()
+                self._running.inc()
+            case JobRegistered():
+                self._registered.inc()
+                self._jobs.inc()
+            case JobDeleted():
+                self._deleted.inc()
+                self._jobs.dec()
+
+    def _count_epoch(self, job: Job, trial: Trial, before: Measurement | None) -> None:
+        if trial.last is None:
+            return
+        joules, seconds = trial.last.energy_joules, trial.last.time_seconds
+        if before is not None:
+            joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
+        stage = _stage(trial)
+        time, costs = self._spent[stage]
+        self._energy[stage, _meter(trial)].inc(joules)
+        time.inc(seconds)
+        # The cost is linear: that of the differences is the difference, and rounding can't make it negative.
+        costs.inc(cost(job.spec, joules, seconds))
+
+    def _count_end(self, trial: Trial) -> None:
+        reason = trial.end_reason
+        self._ended.labels(_stage(trial), reason.value.lower() if reason else "").inc()
+        self._running.dec()
+        if reason is EndReason.LOST:
+            self._lost.inc()
+
+    def committed(self, rows: int, seconds: float) -> None:
+        """Counts the commit."""
+        self._commits.observe(seconds)
+        self._rows.observe(rows)
+
+    def commit_failed(self) -> None:
+        """Counts the failure."""
+        self._failures.inc()
+
+    def began(self, call: WatchedCall) -> Callable[[], None]:
+        """Counts the call once it has ended, and takes its time unless it is a stream."""
+        if not call.streams:
+            return partial(self._answered, call, perf_counter())
+        self._open_streams.labels(_short(call.method)).inc()
+        return partial(self._closed, call)
+
+    def _answered(self, call: WatchedCall, began: float) -> None:
+        latency = self._latencies.get(call.method)
+        if latency is None:
+            latency = self._latencies[call.method] = self._latency.labels(_short(call.method))
+        latency.observe(perf_counter() - began)
+        self._count_call(call)
+
+    def _closed(self, call: WatchedCall) -> None:
+        self._open_streams.labels(_short(call.method)).dec()
+        self._count_call(call)
+
+    def _count_call(self, call: WatchedCall) -> None:
+        # To look a child up by its labels takes longer than to count.
+        key = (call.method, call.code or "UNKNOWN")
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = self._calls.labels(_short(call.method), key[1])
+        child.inc()
+
+    def unknown(self) -> None:
+        """Counts it, whatever its name was."""
+        self._calls.labels(UNKNOWN_METHOD, "UNIMPLEMENTED").inc()
+
+    def counting(self, method: str, codec: Callable[[Any], Any] | None, direction: str) -> Callable[[Any], Any] | None:
+        """Counts a stream's messages."""
+        if codec is None:
+            return None
+        messages, then = self._messages.labels(_short(method), direction), codec
+
+        def counted(message: Any) -> Any:
+            messages.inc()
+            return then(message)
+
+        return counted
+
+
+def _stage(trial: Trial) -> str:
+    """The stage of the job that dispatched a trial, which may have moved on by the time that it ends."""
+    return "mab" if trial.type is TrialType.MAB else "pruning"
+
+
+def _meter(trial: Trial) -> str:
+    kind = trial.meter.kind or "unknown"
+    return kind if kind in _METERS else "other"
+
+
+def _short(method: str) -> str:
+    return method.rpartition("/")[2]

@@ -1,0 +1,1 @@
+"""The gRPC service: servicers, streams, converters, statuses and what every call passes through."""

@@ -1,0 +1,258 @@
+"""Between the wire and the domain: the only file that knows both, but for `convert_power.py`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from wattwise import v1
+
+from wattwise_server.domain import (
+    Decision,
+    EndReason,
+    GpuConfig,
+    Job,
+    JobSpec,
+    Measurement,
+    Stage,
+    Trial,
+    TrialKey,
+    TrialStatus,
+)
+from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
+from wattwise_server.policy.thompson import posterior
+from wattwise_server.rpc.convert_power import power_limits
+from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.report import Report
+
+_OPTIONAL = tuple(
+    field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.has_presence and field.name not in ("job_id", "gpu")
+)
+_RESOLVED = tuple(name for name in _OPTIONAL if name not in ("beta_knob", "mab_seed"))
+
+
+def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
+    """A registration as asked for.
+
+    Raises:
+        InvalidJobSpecError: there is no job in it.
+    """
+    if not request.HasField("job"):
+        raise InvalidJobSpecError(Violation("job", "is not set; give the job's configuration"))
+    job = request.job
+    present = {field.name for field, _ in job.ListFields()}
+    given: dict[str, Any] = {name: getattr(job, name) if name in present else None for name in _OPTIONAL}
+    return JobDraft(
+        job_id=job.job_id if job.HasField("job_id") else None,
+        job_id_prefix=job.job_id_prefix,
+        batch_sizes=tuple(job.batch_sizes),
+        default_batch_size=job.default_batch_size,
+        gpu=_gpu(job.gpu) if job.HasField("gpu") else None,
+        policy=_policy(job.policy),
+        **given,
+    )
+
+
+def _gpu(gpu: v1.GpuConfig) -> GpuConfig:
+    return GpuConfig(gpu.max_power_watts, gpu.number_of_gpus, gpu.gpu_model)
+
+
+def _policy(policy: v1.Policy.ValueType) -> str | None:
+    if policy == v1.POLICY_UNSPECIFIED:
+        return None
+    return v1.Policy.Name(policy).removeprefix("POLICY_") if policy in v1.Policy.values() else str(policy)
+
+
+def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest) -> TrialKey:
+    """The trial that a trainer speaks of.
+
+    Raises:
+        InvalidRequestError: the request names none.
+    """
+    return _trainers_trial(request, "trial")
+
+
+def shown_trial_key(request: v1.GetTrialRequest) -> TrialKey:
+    """The trial that somebody asks to see; its batch size need not be known and is 0 then.
+
+    Raises:
+        InvalidRequestError: the request names none.
+    """
+    _check_named(request, "trial")
+    trial = request.trial
+    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number)
+
+
+def report(request: v1.ReportResultRequest) -> Report:
+    """One epoch's measurement.
+
+    Raises:
+        InvalidResultError: the request holds none.
+        InvalidRequestError: it names no trial.
+    """
+    if not request.HasField("result"):
+        raise InvalidResultError(Violation("result", "is not set; give what was measured up to the end of the epoch"))
+    return result(request.result)
+
+
+def result(measured: v1.TrainingResult) -> Report:
+    """One epoch's measurement.
+
+    Raises:
+        InvalidRequestError: it names no trial.
+    """
+    key = _trainers_trial(measured, "result.trial")
+    sums = (measured.time_seconds, measured.energy_joules, measured.metric)
+    return Report(key, measured.current_epoch, *sums, measured.meter)
+
+
+def _trainers_trial(
+    holder: v1.TrainingResult | v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest, where: str
+) -> TrialKey:
+    trial = holder.trial
+    size = trial.batch_size
+    if not size:
+        _check_named(holder, where)
+        raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; give the batch size of the trial"))
+    return TrialKey(trial.job_id, size, trial.trial_number)
+
+
+def _check_named(
+    holder: v1.TrainingResult
+    | v1.HeartbeatRequest
+    | v1.EndTrialRequest
+    | v1.ReportPowerProfileRequest
+    | v1.GetTrialRequest,
+    where: str,
+) -> None:
+    if not holder.HasField("trial"):
+        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial as it was dispatched"))
+
+
+def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
+    """A trainer's reason; None when unspecified or unknown."""
+    if reason == v1.END_REASON_UNSPECIFIED or reason not in v1.EndReason.values():
+        return None
+    return EndReason(v1.EndReason.Name(reason).removeprefix("END_REASON_"))
+
+
+def status_filter(status: v1.TrialStatus.ValueType) -> TrialStatus | None:
+    """A status to filter by; None for any.
+
+    Raises:
+        InvalidRequestError: there is no such status.
+    """
+    if status == v1.TRIAL_STATUS_UNSPECIFIED:
+        return None
+    if status not in v1.TrialStatus.values():
+        known = ", ".join(v1.TrialStatus.keys()[1:])
+        raise InvalidRequestError(Violation("status", f"{status} is not a status; use one of {known}"))
+    return TrialStatus(v1.TrialStatus.Name(status).removeprefix("TRIAL_STATUS_"))
+
+
+def fill_decision(message: v1.Decision, made: Decision) -> None:
+    """Writes what a trainer is told; into a message that is there, for making one to copy it takes thrice the time."""
+    message.stop_train = made.stop_train
+    message.converged = made.converged
+    message.target_reached = made.target_reached
+    message.message = made.message
+    message.cost = made.cost
+    if made.cost_bound is not None:
+        message.cost_bound = made.cost_bound
+    if made.warning:
+        message.warning = made.warning
+
+
+def job(known: Job) -> v1.Job:
+    """A job as it stands."""
+    search = known.search
+    return v1.Job(
+        spec=_spec(known.spec),
+        stage=v1.Stage.Value(f"STAGE_{search.stage.value}"),
+        pruning_round=search.pruning_round,
+        surviving_batch_sizes=[arm.batch_size for arm in search.surviving],
+        min_cost=search.min_cost,
+        min_cost_batch_size=search.min_cost_batch_size,
+        arms=_arms(known) if search.stage is Stage.MAB else [],
+        create_time=_timestamp(known.create_time),
+        num_trials=known.num_trials,
+        meter=known.meter.kind,
+        other_meter=known.meter.other,
+        power_limits=power_limits(known),
+    )
+
+
+def _spec(spec: JobSpec) -> v1.JobSpec:
+    resolved = {name: getattr(spec, name) for name in _RESOLVED}
+    gpu = spec.gpu
+    return v1.JobSpec(
+        job_id=spec.job_id,
+        job_id_prefix=spec.job_id_prefix,
+        batch_sizes=spec.batch_sizes,
+        default_batch_size=spec.default_batch_size,
+        beta_knob=spec.beta_knob,
+        mab_seed=spec.mab_seed,
+        policy=v1.Policy.Value(f"POLICY_{spec.policy}"),
+        gpu=v1.GpuConfig(
+            max_power_watts=gpu.max_power_watts, number_of_gpus=gpu.number_of_gpus, gpu_model=gpu.gpu_model
+        ),
+        **resolved,
+    )
+
+
+def _arms(known: Job) -> list[v1.Arm]:
+    beliefs = [(arm.batch_size, posterior(known.spec, arm.counted)) for arm in known.search.surviving]
+    return [
+        v1.Arm(
+            batch_size=size,
+            param_mean=belief.mean,
+            param_precision=belief.precision,
+            reward_precision=belief.reward_precision,
+            num_observations=belief.observations,
+        )
+        for size, belief in beliefs
+    ]
+
+
+def trial(known: Trial) -> v1.Trial:
+    """A trial as it stands."""
+    last = known.last
+    return v1.Trial(
+        id=v1.TrialId(job_id=known.job_id, batch_size=known.batch_size, trial_number=known.number),
+        type=v1.TrialType.Value(f"TRIAL_TYPE_{known.type.value}"),
+        status=v1.TrialStatus.Value(f"TRIAL_STATUS_{known.status.value}"),
+        end_reason=v1.EndReason.Value(f"END_REASON_{known.end_reason.value}")
+        if known.end_reason
+        else v1.END_REASON_UNSPECIFIED,
+        start_time=_timestamp(known.start_time),
+        end_time=_timestamp(known.end_time),
+        time_seconds=last.time_seconds if last else 0.0,
+        energy_joules=last.energy_joules if last else 0.0,
+        cost=known.cost,
+        converged=known.converged,
+        last_epoch=last.epoch if last else 0,
+        last_metric=last.metric if last else None,
+        lease_expire_time=_timestamp(known.lease_expire_time),
+        meter=known.meter.kind,
+        other_meter=known.meter.other,
+    )
+
+
+def measurement(known: Measurement) -> v1.Measurement:
+    """One epoch's measurement."""
+    return v1.Measurement(
+        current_epoch=known.epoch,
+        time_seconds=known.time_seconds,
+        energy_joules=known.energy_joules,
+        metric=known.metric,
+        report_time=_timestamp(known.report_time),
+    )
+
+
+def _timestamp(time: datetime | None) -> Timestamp | None:
+    if time is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(time)
+    return stamp

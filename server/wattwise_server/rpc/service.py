@@ -1,0 +1,129 @@
+"""The RPC methods: translate, call, translate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+from wattwise import v1
+
+from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.observability.call import Context
+from wattwise_server.rpc import convert, convert_power
+from wattwise_server.rpc.open_streams import OpenStreams
+from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, place, token
+from wattwise_server.rpc.streams import TrialStream
+from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.power_limits import PowerLimits
+
+
+class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
+    """Called by trainers."""
+
+    def __init__(self, optimizer: Optimizer, power_limits: PowerLimits, streams: OpenStreams) -> None:
+        self._optimizer = optimizer
+        self._power_limits = power_limits
+        self._streams = streams
+
+    async def RegisterJob(self, request: v1.RegisterJobRequest, context: Context) -> v1.RegisterJobResponse:
+        """Creates or confirms a job."""
+        job, created = await self._optimizer.register(convert.job_draft(request))
+        return v1.RegisterJobResponse(job=convert.job(job), created=created)
+
+    async def GetNextBatchSize(
+        self, request: v1.GetNextBatchSizeRequest, context: Context
+    ) -> v1.GetNextBatchSizeResponse:
+        """Dispatches a trial."""
+        trial, reason = await self._optimizer.next_trial(request.job_id, request.request_id, resume=request.resume)
+        return v1.GetNextBatchSizeResponse(trial=convert.trial(trial), reason=reason)
+
+    async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
+        """Takes one epoch's measurement."""
+        response = v1.ReportResultResponse()
+        convert.fill_decision(response.decision, await self._optimizer.report(convert.report(request)))
+        return response
+
+    async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+        self, request_iterator: AsyncIterator[v1.StreamResultsRequest], context: Context
+    ) -> None:
+        """Takes one trial's measurements and pushes its end."""
+        with self._streams.one():
+            await TrialStream(self._optimizer, context).serve(request_iterator)
+
+    async def Heartbeat(self, request: v1.HeartbeatRequest, context: Context) -> v1.HeartbeatResponse:
+        """Renews a lease."""
+        response = v1.HeartbeatResponse()
+        convert.fill_decision(response.decision, await self._optimizer.heartbeat(convert.trial_key(request)))
+        return response
+
+    async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
+        """Notes that a trainer is gone."""
+        key, reason = convert.trial_key(request), convert.end_reason(request.reason)
+        return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
+
+    async def GetPowerLimit(self, request: v1.GetPowerLimitRequest, context: Context) -> v1.GetPowerLimitResponse:
+        """The cheapest power limit of a batch size."""
+        return convert_power.known(await self._power_limits.limit(convert_power.asking(request)))
+
+    async def ReportPowerProfile(
+        self, request: v1.ReportPowerProfileRequest, context: Context
+    ) -> v1.ReportPowerProfileResponse:
+        """Takes a profile of power limits."""
+        limit = await self._power_limits.report(convert.trial_key(request), convert_power.samples(request))
+        return v1.ReportPowerProfileResponse(power_limit_watts=limit)
+
+
+class JobAdminService(v1.JobAdminServicer):
+    """Called by people and tools."""
+
+    def __init__(self, administration: Administration, streams: OpenStreams) -> None:
+        self._administration = administration
+        self._streams = streams
+
+    async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
+        """One job."""
+        return v1.GetJobResponse(job=convert.job(await self._administration.job(request.job_id)))
+
+    async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
+        """A page of jobs."""
+        size, after = page_size(request.page_size), place("jobs", request.page_token)
+        page = v1.ListJobsResponse()
+        while len(page.jobs) < size and page.ByteSize() < PAGE_BYTES:
+            wanted = min(size - len(page.jobs), JOBS_AT_A_TIME)
+            found = await self._administration.jobs(request.job_id_prefix, after, wanted + 1)
+            page.jobs.extend(convert.job(job) for _, job in found[:wanted])
+            if len(found) <= wanted:
+                return page
+            after = found[wanted - 1][0]
+        page.next_page_token = token("jobs", after)
+        return page
+
+    async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
+        """A page of a job's trials."""
+        size, after = page_size(request.page_size), place("trials", request.page_token)
+        if request.batch_size < 0:
+            raise InvalidRequestError(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
+        status = convert.status_filter(request.status)
+        found = await self._administration.trials(request.job_id, status, request.batch_size or None, after, size + 1)
+        more = token("trials", found[size - 1].number) if len(found) > size else ""
+        return v1.ListTrialsResponse(trials=[convert.trial(trial) for trial in found[:size]], next_page_token=more)
+
+    async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
+        """One trial with its measurements."""
+        trial, measured = await self._administration.trial(convert.shown_trial_key(request))
+        return v1.GetTrialResponse(trial=convert.trial(trial), measurements=map(convert.measurement, measured))
+
+    async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
+        """Deletes a job."""
+        job, stopped = await self._administration.delete_job(request.job_id)
+        return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped[-LARGEST_PAGE:]))
+
+    async def WatchJob(
+        self, request: v1.WatchJobRequest, context: Context
+    ) -> AsyncGenerator[v1.WatchJobResponse, None]:
+        """A job's state now and after every change."""
+        with self._streams.one():
+            async with aclosing(self._administration.watch_job(request.job_id)) as states:
+                async for job in states:
+                    yield v1.WatchJobResponse(job=convert.job(job))

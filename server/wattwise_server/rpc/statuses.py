@@ -1,0 +1,138 @@
+"""The one place where an error becomes a status."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import string
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+from urllib.parse import quote
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
+from wattwise_server.observability.call import current_call
+from wattwise_server.observability.logs import say, say_bug
+
+log = logging.getLogger(__name__)
+
+DOMAIN = "wattwise.v1"
+
+_INTERNAL = "ERROR_REASON_INTERNAL"
+
+_CODES = {
+    "ERROR_REASON_INVALID_JOB_SPEC": grpc.StatusCode.INVALID_ARGUMENT,
+    "ERROR_REASON_JOB_DIFFERS": grpc.StatusCode.ALREADY_EXISTS,
+    "ERROR_REASON_JOB_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "ERROR_REASON_TRIAL_NOT_FOUND": grpc.StatusCode.NOT_FOUND,
+    "ERROR_REASON_NO_BATCH_SIZE_CONVERGED": grpc.StatusCode.FAILED_PRECONDITION,
+    "ERROR_REASON_INVALID_RESULT": grpc.StatusCode.INVALID_ARGUMENT,
+    "ERROR_REASON_INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
+    "ERROR_REASON_TOO_MANY_JOBS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ERROR_REASON_TOO_MANY_STREAMS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ERROR_REASON_STORAGE_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
+    "ERROR_REASON_SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
+    "ERROR_REASON_UNAUTHENTICATED": grpc.StatusCode.UNAUTHENTICATED,
+    "ERROR_REASON_PERMISSION_DENIED": grpc.StatusCode.PERMISSION_DENIED,
+    _INTERNAL: grpc.StatusCode.INTERNAL,
+}
+
+_WARNED_OF = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+
+MESSAGE_BYTES = 1000
+METADATA_BYTES = 1500
+FAULTS_BYTES = 1500
+"""As encoded. Trailers above 8 KiB are refused by every client, and with them the whole answer."""
+
+Details: TypeAlias = tuple[grpc.StatusCode, str, status_pb2.Status]
+
+
+def details_of(error: ServiceError) -> Details:
+    """The status of a refusal, with its reason, whether to retry, and its faults field by field; logs it too."""
+    _log_refusal(error)
+    metadata = {"retryable": str(error.retryable).lower(), **_that_fit(error.metadata)}
+    faults = [
+        error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
+        for v in _violations_that_fit(error.violations)
+    ]
+    extra: list[Message] = [error_details_pb2.BadRequest(field_violations=faults)] if faults else []
+    return _details(_CODES[error.reason], _short(error.message, MESSAGE_BYTES), error.reason, metadata, extra)
+
+
+def _log_refusal(error: ServiceError) -> None:
+    code = _CODES[error.reason]
+    if isinstance(error, ShuttingDownError):
+        # As many as there are streams, and no news to anybody.
+        level = logging.DEBUG
+    else:
+        level = logging.WARNING if code in _WARNED_OF else logging.INFO
+    reason = error.reason.removeprefix("ERROR_REASON_")
+    say(log, level, "call refused", code=code.name, reason=reason, message=error.message)
+
+
+def _size(text: str) -> int:
+    """Bytes of a text on the wire, where gRPC escapes whatever is not ASCII."""
+    return len(quote(text, safe=string.printable))
+
+
+def _short(text: str, most: int) -> str:
+    if _size(text) <= most:
+        return text
+    text = text[:most]
+    while _size(text) > most - 9:
+        text = text[: int(len(text) * 0.9)]
+    return f"{text}…"
+
+
+def _that_fit(metadata: Mapping[str, str]) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    room = METADATA_BYTES
+    for key, value in metadata.items():
+        short = _short(value, METADATA_BYTES // 3)
+        room -= _size(key) + _size(short)
+        if room < 0:
+            return {**kept, "more": f"{len(metadata) - len(kept)} more are not listed for want of room"}
+        kept[key] = short
+    return kept
+
+
+def _violations_that_fit(violations: Sequence[Violation]) -> list[Violation]:
+    kept: list[Violation] = []
+    room = FAULTS_BYTES
+    for violation in violations:
+        short = Violation(violation.field, _short(violation.description, FAULTS_BYTES // 3))
+        room -= _size(short.field) + _size(short.description)
+        if room < 0:
+            rest = len(violations) - len(kept)
+            return [*kept, Violation("", f"{rest} more faults of this request are not listed for want of room")]
+        kept.append(short)
+    return kept
+
+
+def details_of_bug(method: str, error: Exception) -> Details:
+    """The status of anything else: logged whole, hidden from the caller but for an id."""
+    incident = secrets.token_hex(4)
+    named = {"incident": incident, "method": method.rpartition("/")[2]}
+    say_bug(log, "call failed in a way nobody foresaw", error, **named)
+    message = f"the server failed; its log tells more under incident {incident}"
+    metadata = {"incident_id": incident, "retryable": "false"}
+    return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])
+
+
+def _details(
+    code: grpc.StatusCode, message: str, reason: str, metadata: dict[str, str], extra: list[Message]
+) -> Details:
+    call = current_call.get()
+    if call is not None:
+        metadata["request_id"] = call.request_id
+    info = error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata)
+    packed = []
+    for detail in (info, *extra):
+        holder = any_pb2.Any()
+        holder.Pack(detail)
+        packed.append(holder)
+    return code, message, status_pb2.Status(code=code.value[0], message=message, details=packed)

@@ -1,0 +1,94 @@
+"""One trainer's stream: a decision for every result, and a stop pushed when the trial ends meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+from wattwise import v1
+
+from wattwise_server.domain import Decision, TrialKey
+from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
+from wattwise_server.observability.call import Subject, current_call
+from wattwise_server.rpc import convert
+from wattwise_server.usecases.optimizer import Optimizer
+
+_RETRY_SECONDS = 1.0
+
+
+class TrialStream:
+    """Serves StreamResults once."""
+
+    def __init__(self, optimizer: Optimizer, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._optimizer = optimizer
+        self._context = context
+        self._writing = asyncio.Lock()
+        self._trial: TrialKey | None = None
+        self._pusher: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def serve(self, requests: AsyncIterator[v1.StreamResultsRequest]) -> None:
+        """Answers until the trainer closes its side.
+
+        Raises:
+            ServiceError: as the calls that the stream stands for; the stream ends with it.
+        """
+        try:
+            async for request in requests:
+                await self._take(request)
+        finally:
+            if self._pusher is not None:
+                # Not in the middle of a write: gRPC could send no status after half of one.
+                async with self._writing:
+                    self._pusher.cancel()
+                await asyncio.wait([self._pusher])
+
+    async def _take(self, request: v1.StreamResultsRequest) -> None:
+        match request.WhichOneof("event"):
+            case "result":
+                report = convert.result(request.result)
+                self._follow(report.trial)
+                # The answer to the result that ends the trial is its stop: it is not pushed as well.
+                async with self._writing:
+                    await self._write(await self._optimizer.report(report))
+            case "heartbeat":
+                key = convert.trial_key(request.heartbeat)
+                self._follow(key)
+                await self._push(await self._optimizer.heartbeat(key))
+            case _:
+                raise InvalidRequestError(Violation("event", "is not set; send a result or a heartbeat"))
+
+    def _follow(self, key: TrialKey) -> None:
+        if self._trial is None:
+            self._trial = key
+            if call := current_call.get():
+                call.named = Subject(key.job_id, key.trial_number, key.batch_size)
+            self._pusher = asyncio.create_task(self._push_stop(key))
+        if key != self._trial:
+            fault = f"trial {key.trial_number} of {key.job_id!r} is not this stream's; open one stream per trial"
+            raise InvalidRequestError(Violation("trial", fault))
+
+    async def _push_stop(self, key: TrialKey) -> None:
+        while True:
+            try:
+                await self._push(await self._optimizer.stop_of(key))
+            except ServiceError as error:  # noqa: PERF203 - it waits for a failing storage
+                # An unknown trial: the trainer hears it as the answer to its own messages.
+                if not error.retryable:
+                    return
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+    async def _push(self, decision: Decision) -> None:
+        async with self._writing:
+            if decision.stop_train and not self._stopped:
+                await self._write(decision)
+
+    async def _write(self, decision: Decision) -> None:
+        self._stopped = self._stopped or decision.stop_train
+        response = v1.StreamResultsResponse()
+        convert.fill_decision(response.decision, decision)
+        await self._context.write(response)

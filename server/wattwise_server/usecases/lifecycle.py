@@ -1,0 +1,121 @@
+"""What becomes of trials: decided, failed, lost, revived; and with them of their job. All within a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wattwise_server.clock import Clock
+from wattwise_server.domain import EndReason, Job, Search, Trial, TrialStatus, TrialType
+from wattwise_server.observability.events import Event as Seen
+from wattwise_server.observability.events import JobDeleted, MetersDiffer, Observer, TrialEnded, TrialRevived
+from wattwise_server.policy.base import Event, Failed, Measured, Revived, Succeeded
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.store.base import Transaction
+from wattwise_server.usecases.lookup import priced_in
+from wattwise_server.usecases.metering import metered
+
+
+class Lifecycle:
+    """Ends trials and takes them back, and tells whoever watches."""
+
+    def __init__(self, clock: Clock, observer: Observer) -> None:
+        self._clock = clock
+        self._observer = observer
+
+    def stop_dearer(self, tx: Transaction, job: Job) -> None:
+        """Decides every running trial whose newest cost exceeds the bound, which may just have fallen."""
+        for trial in tx.running():
+            if trial.last is None:
+                continue
+            verdict = judge(job.spec, job.search.min_cost, trial.last)
+            if verdict.end_reason is EndReason.COST_BOUND:
+                job = self.succeed(tx, job, trial, verdict)
+
+    def measured(self, tx: Transaction, job: Job, trial: Trial) -> Job:
+        """Tells a policy that watches epochs of one; returns the job."""
+        if not POLICIES[job.spec.policy].watches_epochs:
+            return job
+        job = replace(job, search=observe(job, Measured(trial)))
+        tx.save_job(job)
+        return job
+
+    def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
+        """Ends a trial that ran to a decision; returns its job."""
+        place = job.num_observations + 1
+        trial = self._ended(trial, TrialStatus.SUCCEEDED, verdict.end_reason)._replace(
+            cost=verdict.cost,
+            cost_bound=verdict.bound,
+            converged=verdict.converged,
+            target_reached=verdict.target_reached,
+            observation=place,
+        )
+        return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))[0]
+
+    def fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
+        """Ends a trial whose trainer is gone."""
+        trial = self._ended(priced_in(job, trial), TrialStatus.FAILED, reason)
+        return self._save(tx, job, trial, Failed(trial))
+
+    def revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
+        """Takes a trial back: a lost one that is heard of after all, or one that goes on from a checkpoint."""
+        search = observe(job, Revived(trial))
+        explored = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
+        back = trial.renewed(trial.last, job.spec.lease_from(self._clock()))
+        back = back._replace(type=TrialType.CONCURRENT if explored else trial.type)
+        job = replace(job, search=search)
+        tx.save_job(job)
+        tx.save_trial(back)
+        self._tell(tx, TrialRevived(back))
+        return job, back
+
+    def meter(self, tx: Transaction, job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
+        """Keeps by what kind of meter a trial is measured, once its trainer has said one that is new."""
+        job_now, trial_now = metered(job, trial, kind)
+        if job_now is not job:
+            tx.save_job(job_now)
+        if trial_now is not trial:
+            tx.save_trial(trial_now)
+            if trial_now.meter.other:
+                self._tell(tx, MetersDiffer(trial_now))
+        return job_now, trial_now
+
+    def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:
+        """Deletes a job; returns its trials that are told to stop."""
+        stopped = [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
+        for trial in stopped:
+            self._tell(tx, TrialEnded(trial))
+        self._tell(tx, JobDeleted(job, len(stopped)))
+        return stopped
+
+    async def free_slot(self, tx: Transaction, job: Job) -> Job:
+        """Gives the exploration slot up at once if its trial's lease has run out."""
+        holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
+        if holder is not None and self.has_lapsed(holder):
+            return self.fail(tx, job, holder, EndReason.LOST)[0]
+        return job
+
+    def has_lapsed(self, trial: Trial) -> bool:
+        """Whether a trial is to be given up."""
+        return trial.running and trial.lease_expire_time is not None and trial.lease_expire_time <= self._clock()
+
+    def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
+        job = replace(job, search=observe(job, event))
+        tx.save_job(job)
+        tx.save_trial(trial)
+        self._tell(tx, TrialEnded(trial))
+        return job, trial
+
+    def _tell(self, tx: Transaction, event: Seen) -> None:
+        tx.once_durable(self._observer.witness(event))
+
+    def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
+        # The system's time may have been set back since, while no server ran.
+        end_time = max(self._clock(), trial.start_time)
+        return trial._replace(status=status, end_reason=reason, end_time=end_time, lease_expire_time=None)
+
+
+def observe(job: Job, event: Event) -> Search:
+    """What a job's policy makes of an event."""
+    return POLICIES[job.spec.policy].observe(job.spec, job.search, event)

@@ -1,0 +1,85 @@
+"""What a trainer reports, and whether it can be."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import NamedTuple
+
+from wattwise_server.domain import JobSpec, Measurement, TrialKey
+from wattwise_server.errors import InvalidResultError, Violation
+from wattwise_server.policy.cost import cost
+from wattwise_server.usecases.metering import kind_fault
+
+LARGEST_COST = 1e100
+"""In joules: far above anything, and low enough for its square and its multiples to be numbers."""
+
+
+class Report(NamedTuple):
+    """One epoch's sums as a trainer sent them: seconds and joules since the trial's start.
+
+    Attributes:
+        meter: The kind of meter that the energy comes from; '' when the trainer did not say.
+    """
+
+    trial: TrialKey
+    epoch: int
+    time_seconds: float
+    energy_joules: float
+    metric: float
+    meter: str = ""
+
+
+def checked(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
+    """The report as a measurement of now, given the trial's newest one before.
+
+    Raises:
+        InvalidResultError: with one violation per fault.
+    """
+    measured = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
+    faults = _number_faults(spec, measured)
+    if last is not None:
+        faults += _order_faults(last, measured)
+    if report.meter and (fault := kind_fault(report.meter)):
+        faults.append(("meter", fault))
+    if faults:
+        raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
+    return measured
+
+
+def _number_faults(spec: JobSpec, measured: Measurement) -> list[tuple[str, str]]:
+    epoch, time_seconds, energy_joules, metric, _ = measured
+    faults = []
+    if not 0 <= time_seconds < math.inf:
+        faults.append(("time_seconds", _no_sum(time_seconds)))
+    if not 0 <= energy_joules < math.inf:
+        faults.append(("energy_joules", _no_sum(energy_joules)))
+    if math.isinf(metric):
+        faults.append(("metric", f"is {metric}; report NaN for a metric that has diverged"))
+    if epoch < 1:
+        faults.append(("current_epoch", f"is {epoch}; count epochs from 1"))
+    if not faults and cost(spec, energy_joules, time_seconds) > LARGEST_COST:
+        faults.append(("energy_joules", f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"))
+    return faults
+
+
+def _no_sum(value: float) -> str:
+    return f"is {value}; report the finite sum since the trial's first epoch, 0 or more"
+
+
+def _order_faults(last: Measurement, measured: Measurement) -> list[tuple[str, str]]:
+    epoch = measured.epoch
+    if epoch == last.epoch and not last.repeats(measured):
+        return [("current_epoch", f"{epoch} was reported before with other numbers; report every epoch once")]
+    faults = []
+    if epoch < last.epoch:
+        faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs never go back"))
+    if measured.time_seconds < last.time_seconds:
+        faults.append(("time_seconds", _shrunk(measured.time_seconds, last.time_seconds, last.epoch)))
+    if measured.energy_joules < last.energy_joules:
+        faults.append(("energy_joules", _shrunk(measured.energy_joules, last.energy_joules, last.epoch)))
+    return faults
+
+
+def _shrunk(value: float, before: float, epoch: int) -> str:
+    return f"{value} is less than the {before} of epoch {epoch}; report the sum so far"

@@ -1,0 +1,64 @@
+"""Quantities as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from wattwise.commands.humanize import duration, enum_name, joules, moment, spread
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0.00 J"),
+        (0.523, "0.52 J"),
+        (9.994, "9.99 J"),
+        (9.996, "10.0 J"),
+        (999.4, "999 J"),
+        (999.6, "1.00 kJ"),
+        (12_345, "12.3 kJ"),
+        (-1_200_000, "-1.20 MJ"),
+        (5e18, "5000 PJ"),
+        (math.inf, "unknown"),
+        (math.nan, "unknown"),
+    ],
+)
+def test_joules(value: float, text: str) -> None:
+    """An energy has three significant digits and a prefix that fits."""
+    assert joules(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (8.24, "8.2 s"),
+        (59.97, "1 min 00 s"),
+        (725, "12 min 05 s"),
+        (3599.6, "1 h 00 min"),
+        (11_220, "3 h 07 min"),
+        (86_399, "1 d 00 h"),
+        (187_200, "2 d 04 h"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    """A duration has its two largest units, and never sixty of the smaller one."""
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("precision", "text"), [(0, "unknown"), (1e-6, "1.00 kJ"), (math.inf, "0.00 J")])
+def test_spread(precision: float, text: str) -> None:
+    """A precision is shown as the standard deviation 1/√precision."""
+    assert spread(precision) == text
+
+
+def test_moment() -> None:
+    """A point in time is in UTC and says so."""
+    assert moment(Timestamp(seconds=1_000_000_000)) == "2001-09-09 01:46:40 UTC"
+
+
+def test_enum_name() -> None:
+    """An enum's value is shown as words."""
+    assert enum_name("END_REASON_OUT_OF_MEMORY", "END_REASON_") == "out of memory"

@@ -1,0 +1,482 @@
+"""The `wattwise` command: how it finds its subcommands and ends, and `wattwise jobs` against the real server."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from importlib import metadata
+from typing import Any
+
+import pytest
+from wattwise import v1
+from wattwise.commands.main import main
+
+from tests.jobs import Trainer, job_spec, power_sample
+from tests.live_server import LiveServer
+
+AWAY = "127.0.0.1:1"
+Ask = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def address(grpc_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The server that every command finds through its environment."""
+    monkeypatch.setenv("WATTWISE_SERVER", grpc_server.address)
+    return grpc_server.address
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs `wattwise` with these words and returns what it prints; it must end well and complain of nothing."""
+
+    def run(*words: str) -> str:
+        assert main(words) == 0
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return printed.out
+
+    return run
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs `wattwise` with these words and returns the one line that it says when it fails."""
+
+    def run(*words: str, status: int) -> str:
+        with pytest.raises(SystemExit) as left:
+            sys.exit(main(words))
+        assert left.value.code == status
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        return printed.err
+
+    return run
+
+
+def shell(*words: str, missing: tuple[str, ...] = ()) -> list[str]:
+    """The command line of a `wattwise` process in which some packages are not installed."""
+    # What a shell runs in the background ignores Ctrl-C, and so would all that it starts.
+    heed = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    hide = f"sys.modules.update(dict.fromkeys({missing!r}))"
+    return [sys.executable, "-c", f"{heed}; {hide}; from wattwise.commands.main import main; sys.exit(main())", *words]
+
+
+def answer(*words: str, missing: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """What such a process prints."""
+    return subprocess.run(shell(*words, missing=missing), capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.fixture
+def stub(grpc_stub: v1.BatchSizeOptimizerStub) -> v1.BatchSizeOptimizerStub:
+    """What trainers call."""
+    return grpc_stub
+
+
+def row(table: str, first: str) -> list[str]:
+    """The cells of the line that begins with this one; cells stand two spaces apart."""
+    (line,) = (
+        line for line in table.splitlines() if line.split("  ")[0].strip() == first or line.split()[:1] == [first]
+    )
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """--version prints the version of the installed package."""
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert (left.value.code, capsys.readouterr().out) == (0, f"wattwise {metadata.version('wattwise')}\n")
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help has a line for each command that an entry point names."""
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    assert row(listed, "serve") == ["serve", "run the server"]
+    assert row(listed, "jobs") == ["jobs", "look at the server's jobs, or delete one"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "`wattwise COMMAND --help` says more"),
+        (("jobs",), "wattwise jobs trials mnist-nightly --status dispatched"),
+        (("jobs", "show"), "the job, as `wattwise jobs list` names it"),
+        (("jobs", "list"), "$WATTWISE_SERVER; default: localhost:50051"),
+    ],
+)
+def test_help_says_how_to_go_on(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str) -> None:
+    """Every level of --help explains its arguments."""
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_no_command(refused: Ask) -> None:
+    """Without a command the help is shown as an error."""
+    assert "usage: wattwise" in refused(status=2)
+
+
+def test_unknown_command(refused: Ask) -> None:
+    """A mistyped command is answered with the nearest one."""
+    assert "unknown command 'job'; did you mean 'jobs'?" in refused("job", "list", status=2)
+
+
+@pytest.mark.parametrize("command", ["serve", "jobs list"])
+def test_unknown_argument(refused: Ask, command: str) -> None:
+    """A mistyped option is named, with where those that there are can be seen."""
+    words = command.split()
+    said = refused(*words, "--databse", "x", status=2)
+    assert f"unknown arguments: --databse x; see `wattwise {words[0]} --help`" in said
+
+
+def test_light_install_shows_what_is_missing() -> None:
+    """Where the server's packages are missing, --help says how to get the command, and the others work."""
+    listed = answer("--help", missing=("aiosqlite",))
+    assert 'serve     needs: pip install "wattwise[server]"' in listed.stdout
+    assert "look at the server's jobs" in listed.stdout
+
+
+def test_light_install_refuses_what_is_missing() -> None:
+    """To run a command whose packages are missing is wrong usage, and says what to install."""
+    served = answer("serve", "--address", "127.0.0.1:0", missing=("aiosqlite",))
+    assert served.returncode == 2
+    assert served.stderr == 'wattwise serve needs: pip install "wattwise[server]" (aiosqlite is missing)\n'
+
+
+def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A job's line tells its stage, its survivors and its cheapest trial in units that people read."""
+    trainer = Trainer(stub)
+    trainer.run(12_345)
+    cells = row(ask("jobs", "list"), trainer.job_id)
+    assert cells[1:-1] == ["pruning, round 1 of 2", "8, 16, 32, 64", "1", "12.3 kJ", "16"]
+    assert cells[-1].endswith(" UTC")
+
+
+def test_list_by_prefix(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """--prefix leaves out the jobs that begin otherwise, and --json is one array, oldest first."""
+    for job_id in ("mine-2", "mine-1", "other"):
+        stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:4])))
+    jobs = json.loads(ask("jobs", "list", "--prefix", "mine", "--json"))
+    assert [job["spec"]["job_id"] for job in jobs] == ["mine-2", "mine-1"]
+
+
+def test_list_of_many_pages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """All jobs are listed, however many pages they fill."""
+    ids = [f"many-{number}" for number in range(120)]
+    for job_id in ids:
+        stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix="many")))
+    jobs = json.loads(ask("jobs", "list", "--prefix", "many", "--json"))
+    assert [job["spec"]["job_id"] for job in jobs] == ids
+
+
+def test_list_of_nothing(ask: Ask) -> None:
+    """No jobs are said to be none, and are an empty array."""
+    assert ask("jobs", "list", "--prefix", "nobody") == "no jobs\n"
+    assert json.loads(ask("jobs", "list", "--prefix", "nobody", "--json")) == []
+
+
+def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A job that has run nothing shows its target, and that there is no min cost yet."""
+    trainer = Trainer(stub)
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "job") == ["job", trainer.job_id]
+    assert row(shown, "stage") == ["stage", "pruning, round 1 of 2"]
+    assert row(shown, "min cost") == ["min cost", "none yet: no trial has converged"]
+    assert row(shown, "target") == ["target", "metric at least 0.9 within 10 epochs"]
+    assert row(shown, "GPUs") == ["GPUs", "1 x Test GPU, 100 W at most together"]
+
+
+def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Costs of 1 and 3 kJ are a mean of 2 kJ, 1 kJ from it each, and the mean is known to 1/√2 kJ."""
+    trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
+    trainer.run(1000)
+    trainer.run(3000)
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "stage") == ["stage", "bandit"]
+    assert row(shown, "min cost") == ["min cost", "1.00 kJ at batch size 16"]
+    assert row(shown, "16") == ["16", "2", "2.00 kJ", "707 J", "1.00 kJ"]
+
+
+def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Costs and energies that nobody measured say so in every table, and the meter has its own column and field."""
+    trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
+    trainer.run(1000, meter="estimate")
+    trainer.run(3000, meter="estimate")
+    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (estimate)", "16", "estimate"]
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "min cost") == ["min cost", "1.00 kJ (estimate) at batch size 16"]
+    assert row(shown, "meter") == ["meter", "estimate"]
+    assert row(shown, "batch size")[2:] == [
+        *("mean cost (estimate)", "std dev of the mean (estimate)", "std dev of a trial (estimate)"),
+    ]
+    assert row(ask("jobs", "trials", trainer.job_id), "2")[9:12] == ["3.00 kJ (estimate)"] * 2 + ["estimate"]
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["meter"] == "estimate"
+    trials = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
+    assert [trial["meter"] for trial in trials] == ["estimate", "estimate"]
+
+
+def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """What was measured is shown with its meter and nothing behind its joules."""
+    trainer = Trainer(stub)
+    trainer.run(1000, meter="nvml+rapl")
+    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ", "16", "nvml+rapl"]
+    assert row(ask("jobs", "trials", trainer.job_id), "1")[9:12] == ["1.00 kJ", "1.00 kJ", "nvml+rapl"]
+
+
+def test_mixed_meters_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A job of two kinds of meter names both and what that means; each trial is marked by its own."""
+    trainer = Trainer(stub)
+    trainer.run(1000, meter="estimate")
+    trainer.run(1000, meter="nvml")
+    assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (partly estimate)", "16", "nvml, estimate before"]
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "meter") == ["meter", "nvml, estimate before: these costs cannot be compared"]
+    assert row(shown, "min cost") == ["min cost", "1.00 kJ (partly estimate) at batch size 16"]
+    trials = ask("jobs", "trials", trainer.job_id)
+    assert [row(trials, number)[9] for number in ("1", "2")] == ["1.00 kJ (estimate)", "1.00 kJ"]
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["other_meter"] == "estimate"
+
+
+def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """An arm of which nothing is known says so rather than cost nothing."""
+    trainer = Trainer(stub, num_pruning_rounds=0)
+    assert row(ask("jobs", "show", trainer.job_id), "8") == ["8", "0", "unknown", "unknown", "unknown"]
+
+
+def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """The cheapest power limit of a batch size is shown once it is known, with what a step costs at it."""
+    trainer = Trainer(stub)
+    trial = trainer.next()
+    assert "power limit" not in ask("jobs", "show", trainer.job_id)
+    samples = [power_sample(225, energy=90, time=2), power_sample(250, energy=100)]
+    stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "16") == ["16", "225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
+
+
+def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """--json has the API's own field names, zeros included."""
+    trainer = Trainer(stub)
+    job: dict[str, Any] = json.loads(ask("jobs", "show", trainer.job_id, "--json"))
+    assert (job["stage"], job["pruning_round"], job["num_trials"]) == ("STAGE_PRUNING", 0, 0)
+    assert "min_cost" not in job
+
+
+def test_names_are_text(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """What looks like markup in a job's name is printed as it is, and long names are never cut."""
+    name = "[red]:smile:" + "x" * 180
+    stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=name, job_id_prefix="[red]")))
+    assert row(ask("jobs", "list", "--prefix", "[red]"), name)[0] == name
+
+
+def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A trial's line tells how it ended and what it took; one that runs has a lease, and no numbers before a report."""
+    trainer = Trainer(stub)
+    trial = trainer.next()
+    trainer.report(trial, 5_000, metric=0.95, epoch=3, time=725)
+    trainer.next()
+    shown = ask("jobs", "trials", trainer.job_id)
+    assert row(shown, "1")[:-1] == [
+        *("1", "16", "exploration", "succeeded", "target reached", "reached"),
+        *("3", "0.95", "12 min 05 s", "5.00 kJ", "5.00 kJ"),
+    ]
+    running = row(shown, "2")
+    assert running[:4] == ["2", "8", "exploration", "dispatched"]
+    # When it was dispatched, and when its lease runs out.
+    began, ends = (datetime.strptime(cell, "%Y-%m-%d %H:%M:%S UTC") for cell in running[4:])  # noqa: DTZ007 - both are
+    assert timedelta(seconds=299) <= ends - began <= timedelta(seconds=301)
+
+
+def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A trial has reached its target, or too dearly, or missed it, or not yet; of a crashed one nothing is said."""
+    trainer = Trainer(stub, trial_lease_seconds=0, higher_is_better_metric=False, target_metric=0.5)
+    trainer.report(trainer.next(), 10, metric=0.4)
+    trainer.report(trainer.next(), 100, metric=0.4)
+    trainer.report(trainer.next(), 10, metric=0.6, epoch=10)
+    crashed = trainer.next()
+    trainer.report(crashed, 5, metric=0.6)
+    trainer.end(crashed, v1.END_REASON_ERROR)
+    trainer.report(trainer.next(), 5, metric=0.6)
+    shown = ask("jobs", "trials", trainer.job_id)
+    assert [row(shown, str(number))[4:6] for number in (1, 2, 3)] == [
+        ["target reached", "reached"],
+        ["cost bound", "reached, too dear"],
+        ["max epochs", "missed"],
+    ]
+    assert row(shown, "4")[3:6] == ["failed", "error", "1"]
+    assert row(shown, "5")[3:5] == ["dispatched", "not yet"]
+    assert row(shown, "5")[-1] == "never"
+
+
+def test_stuck_job(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A job of which nothing converged says that it is stuck and what to change."""
+    trainer = Trainer(stub, batch_sizes=[16])
+    trainer.run(10, converges=False)
+    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck in round 1 of 2", "none"]
+    advice = row(ask("jobs", "show", trainer.job_id), "advice")[1]
+    assert "under a new job_id" in advice
+    assert "target_metric within reach" in advice
+
+
+def test_trials_by_status_and_batch_size(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """--status and --batch-size leave out the other trials."""
+    trainer = Trainer(stub)
+    trainer.run(100)
+    trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    trainer.next()
+
+    def numbers(*words: str) -> list[int]:
+        trials = json.loads(ask("jobs", "trials", trainer.job_id, "--json", *words))
+        return [trial["id"]["trial_number"] for trial in trials]
+
+    assert numbers() == [1, 2, 3]
+    assert numbers("--status", "failed") == [2]
+    assert numbers("--batch-size", "8") == [2, 3]
+    assert numbers("--batch-size", "8", "--status", "dispatched") == [3]
+    assert numbers("--batch-size", "64") == []
+
+
+def test_metrics_that_are_no_number(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A NaN metric is shown, and the document stays JSON."""
+    trainer = Trainer(stub)
+    trainer.report(trainer.next(), 10, metric=math.nan)
+    assert "nan" in row(ask("jobs", "trials", trainer.job_id), "1")
+    (trial,) = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
+    assert trial["last_metric"] == "NaN"
+
+
+@pytest.mark.parametrize("words", [("--batch-size", "0"), ("--batch-size", "x"), ("--status", "lost")])
+def test_wrong_usage(refused: Ask, words: tuple[str, str]) -> None:
+    """An argument that makes no sense is refused by name before the server is asked."""
+    assert f"argument {words[0]}" in refused("jobs", "trials", "x", *words, status=2)
+
+
+@pytest.mark.parametrize("action", ["show", "trials"])
+def test_unknown_job(refused: Ask, action: str) -> None:
+    """The server's refusal is one line on stderr."""
+    said = refused("jobs", action, "nobody", status=1)
+    assert said.startswith("wattwise jobs: ")
+    assert "nobody" in said
+    assert said.count("\n") == 1
+
+
+def test_server_away(refused: Ask) -> None:
+    """A server that is away is one line on stderr, with its address; --server comes before the environment."""
+    said = refused("jobs", "list", "--server", AWAY, status=1)
+    assert f"no Wattwise server can be reached at {AWAY}" in said
+    assert said.count("\n") == 1
+
+
+def test_delete(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """--yes deletes without a question and says how many trials were stopped."""
+    trainer = Trainer(stub)
+    trainer.next()
+    assert (
+        ask("jobs", "delete", trainer.job_id, "--yes") == f"Deleted {trainer.job_id}; running trials told to stop: 1.\n"
+    )
+    assert trainer.job_id in refused("jobs", "show", trainer.job_id, status=1)
+
+
+def test_delete_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """With --json the deleted job and the stopped trials are printed."""
+    trainer = Trainer(stub)
+    trainer.next()
+    answered = json.loads(ask("jobs", "delete", trainer.job_id, "--yes", "--json"))
+    assert answered["job"]["spec"]["job_id"] == trainer.job_id
+    assert [trial["id"]["trial_number"] for trial in answered["stopped_trials"]] == [1]
+
+
+def test_delete_unasked(stub: v1.BatchSizeOptimizerStub) -> None:
+    """Without a terminal nothing is deleted unless --yes is given."""
+    trainer = Trainer(stub)
+    finished = answer("jobs", "delete", trainer.job_id)
+    assert finished.returncode == 2
+    assert "--yes" in finished.stderr
+    assert trainer.next().id.trial_number == 1
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """A terminal: the end where the person sits, and the program's."""
+    ends = pty.openpty()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+@contextmanager
+def asking(job_id: str, program_end: int) -> Iterator[subprocess.Popen[str]]:
+    """A deletion that has just put its question to the person at the terminal."""
+    words = shell("jobs", "delete", job_id)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=program_end, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stderr is not None
+            asked = ""
+            while not asked.endswith("[y/N] "):
+                asked += process.stderr.read(1) or pytest.fail(f"it ended after {asked!r}")
+            assert asked == f"Delete {job_id} and its 0 trials? [y/N] "
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(("typed", "remains"), [(b"\n", True), (b"n\n", True), (b"y\n", False)])
+def test_delete_asks(
+    terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub, refused: Ask, typed: bytes, remains: bool
+) -> None:
+    """On a terminal only a yes deletes."""
+    person, program_end = terminal
+    trainer = Trainer(stub)
+    with asking(trainer.job_id, program_end) as process:
+        os.write(person, typed)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    if remains:
+        assert (out, err) == ("", "Kept.\n")
+        assert trainer.next().id.trial_number == 1
+    else:
+        assert out.startswith(f"Deleted {trainer.job_id}")
+        assert trainer.job_id in refused("jobs", "show", trainer.job_id, status=1)
+
+
+def test_interrupted(terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub) -> None:
+    """Ctrl-C ends the command with status 130 and without a traceback, and nothing is deleted."""
+    trainer = Trainer(stub)
+    with asking(trainer.job_id, terminal[1]) as process:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "")
+    assert trainer.next().id.trial_number == 1
+
+
+def test_reader_gone(stub: v1.BatchSizeOptimizerStub) -> None:
+    """When the reader of a pipe has gone the command ends quietly, as shells expect of it."""
+    Trainer(stub)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with subprocess.Popen(shell("jobs", "list"), stdout=writer, stderr=subprocess.PIPE, text=True) as process:
+        os.close(writer)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, "")
+
+
+def test_tables_need_rich(stub: v1.BatchSizeOptimizerStub) -> None:
+    """Without the package rich it is said what to install, and --json works all the same."""
+    trainer = Trainer(stub)
+    table = answer("jobs", "show", trainer.job_id, missing=("rich",))
+    assert table.returncode == 1
+    assert 'pip install "wattwise[server]", or use --json' in table.stderr
+    document = answer("jobs", "show", trainer.job_id, "--json", missing=("rich",))
+    assert json.loads(document.stdout)["spec"]["job_id"] == trainer.job_id

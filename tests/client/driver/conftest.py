@@ -1,0 +1,24 @@
+"""Fixtures: drivers that do not outlive their test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.client.driver.running import Runs
+from tests.client.monitor.conftest import machine
+from tests.client.power.conftest import library
+
+__all__ = ["library", "machine"]
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    """A folder to run jobs in."""
+    made = Runs(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()

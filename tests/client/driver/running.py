@@ -1,0 +1,139 @@
+"""Runs of a job for tests: job files, drivers as processes of their own, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HOUSE = Path(__file__).parents[3]
+PYTHON = sys.executable
+JOB_ID = "test-run"
+# What a shell runs in the background ignores Ctrl-C, and so would all that it starts.
+_HEED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
+JOB: dict[str, Any] = {
+    "job_id_prefix": "test",
+    "job_id": JOB_ID,
+    "batch_sizes": [8, 16, 32],
+    "default_batch_size": 16,
+    "target_metric": 0.9,
+    "max_epochs": 3,
+    "disable_early_stopping": True,
+    "num_pruning_rounds": 1,
+    "mab_seed": 1,
+}
+RUN: dict[str, Any] = {"recurrences": 2, "max_tries": 3, "seed": 100, "meter": "estimate:100", "grace_seconds": 5}
+
+
+def result(metric: float = 0.95, epochs: int = 2) -> str:
+    """Shell words by which a command without a client says how it went."""
+    return f'echo \'{{{{"metric": {metric}, "epochs": {epochs}}}}}\' > {{log_dir}}/result.json'
+
+
+def shell(*steps: str) -> list[str]:
+    """A command in shell."""
+    return ["sh", "-c", "; ".join(steps)]
+
+
+def with_client(end: str) -> list[str]:
+    """A command with a client in it; see `tests/client/driver/trainer.py`."""
+    return [PYTHON, "-m", "tests.client.driver.trainer", end]
+
+
+def write_job(folder: Path, command: list[str], *, name: str = "job.toml", **given: Any) -> Path:
+    """A job file; `job`, `train` and `run` are added to the usual ones, and None takes a key out."""
+    tables = {
+        "job": JOB | given.get("job", {}),
+        "train": {"command": command, "workdir": str(HOUSE)} | given.get("train", {}),
+        "run": RUN | given.get("run", {}),
+    }
+    path = folder / name
+    lines = []
+    for table, values in tables.items():
+        lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None)]
+    path.write_text("\n".join(lines))
+    return path
+
+
+@dataclass
+class Runs:
+    """Drivers in one folder, of which none outlives its test."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, job_file: Path, *options: str) -> subprocess.Popen[str]:
+        """Starts a driver."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("WATTWISE_")} | self.environment
+        driver = subprocess.Popen(
+            [
+                PYTHON,
+                "-c",
+                f"{_HEED}; from wattwise.commands.main import main; sys.exit(main())",
+                "run",
+                str(job_file),
+                *options,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.started.append(driver)
+        return driver
+
+    def run(self, job_file: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        """Runs a driver to its end."""
+        return ended(self.start(job_file, *options))
+
+    def history(self, job_id: str = JOB_ID) -> list[dict[str, Any]]:
+        """What the run's file says, line by line."""
+        path = self.path(job_id) / "history.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def path(self, job_id: str = JOB_ID) -> Path:
+        """The run's folder."""
+        return self.folder / "runs" / job_id
+
+    def trial_folders(self) -> list[Path]:
+        """The folders of the trials that have begun."""
+        return sorted(self.path().glob("trial-????"))
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+        for driver in self.started:
+            driver.kill()
+            driver.communicate(timeout=30)
+
+
+def ended(driver: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    """Waits for a driver's end."""
+    out, err = driver.communicate(timeout=60)
+    return subprocess.CompletedProcess(driver.args, driver.returncode, out, err)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in {"Z", "X"}
+
+
+def servers_of(folder: Path) -> list[int]:
+    """The server processes of a run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdecimal() else []
+            if words[1:3] == [b"-m", b"wattwise_server"] and str(folder).encode() in b" ".join(words):
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,158 @@
+"""`BatchSizeOptimizer.from_env()`: a command joins its driver's trial."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, v1
+from wattwise.driver.environment import spec_to_json
+from wattwise.training.joined import JoinedSession
+from wattwise.training.resume import Progress, SavedTrial
+
+from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
+from tests.client.training.script import Meter, job_spec
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def told(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> v1.Trial:
+    """The trial that the variables speak of."""
+    spec = job_spec()
+    with Client(server.address) as client:
+        client.register_job(spec)
+        trial = client.get_next_batch_size(spec.job_id or "", request_id="the-driver's").trial
+    values = {
+        "SERVER": server.address,
+        "JOB_SPEC": spec_to_json(spec),
+        "REQUEST_ID": "the-driver's",
+        "TRIAL_NUMBER": "1",
+        "BATCH_SIZE": "16",
+        "LOG_DIR": str(tmp_path),
+        "REASON": "the driver was told so",
+        "METER": "estimate:50",
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(f"WATTWISE_{name}", value)
+    return trial
+
+
+def test_trial_is_joined(told: v1.Trial, server: LiveServer, tmp_path: Path) -> None:
+    """It trains the driver's trial rather than one of its own, and says that it is there."""
+    with BatchSizeOptimizer.from_env(monitor=Meter()) as bso:
+        assert bso.get_batch_size() == 16
+        assert (bso.trial.id, bso.reason) == (told.id, "the driver was told so")
+        assert (tmp_path / "joined").exists()
+        bso.on_train_begin()
+        bso.on_evaluate(0.95)
+        assert bso.training_finished
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(told.id.job_id)
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 1)
+
+
+def test_meter_is_that_of_the_driver(told: v1.Trial, server: LiveServer) -> None:
+    """Without a monitor the energy is measured as the driver does it."""
+    with BatchSizeOptimizer.from_env() as bso:
+        bso.get_batch_size()
+        bso.on_train_begin()
+        bso.on_evaluate(0.95)
+    with Client(server.address) as client:
+        trial = client.get_trial(told.id).trial
+    assert trial.energy_joules == pytest.approx(50 * trial.time_seconds)
+
+
+def test_checkpoint_of_an_earlier_launch(told: v1.Trial, server: LiveServer) -> None:
+    """A trial of an earlier launch, which nobody would end, is not gone on with."""
+    with Client(server.address) as client:
+        client.end_trial(told.id, v1.END_REASON_PREEMPTED)
+    saved = SavedTrial.of(told, "the-driver's", Progress(1, 1.0, 1.0)).state()
+    said = r"of trial 1: load the model alone, without load_state_dict\(\)"
+    with BatchSizeOptimizer.from_env(monitor=Meter()) as bso, pytest.raises(ResumeError, match=said):
+        bso.load_state_dict(saved)
+    with Client(server.address) as client:
+        assert client.get_trial(told.id).trial.end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_good_end_is_left_to_the_driver(told: v1.Trial, server: LiveServer) -> None:
+    """A process that leaves its trial without a decision does not end it: its driver knows the exit status."""
+    bso = BatchSizeOptimizer.from_env(monitor=Meter())
+    bso.get_batch_size()
+    bso.on_train_begin()
+    bso.on_evaluate(0.5)
+    bso.close()
+    with Client(server.address) as client:
+        trial = client.get_trial(told.id).trial
+    assert (trial.status, trial.last_epoch) == (v1.TRIAL_STATUS_DISPATCHED, 1)
+
+
+def test_last_measurement_that_is_not_delivered(
+    told: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the server away to the end, one warning says what was not delivered."""
+    session = JoinedSession(server.address, told.id, lease_seconds=60, timeout=0.2)
+    server.stop()
+    session.start()
+    result = v1.TrainingResult(trial=told.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
+    assert session.report(result) is None
+    session.close(v1.END_REASON_COMPLETED, 0.2)
+    wait_until(lambda: "was not delivered" in caplog.text)
+    assert f"trial {told.id.trial_number}" in caplog.text
+    assert "bug" not in caplog.text
+
+
+def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a driver the error names what is missing and what to do."""
+    monkeypatch.setenv("WATTWISE_SERVER", "localhost:50051")
+    with pytest.raises(NoDriverError, match=r"WATTWISE_JOB_SPEC, .* are not set: start this program"):
+        BatchSizeOptimizer.from_env()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("BATCH_SIZE", "many", "WATTWISE_BATCH_SIZE is 'many'"),
+        ("JOB_SPEC", "{", "WATTWISE_JOB_SPEC holds no job"),
+        ("JOB_SPEC", json.dumps({"unknown": 1}), "WATTWISE_JOB_SPEC holds no job"),
+    ],
+)
+@pytest.mark.usefixtures("told")
+def test_variables_that_are_wrong(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
+    """A variable that makes no sense is named."""
+    monkeypatch.setenv(f"WATTWISE_{name}", value)
+    with pytest.raises(NoDriverError, match=said):
+        BatchSizeOptimizer.from_env()
+
+
+@pytest.mark.usefixtures("told")
+def test_variables_of_another_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the server gives another trial than the variables name, nothing is trained."""
+    monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", "7")
+    with pytest.raises(NoDriverError, match="gives this process trial 1 with batch size 16"):
+        BatchSizeOptimizer.from_env(monitor=Meter()).get_batch_size()
+
+
+def test_token_of_a_trainer_is_enough(runs: Runs, site_server: LiveServer) -> None:
+    """Driver and command get by with a token of the role trainer, which the command is given by the driver."""
+    token = runs.folder / "token"
+    runs.environment |= {"WATTWISE_SERVER": site_server.address, "WATTWISE_TOKEN_FILE": str(token)}
+    done = ended(runs.start(write_job(runs.folder, with_client("well"), run={"recurrences": 1})))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line["measured_by"] for line in runs.history()] == ["command"]
+
+
+@pytest.fixture
+def site_server(runs: Runs, server: LiveServer) -> LiveServer:
+    """A server that asks for tokens; that of a trainer is in the file `token`."""
+    book = runs.folder / "server.tokens"
+    words = ["token", "create", "--tokens", str(book), "--role", "trainer", "--prefix", "test-"]
+    code = "import sys; from wattwise.commands.main import main; sys.exit(main(sys.argv[1:]))"
+    made = subprocess.run([PYTHON, "-c", code, *words], capture_output=True, text=True, check=True)
+    (runs.folder / "token").write_text(made.stdout)
+    (runs.folder / "token").chmod(0o600)
+    server.stop()
+    server.start("--tokens", str(book))
+    return server

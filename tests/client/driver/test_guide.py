@@ -1,0 +1,54 @@
+"""docs/recurring-jobs.md leaves nothing out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from wattwise.driver.environment import Assignment, told
+from wattwise.driver.history import Record
+from wattwise.driver.jobfile import RunSection, TrainSection, read
+from wattwise.driver.template import PLACEHOLDERS
+
+from tests.client.driver.running import HOUSE, write_job
+
+GUIDE = (HOUSE / "docs" / "recurring-jobs.md").read_text()
+
+
+def test_every_key_is_explained() -> None:
+    """Every key of [train] and [run], every placeholder and every field of the history is in the guide."""
+    for section in (TrainSection, RunSection):
+        for field in fields(section):
+            assert re.search(rf"^\|[^|]*`{field.name}`", GUIDE, re.MULTILINE), field.name
+    for name in PLACEHOLDERS:
+        assert f"`{{{name}}}`" in GUIDE
+    for field in fields(Record):
+        assert f"`{field.name.removesuffix('_number')}`" in GUIDE
+
+
+def test_every_variable_is_explained(tmp_path: Path) -> None:
+    """The guide's table has every variable that a command is told, and tells of no other."""
+    lengths = {"profile_warmup_iters": 1, "profile_measure_iters": 2, "step_watts": 3.0}
+    rates = {"optimizer": "sgd", "default_learning_rate": 0.1}
+    file = read(write_job(tmp_path, ["true"], run=lengths, train=rates))
+    given = Assignment(
+        spec=file.job,
+        target_metric=0.9,
+        max_epochs=3,
+        server="localhost:1",
+        meter="nvml",
+        trial_number="1",
+        request_id="x",
+        reason="it is the default",
+        batch_size=8,
+        seed=1,
+        recurrence=1,
+        try_number=1,
+        log_dir=tmp_path,
+    )
+    credentials = {
+        f"WATTWISE_{name}" for name in ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE")
+    }
+    rows = "".join(re.findall(r"^\| (`WATTWISE_[^|]*) \|", GUIDE, re.MULTILINE))
+    assert set(re.findall(r"WATTWISE_\w+", rows)) == set(told(file, given).variables) | credentials

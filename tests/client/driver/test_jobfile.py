@@ -1,0 +1,229 @@
+"""The job file: what it says, and every fault of it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from wattwise import GpuConfig, Violation
+from wattwise.driver.jobfile import JobFileError, read
+
+from tests.client.driver.running import HOUSE, Runs, ended, write_job
+
+MINIMAL = """
+[job]
+job_id_prefix = "a"
+job_id = "a-nightly"
+batch_sizes = [8, 16]
+default_batch_size = 8
+[train]
+command = ["true"]
+"""
+
+
+def faults(folder: Path, text: str) -> dict[str, str]:
+    """The faults of a job file by field."""
+    path = folder / "job.toml"
+    path.write_text(text)
+    with pytest.raises(JobFileError) as refused:
+        read(path)
+    assert all(field in str(refused.value) for field, _ in refused.value.violations)
+    return {fault.field: fault.description for fault in refused.value.violations}
+
+
+def test_least_that_a_file_says(tmp_path: Path) -> None:
+    """All but the job and the command has a default; folders are relative to the file."""
+    path = tmp_path / "job.toml"
+    path.write_text(MINIMAL)
+    file = read(path)
+    assert (file.job.batch_sizes, file.job.target_metric, file.job.gpu) == ((8, 16), None, None)
+    assert (file.train.workdir, file.run.log_dir) == (tmp_path, tmp_path / "runs")
+    run = file.run
+    assert (run.recurrences, run.max_tries, run.seed, run.meter, run.observer_mode) == (20, 20, 123456, None, False)
+    assert file.learning_rate(16) is None
+
+
+def test_gpus_are_given(tmp_path: Path) -> None:
+    """[job.gpu] stands for what the meter would tell."""
+    path = tmp_path / "job.toml"
+    path.write_text(f'{MINIMAL}[job.gpu]\nmax_power_watts = 300\nnumber_of_gpus = 2\ngpu_model = "X"\n')
+    assert read(path).job.gpu == GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="X")
+
+
+def test_some_of_the_gpus_is_given(runs: Runs) -> None:
+    """What [job.gpu] leaves out is what the meter tells."""
+    job = write_job(runs.folder, ["true"], run={"meter": "estimate:70"})
+    job.write_text(f"{job.read_text()}\n[job.gpu]\nmax_power_watts = 300\n")
+    done = runs.run(job, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert '"gpu":{"max_power_watts":300.0,"number_of_gpus":1,"gpu_model":"estimate (70 W)"}' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [
+        ("sgd", 0.02),
+        ("adam", 0.01 * 2**0.5),
+        ("adamw", 0.01 * 2**0.5),
+        ("AdamW", 0.01 * 2**0.5),
+        ("adadelta", 0.01 * 2**0.5),
+    ],
+)
+def test_learning_rate_follows_the_batch_size(tmp_path: Path, optimizer: str, rate: float) -> None:
+    """Linearly for SGD, with the square root for the others."""
+    path = tmp_path / "job.toml"
+    path.write_text(f'{MINIMAL}optimizer = "{optimizer}"\ndefault_learning_rate = 0.01\n')
+    assert read(path).learning_rate(16) == pytest.approx(rate)
+
+
+def test_every_fault_at_once(tmp_path: Path) -> None:
+    """One reading names every fault of every table, and for an unknown key the one that was meant."""
+    found = faults(
+        tmp_path,
+        """
+        [job]
+        job_id_prefix = 3
+        batch_size = [8]
+        batch_sizes = [8, 2.5]
+        default_batch_size = 0
+        target_metric = "high"
+        learn_reward_precision = 1
+        [job.gpu]
+        max_power_watts = inf
+        number_of_gpus = 0
+        gpu_model = ""
+        gpu_modell = "x"
+        [train]
+        command = ["python", "{batchsize}", "{", "{learning_rate}"]
+        workdir = "nowhere"
+        optimiser = "sgd"
+        [run]
+        recurrences = 0
+        max_tries = true
+        seed = -1
+        log_dir = 5
+        observer_mode = "yes"
+        meter = "watts"
+        recurrence = 5
+        step_watts = -1.0
+        grace_seconds = nan
+        profile_warmup_iters = 1.5
+        profile_measure_iters = 0
+        [extra]
+        """,
+    )
+    assert set(found) == {
+        *("extra", "job.job_id_prefix", "job.batch_size", "job.batch_sizes", "job.default_batch_size", "job.job_id"),
+        *("job.target_metric", "job.learn_reward_precision", "job.gpu.max_power_watts", "job.gpu.number_of_gpus"),
+        *("job.gpu.gpu_model", "job.gpu.gpu_modell", "train.command", "train.workdir", "train.optimiser"),
+        *("train.optimizer", "run.recurrences", "run.max_tries", "run.seed", "run.log_dir", "run.observer_mode"),
+        *("run.meter", "run.recurrence", "run.step_watts", "run.grace_seconds", "run.profile_warmup_iters"),
+        "run.profile_measure_iters",
+    }
+    assert "did you mean 'batch_sizes'?" in found["job.batch_size"]
+    assert "did you mean 'recurrences'?" in found["run.recurrence"]
+    assert "did you mean 'gpu_model'?" in found["job.gpu.gpu_modell"]
+    assert "give whole numbers above 0" in found["job.batch_sizes"]
+    assert "estimate:150" in found["run.meter"]
+    assert "relative to the job file" in found["train.workdir"]
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("{batchsize}", "did you mean {batch_size}?"),
+        ("{epoch}", "{max_epochs}"),
+        ("{}", "{log_dir}"),
+        ("{", "single '{'"),
+        ("a}", "single '}'"),
+        ("{{seed}", "single '}'"),
+    ],
+)
+def test_unknown_placeholder(tmp_path: Path, word: str, told: str) -> None:
+    """A placeholder that is none is named, with what there is."""
+    found = faults(tmp_path, MINIMAL.replace('"true"', f'"true", "{word}"'))
+    assert told in found["train.command"]
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "told"),
+    [
+        ("", "job", "the file needs a table [job]"),
+        ("job = 1", "job", "must be a table"),
+        (MINIMAL.replace('["true"]', '"true"'), "train.command", "must be a list"),
+        (MINIMAL.replace('["true"]', "[1]"), "train.command", "list of texts"),
+        (MINIMAL + 'optimizer = "lion"\n', "train.optimizer", "give one of sgd, adadelta, adagrad, adam"),
+        (MINIMAL + 'optimizer = "sgd"\n', "train.default_learning_rate", "optimizer is given"),
+        (MINIMAL + "default_learning_rate = 1\n", "train.optimizer", "default_learning_rate is given"),
+        (MINIMAL.replace('"true"', '"{learning_rate}"'), "train.optimizer", "the command has {learning_rate}"),
+        (MINIMAL + "default_learning_rate = 0\n", "train.default_learning_rate", "above 0"),
+    ],
+)
+def test_single_faults(tmp_path: Path, text: str, field: str, told: str) -> None:
+    """Each says what to write."""
+    assert told in faults(tmp_path, text)[field]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(b"[job", "is not TOML"), (b"\xff", "not UTF-8"), (None, "cannot be read")]
+)
+def test_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, told: str) -> None:
+    """What is no job file at all is said to be none."""
+    path = tmp_path / "job.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(JobFileError, match=told):
+        read(path)
+
+
+def test_faults_are_lines(runs: Runs) -> None:
+    """The command prints a line for every fault, exits with 2 and has started nothing."""
+    done = runs.run(write_job(runs.folder, ["true", "{x}"], run={"meters": "nvml"}))
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[2] for line in lines] == ["train.command", "run.meters"]
+    assert not (runs.folder / "runs").exists()
+
+
+def test_dry_run(runs: Runs) -> None:
+    """--dry-run prints a command that a shell takes for each batch size, the default first, and starts nothing."""
+    job = write_job(
+        runs.folder,
+        ["echo", "{batch_size}", "{learning_rate}", "{seed}", "a b"],
+        train={"optimizer": "sgd", "default_learning_rate": 0.1},
+    )
+    done = runs.run(job, "--dry-run")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("echo")] == [
+        "echo 16 0.1 100 'a b'",
+        "echo 8 0.05 100 'a b'",
+        "echo 32 0.2 100 'a b'",
+    ]
+    assert (lines.count("WATTWISE_RECURRENCE=1 \\"), lines.count("WATTWISE_TRY=1 \\")) == (3, 3)
+    assert "each later try has the next seed" in done.stderr
+    assert "WATTWISE_BATCH_SIZE=32 \\" in lines
+    assert "WATTWISE_LEARNING_RATE=0.05 \\" in lines
+    assert f"WATTWISE_LOG_DIR={runs.path() / 'trial-N'} \\" in lines
+    assert not (runs.folder / "runs").exists()
+
+
+def test_help_says_what_a_dry_run_shows(runs: Runs) -> None:
+    """That it is the first try alone is known before it is run."""
+    said = " ".join(ended(runs.start(Path("--help"))).stdout.split())
+    assert "print the first try of the first recurrence for each batch size" in said
+
+
+def test_violations_are_public(tmp_path: Path) -> None:
+    """The faults can be had as values."""
+    path = tmp_path / "job.toml"
+    path.write_text(MINIMAL + "workdirs = 1\n")
+    with pytest.raises(JobFileError) as refused:
+        read(path)
+    assert refused.value.violations == (Violation("train.workdirs", "no key is called so; did you mean 'workdir'?"),)
+
+
+@pytest.mark.parametrize("name", ["job.toml", "without_client.toml"])
+def test_examples_have_no_fault(name: str) -> None:
+    """The job files of the example can be read."""
+    assert read(HOUSE / "examples" / "recurring" / name).job.default_batch_size == 8

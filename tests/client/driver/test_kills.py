@@ -1,0 +1,224 @@
+"""What happens when something dies in the middle of a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from wattwise import Client, v1
+
+from tests.client.driver.running import JOB_ID, Runs, alive, ended, result, servers_of, shell, with_client, write_job
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+
+def statuses(address: str) -> list[v1.EndReason.ValueType]:
+    """How the trials of a run ended."""
+    with Client(address) as client:
+        return [trial.end_reason for trial in client.list_trials(JOB_ID)]
+
+
+def hang_once(folder: Path) -> list[str]:
+    """A command that leaves the ids of its processes and hangs in its first launch, and does well in later ones."""
+    pids = folder / "pids"
+    hang = f"sh -c 'echo $$ >> {pids}; sleep 100' & echo $$ >> {pids}; wait"
+    return shell(f"if [ {{seed}} = 100 ]; then {hang}; fi", result())
+
+
+def hanging(runs: Runs) -> list[int]:
+    """The processes of the command that hangs, once there are both."""
+    pids = runs.folder / "pids"
+    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    return [int(pid) for pid in pids.read_text().split()]
+
+
+@pytest.mark.parametrize("own_server", [True, False])
+def test_killed_driver_goes_on(runs: Runs, server: LiveServer, *, own_server: bool) -> None:
+    """A killed driver takes its command with it; started again it ends that trial, retries it and finishes the run."""
+    if not own_server:
+        runs.environment["WATTWISE_SERVER"] = server.address
+    job = write_job(runs.folder, hang_once(runs.folder))
+    driver = runs.start(job)
+    processes = hanging(runs)
+    driver.kill()
+    driver.wait()
+    wait_until(lambda: servers_of(runs.path()) == [])
+    again = runs.run(job)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert not any(alive(pid) for pid in processes)
+    assert [(line["recurrence"], line["try"], line["end_reason"], line["seed"]) for line in runs.history()] == [
+        (1, 1, "preempted", 100),
+        (1, 2, "target reached", 101),
+        (2, 1, "target reached", 102),
+    ]
+    if not own_server:
+        preempted, reached = v1.END_REASON_PREEMPTED, v1.END_REASON_TARGET_REACHED
+        assert statuses(server.address) == [preempted, reached, reached]
+
+
+def test_driver_killed_before_its_trial_began_takes_the_same_one(runs: Runs, server: LiveServer) -> None:
+    """A launch that was written down but not begun asks under its own number, so that no trial is left behind."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    job = write_job(runs.folder, shell(result()), run={"recurrences": 1})
+    assert runs.run(job).returncode == 0
+    launches = runs.path() / "launches"
+    with Client(server.address) as client:
+        trial = client.get_next_batch_size(JOB_ID, request_id="of-the-killed").trial
+    assert trial.id.trial_number == 2
+    left = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
+    (launches / "000001.json").write_text(left)
+    assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
+    assert [(line["trial"], line["seed"]) for line in runs.history()] == [(1, 100), (2, 101)]
+    assert statuses(server.address) == [v1.END_REASON_TARGET_REACHED] * 2
+
+
+def test_torn_line_is_dropped(runs: Runs, server: LiveServer) -> None:
+    """A last line that a power cut tore spoils no other: its launch is done again, and the history goes on below."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
+    with (runs.path() / "history.jsonl").open("a") as file:
+        file.write('{"launch": 1, "recurre')
+    assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
+    first, torn, second = (runs.path() / "history.jsonl").read_text().splitlines()
+    assert '"recurrence": 1' in first
+    assert torn == '{"launch": 1, "recurre'
+    assert '"recurrence": 2' in second
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("command", ["client", "shell"])
+def test_stopped_driver_ends_its_trial(
+    runs: Runs, server: LiveServer, number: signal.Signals, status: int, command: str
+) -> None:
+    """Ctrl-C and SIGTERM end the command, then the trial as preempted, then the driver; the run goes on later."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    words = with_client("hang") if command == "client" else hang_once(runs.folder)
+    driver = runs.start(write_job(runs.folder, words))
+    if command == "client":
+        wait_until(lambda: any((folder / "hangs").exists() for folder in runs.trial_folders()))
+    else:
+        processes = hanging(runs)
+    driver.send_signal(number)
+    done = ended(driver)
+    assert done.returncode == status
+    assert f"stopped by {number.name}" in done.stderr
+    if command == "shell":
+        assert not any(alive(pid) for pid in processes)
+    assert statuses(server.address) == [v1.END_REASON_PREEMPTED]
+    (line,) = runs.history()
+    assert (line["end_reason"], line["measured_by"]) == ("preempted", "command" if command == "client" else "driver")
+    assert list((runs.path() / "launches").iterdir()) == []
+
+
+def test_impatience(runs: Runs, server: LiveServer) -> None:
+    """A second Ctrl-C kills a command that takes its time to end."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    began, asked = runs.folder / "began", runs.folder / "asked"
+    slow = shell(f"trap 'touch {asked}' TERM; touch {began}; while true; do sleep 0.02; done")
+    driver = runs.start(write_job(runs.folder, slow, run={"grace_seconds": 1000}))
+    wait_until(began.exists)
+    driver.send_signal(signal.SIGINT)
+    wait_until(asked.exists)
+    driver.send_signal(signal.SIGINT)
+    assert ended(driver).returncode == 130
+    (line,) = runs.history()
+    assert (line["exit_code"], line["end_reason"]) == (137, "preempted")
+    assert statuses(server.address) == [v1.END_REASON_PREEMPTED]
+
+
+def test_server_restarts_in_the_middle(runs: Runs, server: LiveServer) -> None:
+    """A server that is away when a command ends is waited for, and gets what was measured."""
+    flag = runs.folder / "go"
+    began = runs.folder / "began"
+    runs.environment["WATTWISE_SERVER"] = server.address
+    wait = f"touch {began}; until test -e {flag}; do sleep 0.02; done"
+    driver = runs.start(write_job(runs.folder, shell(wait, result()), run={"recurrences": 1}))
+    wait_until(began.exists)
+    server.kill()
+    flag.touch()
+    wait_until(lambda: any(runs.path().glob("trial-*/measured.json")))
+    server.start()
+    assert ended(driver).returncode == 0
+    (line,) = runs.history()
+    assert (line["end_reason"], line["measured_by"]) == ("target reached", "driver")
+
+
+def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
+    """A driver that is killed after the training, before the server has its result, loses nothing of it."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    job = write_job(
+        runs.folder, shell("until test -e {log_dir}/go; do sleep 0.02; done", result()), run={"recurrences": 1}
+    )
+    driver = runs.start(job)
+    wait_until(lambda: len(runs.trial_folders()) == 1)
+    server.kill()
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    wait_until((folder / "measured.json").exists)
+    driver.kill()
+    driver.wait()
+    server.start()
+    assert runs.run(job).returncode == 0
+    (line,) = runs.history()
+    assert (line["end_reason"], line["try"], line["measured_by"]) == ("target reached", 1, "driver")
+
+
+def test_preempted_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
+    """A driver that is killed after a command whose client said preempted takes that trial back for nobody.
+
+    It stands as the client said, once; its recurrence has another try.
+    """
+    runs.environment["WATTWISE_SERVER"] = server.address
+    job = write_job(runs.folder, with_client("preempted-waits"), run={"recurrences": 1})
+    driver = runs.start(job)
+    wait_until(lambda: any((folder / "said").exists() for folder in runs.trial_folders()))
+    server.kill()
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    wait_until((folder / "measured.json").exists)
+    driver.kill()
+    driver.wait()
+    server.start()
+    assert runs.run(job).returncode == 0
+    assert statuses(server.address) == [v1.END_REASON_PREEMPTED, v1.END_REASON_TARGET_REACHED]
+    assert [(line["trial"], line["try"], line["end_reason"], line["exit_code"]) for line in runs.history()] == [
+        (1, 1, "preempted", 1),
+        (2, 2, "target reached", 0),
+    ]
+
+
+def test_trial_that_ended_before_it_began(runs: Runs, server: LiveServer) -> None:
+    """A driver that was killed as soon as it had ended a trial, of which it had begun nothing, trains another."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
+    with Client(server.address) as client:
+        trial = client.get_next_batch_size(JOB_ID, request_id="of-the-killed").trial
+        client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
+    left = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
+    (runs.path() / "launches" / "000001.json").write_text(left)
+    assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
+    assert [(line["trial"], line["end_reason"]) for line in runs.history()] == [
+        (1, "target reached"),
+        (2, "preempted"),
+        (3, "target reached"),
+    ]
+    assert [folder.name for folder in runs.trial_folders()] == ["trial-0001", "trial-0003"]
+
+
+def test_own_server_is_started_again(runs: Runs) -> None:
+    """When the run's own server dies, the driver starts it again on its address, and the run goes on."""
+    flag = runs.folder / "go"
+    job = write_job(runs.folder, shell(f"until test -e {flag}; do sleep 0.02; done", result()), run={"recurrences": 1})
+    driver = runs.start(job)
+    wait_until(lambda: len(runs.trial_folders()) == 1)
+    file = runs.path() / "server.address"
+    address = file.read_text()
+    (own,) = servers_of(runs.path())
+    os.kill(own, signal.SIGKILL)
+    wait_until(lambda: servers_of(runs.path()) not in ([], [own]) and file.exists())
+    assert file.read_text() == address
+    flag.touch()
+    assert ended(driver).returncode == 0
+    assert [line["end_reason"] for line in runs.history()] == ["target reached"]

@@ -1,0 +1,92 @@
+"""What `wattwise run` looks at before it launches anything."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+import wattwise
+from wattwise.driver.meter_advice import for_job_file
+from wattwise.monitor.gpu import INSTEAD
+
+from tests.client.driver.running import Runs, result, shell, write_job
+from tests.client.monitor.nvml_stub import Machine
+
+_PYTHONS = ("monitor=", "GpuConfig(", "gpu_indices or")
+
+
+def refusals(runs: Runs, job: Path, *options: str) -> list[str]:
+    """What is said against a job file, the same by a dry run and by a run; nothing was launched."""
+    dry, real = runs.run(job, "--dry-run", *options), runs.run(job, *options)
+    assert (dry.returncode, real.returncode) == (2, 2)
+    assert dry.stdout == ""
+    assert dry.stderr == real.stderr
+    assert runs.trial_folders() == []
+    return dry.stderr.splitlines()
+
+
+def test_program_and_meter_that_are_missing(runs: Runs, machine: Machine) -> None:
+    """Both are named at once, and of the meter it is said what to write in the job file."""
+    machine.file.write_text("")
+    program, meter = refusals(runs, write_job(runs.folder, ["no-such-program"], run={"meter": "nvml"}))
+    assert "train.command: no program 'no-such-program' is found" in program
+    assert "run.meter: " in meter
+    assert 'meter = "estimate:150"' in meter
+    assert "monitor=" not in meter
+
+
+def test_program_that_may_not_be_executed(runs: Runs) -> None:
+    """A script that lacks the permission is told apart from one that is not there."""
+    script = runs.folder / "train.sh"
+    script.write_text("#!/bin/sh\n")
+    (said,) = refusals(runs, write_job(runs.folder, [str(script)]))
+    assert f"{script} is no program that may be executed: try chmod +x" in said
+
+
+def test_job_that_no_server_takes(runs: Runs) -> None:
+    """What only a server can judge is a line for every fault too."""
+    job = write_job(runs.folder, shell(result()), job={"default_batch_size": 9, "eta_knob": 2.0})
+    fields = [line.split(": ")[2] for line in refusals(runs, job)]
+    assert fields == ["job.default_batch_size", "job.eta_knob"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--server", "nonsense"], "'nonsense' is no address of a Wattwise server"),
+        (["--server", "localhost:1", "--token-file", "/no/such/token"], "/no/such/token"),
+    ],
+)
+def test_arguments_that_are_wrong(runs: Runs, options: list[str], said: str) -> None:
+    """An address or a token that can be none is refused as the job file is."""
+    (line,) = refusals(runs, write_job(runs.folder, shell(result())), *options)
+    assert said in line
+
+
+def test_dry_run_leaves_nothing(runs: Runs) -> None:
+    """A dry run shows what would be launched, with the meter that there is, and leaves no folder and no job."""
+    done = runs.run(write_job(runs.folder, ["true", "{seed}"], run={"meter": "estimate:70"}), "--dry-run")
+    assert done.returncode == 0
+    assert "WATTWISE_METER=estimate:70 \\" in done.stdout.splitlines()
+    assert '"gpu":{"max_power_watts":70.0' in done.stdout
+    assert done.stderr.startswith(f"# in {Path.cwd()}; N, ID and PORT are known once it runs")
+    assert not (runs.folder / "runs").exists()
+
+
+def test_no_meter_speaks_of_arguments_of_python() -> None:
+    """Whatever one of our meters says, a job file's writer is not told to pass arguments of Python's."""
+    folder = Path(wattwise.__path__[0], "monitor")
+    texts = [
+        node.value
+        for file in folder.glob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call)
+        for node in ast.walk(call)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    advice = [text for text in (*texts, f"there is none; {INSTEAD}") if any(word in text for word in _PYTHONS)]
+    assert len(advice) >= 6
+    assert [text for text in map(for_job_file, advice) if any(word in text for word in _PYTHONS)] == []
+    assert os.linesep not in for_job_file(INSTEAD)

@@ -1,0 +1,57 @@
+"""A command with a client in it: `python -m tests.client.driver.trainer END`, started by a driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, PowerLimitOptimizer, v1
+
+END = sys.argv[1]
+
+
+class RackMeter(EstimateMonitor):
+    """A meter of the command's own, of which the driver knows nothing."""
+
+    kind = "rack"
+
+
+def main() -> None:
+    """Trains two epochs, of which the second reaches the target, and ends as it is told to."""
+    bso = BatchSizeOptimizer.from_env(monitor=RackMeter(100) if END == "own-meter" else None)
+    sys.stdout.write(f"batch size {bso.get_batch_size()}\n")
+    if END == "silent":
+        Path(os.environ["WATTWISE_LOG_DIR"], "result.json").write_text('{"metric": 0.95, "epochs": 2}')
+        return
+    bso.on_train_begin()
+    if END == "power-limit":
+        limits = PowerLimitOptimizer(bso)
+        limits.on_step_begin()
+        limits.on_step_end()
+    bso.on_evaluate(0.5)
+    sys.stdout.write("epoch 1\n")
+    if END.startswith("preempted") and os.environ["WATTWISE_TRY"] == "1":
+        with Client(os.environ["WATTWISE_SERVER"]) as client:
+            client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        folder = Path(os.environ["WATTWISE_LOG_DIR"])
+        (folder / "said").touch()
+        while END == "preempted-waits" and not (folder / "go").exists():
+            time.sleep(0.02)
+        sys.exit(1)
+    if END == "error":
+        sys.exit(7)
+    if END == "out-of-memory":
+        raise MemoryError
+    if END == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if END == "hang":
+        Path(os.environ["WATTWISE_LOG_DIR"], "hangs").touch()
+        time.sleep(60)
+    bso.on_evaluate(0.95)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What every trainer's callback must do; each trainer's tests run this class with a training of its own."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from wattwise import BatchSizeOptimizer, Client, TrainerSetupError, TrainFailError, v1
+
+from tests.client.integrations.script import Fit, Script
+from tests.client.training.script import Meter, ended, epochs, job_spec, said
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+
+class Listener:
+    """Notes what it is told of the steps."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.on_step_begin = lambda: told.append("begin")
+        self.on_step_end = lambda: told.append("end")
+        self.on_epoch_end = lambda: told.append("epoch")
+        self.close = lambda: told.append("over")
+
+
+class TrainerConformance:
+    """The tests; `fit` trains, `name` is that of the module in `tests.client.integrations` that does."""
+
+    name: str
+    fit: Fit
+
+    @pytest.fixture
+    def meter(self) -> Meter:
+        """The energy meter of the training."""
+        return Meter()
+
+    @pytest.fixture
+    def bso(self, grpc_server: LiveServer, meter: Meter) -> Iterator[BatchSizeOptimizer]:
+        """The trial of a job with the default batch size 16 and the target 0.9."""
+        bso = BatchSizeOptimizer(grpc_server.address, job_spec(), monitor=meter)
+        yield bso
+        bso.close()
+
+    @pytest.fixture
+    def client(self, grpc_server: LiveServer) -> Iterator[Client]:
+        """Knows what the server knows."""
+        with Client(grpc_server.address) as client:
+            yield client
+
+    def trial(self, client: Client, bso: BatchSizeOptimizer) -> v1.Trial:
+        """What the server knows of the trial."""
+        return client.get_trial(bso.trial.id).trial
+
+    def test_every_epoch_is_reported_until_the_target(self, bso: BatchSizeOptimizer, client: Client) -> None:
+        """The server hears of every epoch, and the training stops in the epoch that reaches the target."""
+        script = Script(iter([0.1, 0.5, 0.95, 0.99]))
+        self.fit(bso, script)
+        assert epochs(client, bso.trial) == [1, 2, 3]
+        assert script.sizes == [16] * 4 * 3
+        trial = self.trial(client, bso)
+        assert (trial.converged, trial.end_reason) == (True, v1.END_REASON_TARGET_REACHED)
+        assert bso.target_reached
+        assert trial.last_metric == pytest.approx(0.95)
+
+    def test_missed_target_is_raised_at_the_end(self, grpc_server: LiveServer, client: Client) -> None:
+        """A training that the server stops without its target ends as usual, and then says so."""
+        bso = BatchSizeOptimizer(grpc_server.address, job_spec(max_epochs=2), monitor=Meter())
+        script = Script(itertools.repeat(0.1))
+        with pytest.raises(TrainFailError, match="max epochs"):
+            self.fit(bso, script)
+        assert len(script.sizes) == 8
+        assert self.trial(client, bso).end_reason == v1.END_REASON_MAX_EPOCHS
+
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (torch.OutOfMemoryError("no room"), v1.END_REASON_OUT_OF_MEMORY),
+            (torch.cuda.OutOfMemoryError("no room"), v1.END_REASON_OUT_OF_MEMORY),
+            (ZeroDivisionError("a bug"), v1.END_REASON_ERROR),
+            (KeyboardInterrupt(), v1.END_REASON_PREEMPTED),
+        ],
+    )
+    def test_exception_ends_the_trial(
+        self, bso: BatchSizeOptimizer, client: Client, error: BaseException, reason: v1.EndReason.ValueType
+    ) -> None:
+        """An exception in a training step passes the trainer, and the trial ends with the reason that it stands for."""
+
+        def fail() -> None:
+            if len(script.sizes) == 6:
+                raise error
+
+        script = Script(itertools.repeat(0.1), in_step=fail)
+        # Lightning makes a SystemExit of KeyboardInterrupt.
+        with pytest.raises((type(error), SystemExit)), bso:
+            self.fit(bso, script)
+        assert (self.trial(client, bso).end_reason, epochs(client, bso.trial)) == (reason, [1])
+
+    @pytest.mark.parametrize(
+        ("end", "status", "reason"),
+        [
+            ("wait", -signal.SIGTERM, v1.END_REASON_PREEMPTED),
+            ("out-of-memory", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ],
+    )
+    def test_end_of_the_process(
+        self, grpc_server: LiveServer, client: Client, end: str, status: int, reason: v1.EndReason.ValueType
+    ) -> None:
+        """A process that dies of SIGTERM or of an exception in a training step ends its trial with the reason."""
+        job_id = f"test-{self.name}-{end}"
+        command = [
+            sys.executable,
+            "-m",
+            "tests.client.integrations.process",
+            self.name,
+            grpc_server.address,
+            job_id,
+            end,
+        ]
+        pipe, root = subprocess.PIPE, Path(__file__).parents[3]
+        with subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                assert said(process) == "in a step"
+                if end == "wait":
+                    process.terminate()
+                exit_status, errors = ended(process)
+            finally:
+                process.kill()
+        assert exit_status == status, errors
+        (trial,) = client.list_trials(job_id)
+        assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
+
+    def test_server_stops_in_the_middle_of_an_epoch(self, bso: BatchSizeOptimizer, client: Client) -> None:
+        """A job that is deleted stops its training before the epoch is over."""
+
+        def delete() -> None:
+            if len(script.sizes) == 5:
+                client.delete_job(bso.job.spec.job_id)
+                wait_until(lambda: bso.training_finished)
+
+        script = Script(itertools.repeat(0.1), in_step=delete)
+        with pytest.raises(TrainFailError, match="deleted"):
+            self.fit(bso, script)
+        assert 5 <= len(script.sizes) < 8
+
+    def test_trainer_that_stops_first_ends_the_trial(
+        self, bso: BatchSizeOptimizer, client: Client, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A trainer with fewer epochs than the job is told beforehand, and leaves no trial behind."""
+        with caplog.at_level(logging.WARNING, "wattwise"):
+            self.fit(bso, Script(itertools.repeat(0.1), epochs=2))
+        assert "the trainer stops after 2 epochs, the job allows 10" in caplog.text
+        trial = self.trial(client, bso)
+        assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_COMPLETED)
+
+    def test_unknown_metric(self, bso: BatchSizeOptimizer) -> None:
+        """A metric that the evaluation does not give is an error after the first epoch, naming those it gives."""
+        script = Script(itertools.repeat(0.1), metric="f1")
+        with pytest.raises(TrainerSetupError, match=r"no metric 'f1'; name one of those that it gives: .*_accuracy"):
+            self.fit(bso, script)
+        # One epoch's, after which the evaluation shows what it gives.
+        assert len(script.sizes) == 4
+
+    def test_evaluation_is_measured(self, bso: BatchSizeOptimizer, client: Client, meter: Meter) -> None:
+        """A window is open while the model trains and while it is evaluated, and none afterwards."""
+        open_windows: list[int] = []
+
+        def look() -> None:
+            open_windows.append(len(meter.open))
+
+        self.fit(bso, Script(iter([0.1, 0.95]), in_step=look, in_evaluation=look))
+        assert open_windows == [1] * 10
+        assert not meter.open
+        assert self.trial(client, bso).time_seconds == 2
+
+    def test_steps_are_told(self, bso: BatchSizeOptimizer) -> None:
+        """Whoever wants to hear of the steps does, of an epoch's end before its evaluation, and of the training's."""
+        told: list[str] = []
+
+        def evaluate() -> None:
+            told.append("evaluation")
+
+        def step() -> None:
+            told.append("step")
+
+        script = Script(iter([0.1, 0.95]), in_step=step, in_evaluation=evaluate, power=Listener(told))
+        self.fit(bso, script)
+        assert told == [*([*["begin", "step", "end"] * 4, "epoch", "evaluation"] * 2), "over"]

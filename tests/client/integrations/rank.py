@@ -1,0 +1,28 @@
+"""One rank of a training: `python -m tests.client.integrations.rank TRAINER ADDRESS`, with torchrun's variables."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import torch.distributed as dist
+from wattwise import BatchSizeOptimizer
+
+from tests.client.integrations.script import Script
+from tests.client.training.script import Meter, job_spec
+
+
+def main(trainer: str, address: str) -> None:
+    """Trains, and prints the sizes of its steps."""
+    dist.init_process_group("gloo")
+    # The ranks disagree on the metric; rank 0's counts, or their mean where the trainer is told to make it.
+    script = Script(iter([0.1, 0.5, 0.95, 0.99] if os.environ["RANK"] == "0" else [0.1, 0.5, 0.93, 0.99]))
+    bso = BatchSizeOptimizer(address, job_spec(job_id=f"test-ranks-{trainer}"), monitor=Meter())
+    importlib.import_module(f"tests.client.integrations.{trainer}").fit(bso, script)
+    sys.stdout.write(f"{script.sizes}\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,36 @@
+"""Two processes that train together."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+
+def two_ranks(trainer: str, address: str) -> list[str]:
+    """The last line that each of two ranks prints before it ends well."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command, root = (
+        [sys.executable, "-m", "tests.client.integrations.rank", trainer, address],
+        Path(__file__).parents[3],
+    )
+    launcher = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    launcher |= {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    running = [
+        subprocess.Popen(
+            command, cwd=root, stdout=pipe, stderr=pipe, text=True, env={**launcher, "RANK": rank, "LOCAL_RANK": rank}
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        ended = [process.communicate(timeout=100) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [process.returncode for process in running] == [0, 0], ended
+    return [said.splitlines()[-1] for said, _ in ended]

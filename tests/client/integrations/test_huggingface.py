@@ -1,0 +1,123 @@
+"""The callback for Hugging Face's Trainer."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.trainers
+pytest.importorskip("transformers", reason="needs Transformers: make test-trainers")
+
+from transformers import TrainerControl, TrainerState, TrainingArguments
+from wattwise import BatchSizeOptimizer, Client, TrainerSetupError
+from wattwise.integrations.huggingface import WattwiseCallback
+
+from tests.client.integrations.conformance import Listener, TrainerConformance
+from tests.client.integrations.ranks import two_ranks
+from tests.client.integrations.script import EXAMPLES, Script
+from tests.client.integrations.with_huggingface import DATA, fit, trainer
+from tests.client.training.script import Meter, epochs, job_spec
+from tests.live_server import LiveServer
+
+
+class TestHuggingFace(TrainerConformance):
+    """What every trainer's callback does, and what this one's does besides."""
+
+    name = "with_huggingface"
+    fit = staticmethod(fit)
+
+    @pytest.fixture
+    def callback(self, bso: BatchSizeOptimizer) -> WattwiseCallback:
+        """The callback of a trial with the batch size 16."""
+        return WattwiseCallback(bso, "eval_accuracy")
+
+    @pytest.mark.parametrize(
+        ("given", "size"), [({"gradient_accumulation_steps": 2}, 8), ({"per_device_train_batch_size": 4}, 4)]
+    )
+    def test_accumulated_gradients(self, callback: WattwiseCallback, given: dict[str, int], size: int) -> None:
+        """Accumulated steps make up the trial's batch size together, whichever of the two the user chose."""
+        script = Script(iter([0.95]))
+        running = trainer(callback, script, **callback.batch_arguments(**given))
+        running.train()
+        assert script.sizes == [size] * (EXAMPLES // size)
+        assert running.state.global_step == 4
+
+    def test_accumulated_steps_are_told_once(self, bso: BatchSizeOptimizer) -> None:
+        """A step that whoever sets power limits hears of is an update of the weights."""
+        told: list[str] = []
+        callback = WattwiseCallback(bso, "eval_accuracy", power=Listener(told))
+        trainer(callback, Script(iter([0.95])), **callback.batch_arguments(gradient_accumulation_steps=2)).train()
+        assert told == [*["begin", "end"] * 4, "epoch", "over"]
+
+    def test_size_that_does_not_fit(self, callback: WattwiseCallback) -> None:
+        """A size per device that does not divide the batch size is refused at once, and those that do are named."""
+        with pytest.raises(TrainerSetupError, match=r"per_device_train_batch_size to one of 1, 2, 4, 8, 16"):
+            callback.batch_arguments(per_device_train_batch_size=6)
+        with pytest.raises(TrainerSetupError, match="but the trainer's is 32"):
+            callback.batch_arguments(per_device_train_batch_size=8, gradient_accumulation_steps=4)
+
+    @pytest.mark.parametrize(
+        ("given", "fault"),
+        [
+            ({}, "is 16, but the trainer's is 8 .*per_device_train_batch_size=8 on 1 device"),
+            ({"gradient_accumulation_steps": 4}, "but the trainer's is 32 .*gradient_accumulation_steps=4"),
+            ({"eval_strategy": "no"}, "eval_strategy is 'no'.* set eval_strategy=\"epoch\""),
+            ({"eval_strategy": "steps", "eval_steps": 2}, "eval_strategy is 'steps'"),
+            ({"eval_delay": 2}, "eval_delay is 2"),
+            ({"auto_find_batch_size": True}, "auto_find_batch_size"),
+            ({"accelerator_config": {"split_batches": True}}, "split_batches"),
+        ],
+    )
+    def test_arguments_that_do_not_fit(
+        self, callback: WattwiseCallback, client: Client, given: dict[str, Any], fault: str
+    ) -> None:
+        """Arguments that train with another batch size, or report otherwise than by epochs, are refused in time."""
+        script = Script(itertools.repeat(0.1))
+        with pytest.raises(TrainerSetupError, match=fault):
+            trainer(callback, script, per_device_train_batch_size=8, **given).train()
+        assert not script.sizes
+        assert not epochs(client, callback.bso.trial)
+
+    def test_several_gpus_of_one_process(self, callback: WattwiseCallback) -> None:
+        """The GPUs that one process shares a batch out to count as devices."""
+        args = TrainingArguments(use_cpu=True, eval_strategy="epoch", **callback.batch_arguments(devices=2))
+        with pytest.raises(TrainerSetupError, match="but the trainer's is 8"):
+            callback.on_train_begin(args, TrainerState(num_train_epochs=10), TrainerControl())
+        # As many as PyTorch found.
+        args._n_gpu = 2
+        callback.on_train_begin(args, TrainerState(num_train_epochs=10), TrainerControl())
+
+    def test_other_evaluations_are_not_reported(self, callback: WattwiseCallback, client: Client) -> None:
+        """Evaluations before the first epoch and outside the training are the user's own."""
+        script = Script(iter([1.0, 1.0, 0.1, 0.95, 1.0]))
+        running = trainer(callback, script, eval_on_start=True, **callback.batch_arguments())
+        running.evaluate()
+        running.train()
+        running.evaluate()
+        assert epochs(client, callback.bso.trial) == [1, 2]
+
+    def test_several_evaluation_sets(self, bso: BatchSizeOptimizer, client: Client) -> None:
+        """Of several evaluation sets the one that the metric is of is reported, once an epoch."""
+        callback = WattwiseCallback(bso, "eval_second_accuracy")
+        running = trainer(callback, Script(iter([1.0, 0.1, 1.0, 0.95])), **callback.batch_arguments())
+        running.eval_dataset = {"first": DATA[:8], "second": DATA[8:16]}
+        running.train()
+        assert epochs(client, bso.trial) == [1, 2]
+
+    def test_two_ranks(self, grpc_server: LiveServer, client: Client) -> None:
+        """Two processes train together with half of the batch size each, and stop in the same epoch."""
+        assert two_ranks(self.name, grpc_server.address) == [str([8] * 12)] * 2
+        (trial,) = client.list_trials(f"test-ranks-{self.name}")
+        assert (trial.converged, trial.last_epoch) == (True, 3)
+
+    def test_ranks_that_do_not_know_of_each_other(
+        self, grpc_server: LiveServer, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Processes of a launcher that are not connected yet ask for no trial."""
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        spec = job_spec()
+        with pytest.raises(TrainerSetupError, match=r"call torch.distributed.init_process_group\(\) before"):
+            WattwiseCallback(BatchSizeOptimizer(grpc_server.address, spec, monitor=Meter()), "eval_accuracy")
+        assert spec.job_id not in [job.spec.job_id for job in client.list_jobs()]

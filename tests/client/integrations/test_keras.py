@@ -1,0 +1,66 @@
+"""The callback for Keras, on PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+pytestmark = pytest.mark.trainers
+os.environ["KERAS_BACKEND"] = "torch"
+pytest.importorskip("keras", reason="needs Keras: make test-trainers")
+
+import keras
+from wattwise import BatchSizeOptimizer, TrainerSetupError
+from wattwise.integrations.keras import WattwiseCallback
+
+from tests.client.integrations.conformance import Listener, TrainerConformance
+from tests.client.integrations.script import Script
+from tests.client.integrations.with_keras import fit, train
+
+
+class TestKeras(TrainerConformance):
+    """What every trainer's callback does, and what this one's does besides."""
+
+    name = "with_keras"
+    fit = staticmethod(fit)
+
+    @pytest.fixture
+    def callback(self, bso: BatchSizeOptimizer) -> WattwiseCallback:
+        """The callback of a trial with the batch size 16."""
+        return WattwiseCallback(bso, "val_accuracy")
+
+    def test_accumulated_gradients(self, callback: WattwiseCallback) -> None:
+        """Accumulated batches make up the trial's batch size together."""
+        script, sgd = Script(iter([0.95])), keras.optimizers.SGD(gradient_accumulation_steps=2)
+        train(callback, script, sgd, batch_size=callback.fit_batch_size(gradient_accumulation_steps=2))
+        assert script.sizes == [8] * 8
+
+    def test_accumulated_steps_are_told_once(self, bso: BatchSizeOptimizer) -> None:
+        """A step that whoever sets power limits hears of is an update of the weights."""
+        told: list[str] = []
+        callback = WattwiseCallback(bso, "val_accuracy", power=Listener(told))
+        sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)
+        size = callback.fit_batch_size(gradient_accumulation_steps=2)
+        train(callback, Script(iter([0.95])), sgd, batch_size=size)
+        assert told == [*["begin", "end"] * 4, "epoch", "over"]
+
+    def test_accumulation_that_nobody_spoke_of(self, callback: WattwiseCallback) -> None:
+        """An optimizer that accumulates trains with a larger batch size than was meant: it is refused."""
+        script, sgd = Script(iter([0.95])), keras.optimizers.SGD(gradient_accumulation_steps=2)
+        with pytest.raises(TrainerSetupError, match=r"fit_batch_size\(gradient_accumulation_steps=2\)"):
+            train(callback, script, sgd, batch_size=callback.fit_batch_size())
+        assert not script.sizes
+
+    def test_size_that_does_not_fit(self, callback: WattwiseCallback) -> None:
+        """Accumulated batches that do not come out even are refused, and the sizes that do are named."""
+        with pytest.raises(TrainerSetupError, match=r"set batch_size to one of 1, 2, 4, 8, 16"):
+            callback.fit_batch_size(gradient_accumulation_steps=3)
+
+    def test_epoch_without_validation(self, callback: WattwiseCallback) -> None:
+        """Validation that leaves epochs out is refused: the server hears of every epoch."""
+        script = Script(itertools.repeat(0.1))
+        with pytest.raises(TrainerSetupError, match="no metric 'val_accuracy'; name one of those that it gives: acc"):
+            train(callback, script, keras.optimizers.SGD(), batch_size=16, validation_freq=2)
+        assert len(script.sizes) == 4

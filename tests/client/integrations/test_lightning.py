@@ -1,0 +1,154 @@
+"""The callback for Lightning's Trainer."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.trainers,
+    # Lightning's own, which its users see too.
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+]
+pytest.importorskip("lightning", reason="needs Lightning: make test-trainers")
+
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from wattwise import BatchSizeOptimizer, Client, TrainerSetupError, v1
+from wattwise.integrations.lightning import WattwiseCallback
+
+from tests.client.integrations.conformance import Listener, TrainerConformance
+from tests.client.integrations.ranks import two_ranks
+from tests.client.integrations.script import EXAMPLES, Script
+from tests.client.integrations.with_lightning import Model, fit, loader, trainer
+from tests.client.training.script import epochs
+from tests.live_server import LiveServer
+
+OTHER_NAME = """
+import pytorch_lightning
+from wattwise.integrations.lightning import WattwiseCallback
+assert issubclass(WattwiseCallback, pytorch_lightning.Callback)
+"""
+
+
+class Batches:
+    """Training data that is no `DataLoader`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(loader(EXAMPLES, 16))
+
+
+class TestLightning(TrainerConformance):
+    """What every trainer's callback does, and what this one's does besides."""
+
+    name = "with_lightning"
+    fit = staticmethod(fit)
+
+    @pytest.fixture(autouse=True)
+    def sigint(self) -> Iterator[None]:
+        """Lightning ignores Ctrl-C for good once it has seen one."""
+        before = signal.getsignal(signal.SIGINT)
+        yield
+        signal.signal(signal.SIGINT, before)
+
+    @pytest.fixture
+    def callback(self, bso: BatchSizeOptimizer) -> WattwiseCallback:
+        """The callback of a trial with the batch size 16."""
+        return WattwiseCallback(bso, "val_accuracy")
+
+    def test_accumulated_gradients(self, callback: WattwiseCallback) -> None:
+        """Accumulated batches make up the trial's batch size together."""
+        script, batches = Script(iter([0.95])), loader(EXAMPLES, callback.loader_batch_size(accumulate_grad_batches=2))
+        running = trainer(callback, script, accumulate_grad_batches=2)
+        running.fit(Model(script), batches, loader(8, 8))
+        assert script.sizes == [8] * 8
+        assert running.global_step == 4
+
+    def test_accumulated_steps_are_told_once(self, bso: BatchSizeOptimizer) -> None:
+        """A step that whoever sets power limits hears of is an update of the weights, the last one however short."""
+        told: list[str] = []
+        callback, script = WattwiseCallback(bso, "val_accuracy", power=Listener(told)), Script(iter([0.95]))
+        batches = loader(EXAMPLES - 8, callback.loader_batch_size(accumulate_grad_batches=2))
+        trainer(callback, script, accumulate_grad_batches=2).fit(Model(script), batches, loader(8, 8))
+        assert told == [*["begin", "end"] * 4, "epoch", "over"]
+
+    def test_size_that_does_not_fit(self, callback: WattwiseCallback) -> None:
+        """A split that does not come out even is refused, and the sizes that do are named."""
+        with pytest.raises(
+            TrainerSetupError, match=r"set batch_size to one of 1, 2, 4, 8, and accumulate_grad_batches"
+        ):
+            callback.loader_batch_size(devices=2, accumulate_grad_batches=3)
+
+    @pytest.mark.parametrize(
+        ("given", "fault"),
+        [
+            ({"accumulate_grad_batches": 2}, "is 16, but the trainer's is 32 .*accumulate_grad_batches=2"),
+            ({"limit_val_batches": 0}, "there is no validation"),
+            ({"check_val_every_n_epoch": 2}, "check_val_every_n_epoch is 2"),
+            ({"val_check_interval": 0.5}, "val_check_interval is 0.5"),
+        ],
+    )
+    def test_trainer_that_does_not_fit(
+        self, callback: WattwiseCallback, client: Client, given: dict[str, Any], fault: str
+    ) -> None:
+        """A trainer with another batch size, or that validates otherwise than by epochs, is refused in time."""
+        script = Script(itertools.repeat(0.1))
+        with pytest.raises(TrainerSetupError, match=fault):
+            trainer(callback, script, **given).fit(Model(script), loader(EXAMPLES, 16), loader(8, 8))
+        assert not script.sizes
+        trial = self.trial(client, callback.bso)
+        assert trial.end_reason == v1.END_REASON_ERROR
+
+    def test_data_without_a_batch_size(self, callback: WattwiseCallback, caplog: pytest.LogCaptureFixture) -> None:
+        """Training data that does not tell its batch size is taken, with a warning."""
+        script = Script(iter([0.95]))
+        with caplog.at_level(logging.WARNING, "wattwise"):
+            trainer(callback, script).fit(Model(script), Batches(), loader(8, 8))
+        assert "the training data has no batch_size: that it trains with 16 is not checked" in caplog.text
+
+    def test_other_validations_are_not_reported(self, callback: WattwiseCallback, client: Client) -> None:
+        """Validations outside the training are the user's own."""
+        script = Script(iter([1.0, 0.1, 0.95, 1.0]))
+        running, model = trainer(callback, script), Model(script)
+        running.validate(model, loader(8, 8), verbose=False)
+        running.fit(model, loader(EXAMPLES, 16), loader(8, 8))
+        running.validate(model, loader(8, 8), verbose=False)
+        assert epochs(client, callback.bso.trial) == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (MemoryError(), v1.END_REASON_OUT_OF_MEMORY),
+            (SIGTERMException(), v1.END_REASON_PREEMPTED),
+        ],
+    )
+    def test_callback_itself_ends_the_trial(
+        self, bso: BatchSizeOptimizer, client: Client, error: BaseException, reason: v1.EndReason.ValueType
+    ) -> None:
+        """An exception that the user catches around `fit` has ended the trial."""
+
+        def fail() -> None:
+            raise error
+
+        with pytest.raises(type(error)):
+            self.fit(bso, Script(itertools.repeat(0.1), in_step=fail))
+        assert self.trial(client, bso).end_reason == reason
+
+    def test_other_name_of_lightning(self) -> None:
+        """With a trainer that imports `pytorch_lightning`, the callback is one of that package."""
+        subprocess.run([sys.executable, "-W", "ignore", "-c", OTHER_NAME], check=True)
+
+    def test_two_ranks(self, grpc_server: LiveServer, client: Client) -> None:
+        """Two processes train together with half of the batch size each, and stop in the same epoch."""
+        assert two_ranks(self.name, grpc_server.address) == [str([8] * 12)] * 2
+        (trial,) = client.list_trials(f"test-ranks-{self.name}")
+        assert (trial.converged, trial.last_epoch) == (True, 3)
+        # The mean of the ranks, as the training was told to make it.
+        assert trial.last_metric == pytest.approx(0.94)

@@ -1,0 +1,57 @@
+"""PyTorch's DataLoader with the server's batch size, in one process; tests of ranks are in `test_distributed.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from wattwise import BatchSizeOptimizer, InvalidArgumentError, data_loader
+
+from tests.client.training.script import Meter, job_spec
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+
+@pytest.fixture
+def bso(grpc_addr: str) -> Iterator[BatchSizeOptimizer]:
+    """A training whose batch size is 16, and that has not asked for it."""
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter()) as training:
+        yield training
+
+
+def test_batches_are_of_the_chosen_size(bso: BatchSizeOptimizer) -> None:
+    """The loader asks for the batch size, and hands everything in batches of it."""
+    batches = [batch.tolist() for batch in data_loader(bso, torch.arange(40))]
+    assert [len(batch) for batch in batches] == [16, 16, 8]
+    assert [sample for batch in batches for sample in batch] == list(range(40))
+    assert bso.per_rank_batch_size == 16
+
+
+def test_other_arguments_are_passed_on(bso: BatchSizeOptimizer) -> None:
+    """All that a DataLoader takes besides is its own to understand."""
+    loader = data_loader(bso, torch.arange(40), shuffle=True, drop_last=True, collate_fn=sorted, timeout=0)
+    assert [len(batch) for batch in loader] == [16, 16]
+    assert next(iter(loader)) != next(iter(loader))
+    sampled = data_loader(bso, torch.arange(40), sampler=range(5))
+    assert [batch.tolist() for batch in sampled] == [[0, 1, 2, 3, 4]]
+    with pytest.raises(TypeError, match="no_such_argument"):
+        data_loader(bso, torch.arange(40), no_such_argument=1)
+
+
+def test_dataset_that_is_a_stream(bso: BatchSizeOptimizer) -> None:
+    """An IterableDataset is cut into batches as it comes."""
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[name-defined]  # PyTorch may not be there
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(20))
+
+    assert [len(batch) for batch in data_loader(bso, Stream())] == [16, 4]
+
+
+@pytest.mark.parametrize("given", [{"batch_size": 16}, {"batch_sampler": [[0, 1]]}])
+def test_batch_size_of_ones_own(bso: BatchSizeOptimizer, given: dict[str, Any]) -> None:
+    """A batch size beside the server's is refused."""
+    with pytest.raises(InvalidArgumentError, match="the server chooses the batch size: leave it out"):
+        data_loader(bso, torch.arange(40), **given)

@@ -1,0 +1,158 @@
+"""CombinedMonitor over meters that are real as far as their lowest edges go."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from wattwise.errors import MonitorError
+from wattwise.monitor import CombinedMonitor, EstimateMonitor, NvmlMonitor, RaplMonitor, gpu_config
+from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
+from wattwise.spec import GpuConfig
+
+from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
+from tests.client.monitor.test_rapl import count, make_zone
+
+
+def both(root: Path) -> CombinedMonitor:
+    """The meters of a machine's GPUs and of its processors."""
+    return CombinedMonitor(NvmlMonitor(), RaplMonitor(root))
+
+
+def case_overlap(machine: Machine, root: Path) -> tuple[float, float]:
+    """Two windows that overlap by 3 J of a GPU and 20 J of a processor."""
+    counter = root / "intel-rapl:0" / "energy_uj"
+    monitor = both(root)
+    monitor.begin_window("early")
+    monitor.begin_window("late")
+    machine.show(StubGpu(energy_mj=3_000))
+    count(counter, 20_000_000)
+    time.sleep(COUNTER_SECONDS)
+    early = monitor.end_window("early")
+    machine.show(StubGpu(energy_mj=7_000))
+    count(counter, 70_000_000)
+    return early.total_energy, monitor.end_window("late").total_energy
+
+
+def case_gpu(root: Path) -> tuple[str, list[int], GpuConfig, str]:
+    """What a combined meter says of itself."""
+    monitor = both(root)
+    return monitor.kind, monitor.gpu_indices, gpu_config(monitor), repr(monitor)
+
+
+def case_lost_gpu(machine: Machine, root: Path) -> tuple[str, str]:
+    """The GPU is lost within a window: what is said, and what the processors' meter then says to the same name."""
+    rapl = RaplMonitor(root)
+    monitor = CombinedMonitor(NvmlMonitor(), rapl)
+    monitor.begin_window("epoch")
+    machine.show(StubGpu(uuid="lost"))
+    with pytest.raises(MonitorError) as lost:
+        monitor.end_window("epoch")
+    with pytest.raises(MonitorError) as closed:
+        rapl.end_window("epoch")
+    return str(lost.value), str(closed.value)
+
+
+@pytest.fixture
+def root(machine: Machine, tmp_path: Path) -> Path:
+    """One GPU, and one package in a folder like the kernel's."""
+    machine.show(StubGpu())
+    make_zone(tmp_path, "intel-rapl:0", "package-0", constraint_0_max_power_uw=150_000_000)
+    return tmp_path
+
+
+def test_energies_add_up(machine: Machine, root: Path, run: Runner) -> None:
+    """Energy is the sum of the meters', and windows that overlap each measure their own span."""
+    assert run(case_overlap, machine, root) == (23.0, 77.0)
+
+
+def test_the_job_is_that_of_the_gpus(root: Path, run: Runner) -> None:
+    """Kind and repr name both meters; GPUs and maximum power are those of the GPU meter."""
+    kind, indices, config, text = run(case_gpu, root)
+    assert (kind, indices) == ("nvml+rapl", [0])
+    assert config == GpuConfig(max_power_watts=250.0, number_of_gpus=1, gpu_model="Stub V100")
+    assert text == "CombinedMonitor(NvmlMonitor(Stub V100 (GPU-aaaa)), RaplMonitor(package-0))"
+
+
+def test_one_meter_fails_at_the_end(machine: Machine, root: Path, run: Runner) -> None:
+    """A meter that cannot be read is the error, and the other's window is closed all the same."""
+    lost, closed = run(case_lost_gpu, machine, root)
+    assert "GPU-aaaa" in lost
+    assert "'epoch' is not open" in closed
+
+
+def test_one_meter_fails_at_the_beginning(root: Path) -> None:
+    """A window is begun by all meters or by none."""
+    estimate, rapl = EstimateMonitor(watts=10), RaplMonitor(root)
+    monitor = CombinedMonitor(estimate, rapl)
+    counter = root / "intel-rapl:0" / "energy_uj"
+    counter.unlink()
+    with pytest.raises(MonitorError, match="energy_uj"):
+        monitor.begin_window("epoch")
+    count(counter, 0)
+    monitor.begin_window("epoch")
+    count(counter, 5_000_000)
+    window = monitor.end_window("epoch")
+    assert window.total_energy == pytest.approx(5 + 10 * window.time, abs=1e-3)
+
+
+def test_names(root: Path) -> None:
+    """A name that is open and one that is not are refused by name, and harm no open window."""
+    monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=1))
+    with pytest.raises(MonitorError, match="'epoch' is not open"):
+        monitor.end_window("epoch")
+    monitor.begin_window("epoch")
+    with pytest.raises(MonitorError, match="'epoch' is open already"):
+        monitor.begin_window("epoch")
+    assert monitor.end_window("epoch").time > 0
+
+
+def test_a_meter_whose_window_is_open_already(root: Path) -> None:
+    """A window that somebody else opened on one of the meters stays theirs."""
+    rapl, estimate = RaplMonitor(root), EstimateMonitor(watts=1)
+    estimate.begin_window("epoch")
+    monitor = CombinedMonitor(rapl, estimate)
+    with pytest.raises(MonitorError, match="'epoch' is open already"):
+        monitor.begin_window("epoch")
+    assert estimate.end_window("epoch").time > 0
+    monitor.begin_window("epoch")
+
+
+def test_without_gpus(root: Path) -> None:
+    """Without a GPU the first meter speaks for the job."""
+    monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=20))
+    assert (monitor.kind, monitor.gpu_indices) == ("rapl+estimate", [])
+    assert gpu_config(monitor).max_power_watts == 150.0
+
+
+def test_what_would_count_twice(root: Path) -> None:
+    """One meter alone, and two of a kind even within another sum, are refused with what to pass."""
+    rapl = RaplMonitor(root)
+    with pytest.raises(MonitorError, match="two meters or more"):
+        CombinedMonitor(rapl)
+    with pytest.raises(MonitorError, match="rapl would count twice"):
+        CombinedMonitor(CombinedMonitor(EstimateMonitor(watts=1), rapl), rapl)
+
+
+class Zeus(EstimateMonitor):
+    """Another meter of GPUs, such as Zeus's."""
+
+    kind = "ZeusMonitor"
+
+    def __init__(self) -> None:
+        super().__init__(watts=1)
+        self.gpu_indices = [0]
+
+
+def test_two_meters_of_gpus(machine: Machine, run: Runner) -> None:
+    """Two meters of GPUs are refused, whatever their kinds."""
+    machine.show(replace(StubGpu(), uuid="GPU-aaaa"))
+    with pytest.raises(MonitorError, match=r"NvmlMonitor\(.* both measure GPUs"):
+        run(case_two_of_gpus)
+
+
+def case_two_of_gpus() -> None:
+    """Two meters of GPUs together."""
+    CombinedMonitor(NvmlMonitor(), Zeus())

@@ -1,0 +1,40 @@
+"""A GPU that falls off the bus while a training runs, over a stub of NVIDIA's library and with the real server."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from wattwise import BatchSizeOptimizer, Client, NvmlMonitor, v1
+from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
+
+from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
+from tests.client.training.script import job_spec
+
+OTHER = StubGpu(uuid="GPU-bbbb")
+
+
+def case_training(machine: Machine, address: str) -> bytes:
+    """Three epochs over two GPUs: the first uses 20 J, within the second one GPU is lost; names the trial."""
+    with BatchSizeOptimizer(address, job_spec(gpu=None), monitor=NvmlMonitor()) as bso:
+        bso.get_batch_size()
+        bso.on_train_begin()
+        time.sleep(COUNTER_SECONDS)
+        machine.show(StubGpu(energy_mj=15_000), StubGpu(uuid="GPU-bbbb", energy_mj=5_000))
+        bso.on_evaluate(0.1)
+        machine.show(StubGpu(energy_mj=15_000), StubGpu(uuid="lost"))
+        bso.on_evaluate(0.2)
+        bso.on_evaluate(0.3)
+        return bso.trial.id.SerializeToString()
+
+
+def test_training_goes_on_without_a_lost_gpu(grpc_addr: str, machine: Machine, run: Runner) -> None:
+    """A GPU lost in mid-window ends no training: from there on energy counts at the mean power so far."""
+    machine.show(StubGpu(), OTHER)
+    trial = run(case_training, machine, grpc_addr)
+    with Client(grpc_addr) as client:
+        first, second, third = client.get_trial(v1.TrialId.FromString(trial)).measurements
+    watts = 20 / first.time_seconds
+    assert first.energy_joules == 20
+    for later in (second, third):
+        assert later.energy_joules == pytest.approx(watts * later.time_seconds)

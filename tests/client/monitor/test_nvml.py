@@ -1,0 +1,322 @@
+"""NvmlMonitor on real ctypes calls: the real pynvml over a stub of NVIDIA's library."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from wattwise.errors import MonitorError
+from wattwise.monitor import NvmlMonitor, Window, default_monitor, meter_kind
+from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, PowerIntegral
+
+from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu, runner
+
+FIRST = StubGpu(uuid="GPU-aaaa", energy_mj=7_000)
+SECOND = StubGpu(uuid="GPU-bbbb", energy_mj=90_000)
+OLD = StubGpu(uuid="GPU-cccc", energy_mj=None, power_mw=250_000)
+
+
+def used(gpu: StubGpu, joules: float) -> StubGpu:
+    """The GPU after it used that much more."""
+    assert isinstance(gpu.energy_mj, int)
+    return replace(gpu, energy_mj=gpu.energy_mj + round(joules * 1000))
+
+
+def pass_time() -> None:
+    """Makes an open window one in which counters count."""
+    time.sleep(COUNTER_SECONDS)
+
+
+# What follows with a name in case_ runs in a process of its own.
+
+
+def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[list[int], float]:
+    """A window in which the first GPU uses 1.5 J and the second 5000 J."""
+    monitor = NvmlMonitor(indices)
+    monitor.begin_window("epoch")
+    machine.show(used(FIRST, 1.5), used(SECOND, 5000))
+    pass_time()
+    return monitor.gpu_indices, monitor.end_window("epoch").total_energy
+
+
+def case_kind(machine: Machine, indices: list[int]) -> str:
+    """The kind of a meter of some of three GPUs, the last of which is too old for a counter."""
+    machine.show(FIRST, SECOND, OLD)
+    return meter_kind(NvmlMonitor(indices))
+
+
+def case_overlap(machine: Machine) -> tuple[float, float]:
+    """Two windows that overlap by 10 J."""
+    monitor = NvmlMonitor([0])
+    monitor.begin_window("early")
+    machine.show(used(FIRST, 1))
+    monitor.begin_window("late")
+    machine.show(used(FIRST, 11))
+    pass_time()
+    early = monitor.end_window("early")
+    machine.show(used(FIRST, 111))
+    return early.total_energy, monitor.end_window("late").total_energy
+
+
+def case_lost_gpu(machine: Machine) -> tuple[str, float]:
+    """The GPU is lost within a window and comes back: what is said, and what the next window of the name measures."""
+    monitor = NvmlMonitor([0])
+    monitor.begin_window("epoch")
+    machine.show(StubGpu(uuid="lost"), SECOND)
+    with pytest.raises(MonitorError) as refusal:
+        monitor.end_window("epoch")
+    machine.show(FIRST, SECOND)
+    monitor.begin_window("epoch")
+    machine.show(used(FIRST, 3), SECOND)
+    pass_time()
+    return str(refusal.value), monitor.end_window("epoch").total_energy
+
+
+def case_counter_shows(machine: Machine, *gpus: StubGpu) -> tuple[Window, list[str]]:
+    """A window over all GPUs that ends with these, and what is logged."""
+    messages = logged()
+    monitor = NvmlMonitor()
+    monitor.begin_window("epoch")
+    pass_time()
+    machine.show(*gpus)
+    return monitor.end_window("epoch"), messages
+
+
+def case_short_window(machine: Machine, begun: StubGpu, ended: StubGpu) -> tuple[Window, list[str]]:
+    """A window over one GPU that is shorter than counters can tell, as soon as this machine is quick enough for one."""
+    messages = logged()
+    monitor = NvmlMonitor([0])
+    while True:
+        machine.show(begun)
+        monitor.begin_window("step")
+        machine.show(ended)
+        window = monitor.end_window("step")
+        if window.time < COUNTER_SECONDS:
+            return window, messages
+
+
+def logged() -> list[str]:
+    """What Wattwise logs from now on."""
+    messages: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("wattwise").addHandler(handler)
+    return messages
+
+
+def case_constant_power(machine: Machine) -> Window:
+    """A window over the GPUs as they are, with at least one reading of power between its ends."""
+    monitor = NvmlMonitor()
+    monitor.begin_window("epoch")
+    wait_for_power_reads(machine, 1)
+    return monitor.end_window("epoch")
+
+
+def case_power_peak(machine: Machine) -> Window:
+    """A window over an old GPU that draws 250 W at both ends and more in between."""
+    monitor = NvmlMonitor()
+    monitor.begin_window("epoch")
+    machine.show(replace(OLD, power_mw=750_000))
+    wait_for_power_reads(machine, 2)
+    machine.show(OLD)
+    wait_for_power_reads(machine, 2)
+    return monitor.end_window("epoch")
+
+
+def wait_for_power_reads(machine: Machine, count: int) -> None:
+    """Waits until the power was read that many more times."""
+    wanted = machine.power_reads() + count
+    give_up = time.monotonic() + 60
+    while machine.power_reads() < wanted:
+        assert time.monotonic() < give_up, "the power is not read between the ends of a window"
+        time.sleep(0.01)
+
+
+def case_default() -> str:
+    """The meter of a trainer that names none."""
+    return repr(default_monitor())
+
+
+def case_without_pynvml() -> str:
+    """The same where nvidia-ml-py is not installed."""
+    sys.modules["pynvml"] = None  # type: ignore[assignment]  # what makes an import fail
+    return repr(default_monitor())
+
+
+def test_counters_are_summed_in_joules(machine: Machine, run: Runner) -> None:
+    """A window's energy is the growth of all GPUs' millijoule counters, in joules."""
+    assert run(case_energy, machine) == ([0, 1], 5001.5)
+
+
+def test_chosen_gpus(machine: Machine, run: Runner) -> None:
+    """Only the GPUs that were asked for are measured."""
+    assert run(case_energy, machine, [1]) == ([1], 5000.0)
+
+
+@pytest.mark.parametrize("visible", ["1,0", "GPU-bbbb,GPU-aaaa", "GPU-b"])
+def test_indices_count_visible_gpus(
+    machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    """Index 0 is the first GPU that CUDA_VISIBLE_DEVICES names, by number or by UUID."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert run(case_energy, machine, [0]) == ([0], 5000.0)
+
+
+def test_all_visible_gpus_by_default(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without indices every GPU that CUDA shows is measured, and no hidden one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert run(case_energy, machine) == ([0], 5000.0)
+
+
+@pytest.mark.parametrize(
+    ("indices", "said"), [([2], r"visible GPUs are \[0, 1\]"), ([], "is wrong"), ([0, 0], "twice")]
+)
+@pytest.mark.usefixtures("machine")
+def test_wrong_indices(run: Runner, indices: list[int], said: str) -> None:
+    """Indices that name no GPU, or one twice, are refused with what there is."""
+    with pytest.raises(MonitorError, match=said):
+        run(NvmlMonitor, indices)
+
+
+def test_windows_overlap(machine: Machine, run: Runner) -> None:
+    """Windows that overlap each measure their own span."""
+    assert run(case_overlap, machine) == (11.0, 110.0)
+
+
+def test_lost_gpu(machine: Machine, run: Runner) -> None:
+    """A GPU lost within a window is an error that names it, and the meter works again once the GPU does."""
+    message, energy = run(case_lost_gpu, machine)
+    assert "Stub V100 (GPU-aaaa)" in message
+    assert "lost" in message
+    assert energy == 3.0
+
+
+def test_lost_gpu_of_others(machine: Machine, run: Runner) -> None:
+    """A broken GPU does not stand in the way of those that are measured."""
+    machine.show(FIRST, SECOND, StubGpu(uuid="lost"))
+    assert run(case_energy, machine, [0, 1]) == ([0, 1], 5001.5)
+
+
+@pytest.mark.parametrize(("millijoules", "said"), [(0, "went backwards"), (7_000, "stands still")])
+def test_a_counter_that_cannot_be_right(machine: Machine, run: Runner, millijoules: int, said: str) -> None:
+    """A counter that was reset or stands still gives way to its GPU's power times time, which is logged once."""
+    window, messages = run(case_counter_shows, machine, replace(FIRST, energy_mj=millijoules), used(SECOND, 20))
+    assert window.total_energy == pytest.approx(100 * window.time + 20)
+    (message,) = messages
+    assert f"counter of Stub V100 (GPU-aaaa) {said}" in message
+
+
+def test_a_reset_counter_without_power(machine: Machine, run: Runner) -> None:
+    """A counter that was reset on a GPU that does not tell its power is an error, not a negative energy."""
+    with pytest.raises(MonitorError, match=r"GPU-aaaa\) went backwards, and .* does not tell its power"):
+        run(case_counter_shows, machine, replace(FIRST, energy_mj=0, power_mw=None), SECOND)
+
+
+@pytest.mark.parametrize("joules", [0, 2])
+def test_a_window_shorter_than_the_counter_can_tell(machine: Machine, run: Runner, joules: int) -> None:
+    """Within a short window the counter's steps do not matter: energy is power times time, and nothing is logged."""
+    window, messages = run(case_short_window, machine, FIRST, used(FIRST, joules))
+    assert window.total_energy == pytest.approx(100 * window.time)
+    assert messages == []
+
+
+def test_a_short_window_without_power(machine: Machine, run: Runner) -> None:
+    """A GPU that only counts is taken by its counter, however short the window."""
+    mute = replace(FIRST, power_mw=None)
+    assert run(case_short_window, machine, mute, used(mute, 2))[0].total_energy == 2
+
+
+def test_mig(machine: Machine, run: Runner) -> None:
+    """A GPU split into slices is refused by name, and does not stand in the way of those that are measured."""
+    machine.show(replace(FIRST, mig_mode=1), replace(SECOND, mig_mode=0))
+    with pytest.raises(MonitorError, match=r"Stub V100 \(GPU-aaaa\) is split into MIG.*EstimateMonitor"):
+        run(NvmlMonitor)
+    assert run(case_energy, machine, [1]) == ([1], 5000.0)
+
+
+@pytest.mark.parametrize(("indices", "kind"), [([0, 1], "nvml"), ([2], "nvml-polled"), ([0, 2], "nvml-polled")])
+def test_kind_tells_counters_from_polling(machine: Machine, run: Runner, indices: list[int], kind: str) -> None:
+    """A sum of counters is one kind of meter, and a sum in which any GPU's power is polled another."""
+    assert run(case_kind, machine, indices) == kind
+
+
+def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner) -> None:
+    """A GPU without an energy counter uses its power times the window's length."""
+    machine.show(OLD)
+    window = run(case_constant_power, machine)
+    assert window.time > 0
+    assert window.total_energy == pytest.approx(250 * window.time)
+
+
+def test_old_and_new_gpus_together(machine: Machine, run: Runner) -> None:
+    """Counted and integrated energies add up; here two GPUs draw 400 W and one counts 3 J."""
+    others = (OLD, replace(OLD, uuid="GPU-dddd", power_mw=150_000))
+    machine.show(FIRST, *others)
+    window, _ = run(case_counter_shows, machine, used(FIRST, 3), *others)
+    assert window.total_energy == pytest.approx((250 + 150) * window.time + 3)
+
+
+def test_power_is_read_within_the_window(machine: Machine, run: Runner) -> None:
+    """Power drawn between a window's ends is part of its energy."""
+    machine.show(OLD)
+    window = run(case_power_peak, machine)
+    # The peak's sample is at least a tenth of a second from its neighbour: 500 W too much, on average half of it.
+    assert 250 * window.time + 20 < window.total_energy < 750 * window.time
+
+
+def test_trapezoids() -> None:
+    """Power is taken to change evenly between two samples."""
+    integral = PowerIntegral()
+    assert [integral.add(10, 100), integral.add(12, 200), integral.add(13, 0)] == [0, 300, 400]
+
+
+@pytest.mark.usefixtures("machine")
+def test_default_monitor(run: Runner) -> None:
+    """The default meter is NVML over all visible GPUs."""
+    assert run(case_default) == "NvmlMonitor(Stub V100 (GPU-aaaa), Stub V100 (GPU-bbbb))"
+
+
+def expect_alternatives(run: Runner, cause: str) -> None:
+    """The default meter is refused for this cause, and the user is told of the others."""
+    with pytest.raises(MonitorError, match=cause) as refusal:
+        run(case_default)
+    for alternative in ("EstimateMonitor(watts=...)", "RaplMonitor()", "ZeusMonitor"):
+        assert alternative in str(refusal.value)
+
+
+@pytest.mark.usefixtures("machine")
+def test_no_library(tmp_path: Path) -> None:
+    """Without NVIDIA's library the user is told what to pass instead."""
+    (tmp_path / "libnvidia-ml.so.1").touch()  # not a library, and found before any that the machine has
+    with runner(tmp_path) as run:
+        expect_alternatives(run, "Library Not Found")
+
+
+def test_no_driver(machine: Machine, run: Runner) -> None:
+    """Without a loaded driver the user is told what to pass instead."""
+    machine.file.unlink()
+    expect_alternatives(run, "Driver Not Loaded")
+
+
+def test_no_gpu(machine: Machine, run: Runner) -> None:
+    """On a machine without a GPU the user is told what to pass instead."""
+    machine.show()
+    expect_alternatives(run, "has no NVIDIA GPU;")
+
+
+@pytest.mark.usefixtures("machine")
+def test_hidden_gpus(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where CUDA hides every GPU the user is told by what, and what to pass instead."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    expect_alternatives(run, "CUDA_VISIBLE_DEVICES=''")
+
+
+@pytest.mark.usefixtures("machine")
+def test_no_package(run: Runner) -> None:
+    """Without nvidia-ml-py the user is told what to install or pass."""
+    with pytest.raises(MonitorError, match=r"nvidia-ml-py is not installed.*EstimateMonitor"):
+        run(case_without_pynvml)

@@ -1,0 +1,18 @@
+"""What docs/meters.md says of the meters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[3] / "docs/meters.md"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl", "nvml+rapl", "estimate", "zeus", "custom"],
+)
+def test_every_kind_is_explained(kind: str) -> None:
+    """A word that the tables and the metrics show is one that the page has."""
+    assert f"`{kind}`" in PAGE.read_text()

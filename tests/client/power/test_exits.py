@@ -1,0 +1,90 @@
+"""The previous power limits come back however the training's process ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from tests.client.monitor.nvml_stub import Machine
+from tests.client.power.training import BEFORE, WALK_STEPS, limits
+from tests.client.training.script import ended, said, tell
+
+Start: TypeAlias = Callable[[str, int], subprocess.Popen[str]]
+
+IN_MID_WALK, AFTERWARDS = 6, WALK_STEPS + 1
+
+
+@pytest.fixture
+def start(grpc_addr: str, machine: Machine, library: Path) -> Iterator[Start]:
+    """Starts a training process that trains some steps, says the limits of its GPUs, and then ends in the named way."""
+    with ExitStack() as after:
+
+        def started(end: str, steps: int) -> subprocess.Popen[str]:
+            command = [
+                sys.executable,
+                "-m",
+                "tests.client.power.training",
+                grpc_addr,
+                str(machine.file),
+                end,
+                str(steps),
+            ]
+            environment = {**os.environ, "LD_LIBRARY_PATH": str(library)}
+            pipe, root = subprocess.PIPE, Path(__file__).parents[3]
+            process = after.enter_context(
+                subprocess.Popen(command, cwd=root, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            )
+            after.callback(process.kill)
+            now = 225.0 if steps == IN_MID_WALK else 175.0
+            assert said(process) == str([now, now])
+            return process
+
+        yield started
+
+
+@pytest.mark.parametrize("steps", [IN_MID_WALK, AFTERWARDS])
+@pytest.mark.parametrize(("end", "status"), [("crash", 1), ("return", 0), ("leave-block", 0)])
+def test_process_ends_by_itself(start: Start, machine: Machine, end: str, status: int, steps: int) -> None:
+    """An exception, the end of the script and the end of a `with` block put the limits back, in mid-walk too."""
+    process = start(end, steps)
+    if end == "leave-block":
+        assert said(process) == str(BEFORE)
+    exit_status, errors = ended(process)
+    assert exit_status == status, errors
+    assert limits(machine) == BEFORE
+
+
+@pytest.mark.parametrize("steps", [IN_MID_WALK, AFTERWARDS])
+@pytest.mark.parametrize(("end", "status"), [("wait", -signal.SIGTERM), ("own-handler", 7)])
+def test_terminated_process(start: Start, machine: Machine, end: str, status: int, steps: int) -> None:
+    """SIGTERM puts the limits back, before the process dies of it or a handler of its own decides."""
+    process = start(end, steps)
+    process.terminate()
+    assert ended(process)[0] == status
+    assert limits(machine) == BEFORE
+
+
+def test_training_that_survives_sigterm(start: Start, machine: Machine) -> None:
+    """Once SIGTERM has put the limits back they are left alone, even if the training goes on."""
+    process = start("go-on", IN_MID_WALK)
+    process.terminate()
+    tell(process)
+    assert said(process) == str(BEFORE)
+    ended(process)
+    assert limits(machine) == BEFORE
+
+
+def test_killed_process_leaves_the_limits(start: Start, machine: Machine) -> None:
+    """Nothing can catch SIGKILL: the limits stay, as the documentation says."""
+    process = start("wait", IN_MID_WALK)
+    process.kill()
+    ended(process)
+    assert limits(machine) == [225.0, 225.0]

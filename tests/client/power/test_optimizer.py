@@ -1,0 +1,408 @@
+"""PowerLimitOptimizer with the real server and the real pynvml, over a stub of NVIDIA's library."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    CombinedMonitor,
+    InvalidArgumentError,
+    NvmlMonitor,
+    OperationOrderError,
+    PowerLimitOptimizer,
+    PowerProfileError,
+    TrainFailError,
+    v1,
+)
+from wattwise.power.settings import settings as walk_settings
+
+from tests.client.monitor.nvml_stub import Machine, Runner
+from tests.client.power.training import (
+    BEFORE,
+    GPUS,
+    VALLEY,
+    VISITED,
+    WALK_STEPS,
+    WARMUP,
+    Training,
+    job_id_of,
+    limits,
+    log_lines,
+    power_job,
+    sets,
+    visited,
+)
+from tests.client.training.script import JOULES, Meter, job_spec
+
+# What follows with a name in case_ runs in a process of its own.
+
+
+def another(client: Client, machine: Machine) -> v1.TrialId:
+    """Another trial of the test's job."""
+    spec = power_job(job_id_of(machine))
+    client.register_job(spec)
+    return client.get_next_batch_size(job_id_of(machine)).trial.id
+
+
+def case_walk(machine: Machine, address: str) -> tuple[list[float], list[v1.PowerLimit], list[float], float | None]:
+    """A whole walk: what was visited, what the server knows, what is set, and what the optimizer says."""
+    training = Training(machine, address)
+    training.steps(WALK_STEPS)
+    return visited(machine), training.known(), limits(machine), training.plo.power_limit_watts
+
+
+def case_second_trial(machine: Machine, address: str) -> tuple[list[tuple[str, float]], list[float]]:
+    """The trial after one that has profiled: what its first step sets, and what is set once it is over."""
+    first = Training(machine, address)
+    first.steps(WALK_STEPS)
+    first.bso.close()
+    before = len(sets(machine))
+    second = Training(machine, address)
+    second.step()
+    done = sets(machine)[before:]
+    second.bso.close()
+    return done, limits(machine)
+
+
+def case_interrupted(machine: Machine, address: str) -> list[v1.PowerLimit]:
+    """Epochs shorter than what is measured at a limit, dear warm-up steps, and dearer evaluations between epochs."""
+    training = Training(machine, address)
+    for number in range(WALK_STEPS):
+        training.step(1000.0 if number % 5 < WARMUP else 0.0)
+        if number % 2:
+            training.plo.on_epoch_end()
+            training.use(5000.0, 5000.0)
+            training.bso.on_evaluate(0.1)
+    return training.known()
+
+
+def case_cost_of_profiling(machine: Machine, address: str) -> tuple[float, float]:
+    """What the trial is reported to have used, and what the GPUs used."""
+    training = Training(machine, address)
+    training.steps(WALK_STEPS)
+    training.plo.on_epoch_end()
+    training.bso.on_evaluate(0.1)
+    with Client(address) as client:
+        return client.get_trial(training.bso.trial.id).trial.energy_joules, sum(training.used)
+
+
+def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], float]:
+    """A walk with meters beside that of the GPUs: what the server knows, and what the trial has used."""
+
+    def meter() -> CombinedMonitor:
+        return CombinedMonitor(Beside("wall"), CombinedMonitor(Beside("disks"), NvmlMonitor()))
+
+    training = Training(machine, address, meter=meter)
+    training.steps(WALK_STEPS)
+    training.bso.on_evaluate(0.1)
+    with Client(address) as client:
+        return training.known(), client.get_trial(training.bso.trial.id).trial.energy_joules
+
+
+class Beside(Meter):
+    """A meter of no GPU, whose every window uses 10 J."""
+
+    gpu_indices = ()  # type: ignore[assignment]
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+
+def case_another_profiles(machine: Machine, address: str) -> list[list[float]]:
+    """What was visited while another trial profiles, at the epoch's end then, and once that one has reported."""
+    with Client(address) as client:
+        other = another(client, machine)
+        assert not client.get_power_limit(other).profiled_by_another
+        seen = []
+        training = Training(machine, address)
+        training.steps(20)
+        seen.append(visited(machine))
+        training.plo.on_epoch_end()
+        seen.append(visited(machine))
+        sample = v1.PowerSample(power_limit_watts=125, time_seconds=1, energy_joules=1, steps=1)
+        client.report_power_profile(other, [sample])
+        training.steps(20)
+        seen.append(visited(machine))
+        training.plo.on_epoch_end()
+        return [*seen, visited(machine), limits(machine)]
+
+
+def case_another_ends(machine: Machine, address: str) -> list[float]:
+    """What is visited when the trial that profiled ended without a profile."""
+    with Client(address) as client:
+        other = another(client, machine)
+        client.get_power_limit(other)
+        training = Training(machine, address)
+        training.step()
+        client.end_trial(other, v1.END_REASON_ERROR)
+        training.plo.on_epoch_end()
+        training.steps(WALK_STEPS)
+    return visited(machine)
+
+
+def case_observer(machine: Machine, address: str, trials: int) -> tuple[list[float], list[str], object, str]:
+    """In observer mode, maybe once the limit is known: limits at the end, warnings, and what is computed."""
+    lines = log_lines()
+    for _ in range(trials - 1):
+        other = Training(machine, address)
+        other.steps(WALK_STEPS)
+        other.bso.close(v1.END_REASON_PREEMPTED)
+    training = Training(machine, address, observer_mode=True)
+    training.steps(WALK_STEPS - 1)
+    assert training.plo.computed is None
+    training.steps(11)
+    training.plo.on_epoch_end()
+    return limits(machine), lines, training.plo.computed, str(training.plo.computed)
+
+
+def case_mixed_constraints(machine: Machine, address: str) -> list[float]:
+    """Two GPUs that may not be set alike: what is visited."""
+    training = Training(machine, address, dict.fromkeys(range(0, 400, 5), 1.0), step_watts=30)
+    training.used = [0.0, 0.0]
+    machine.show(GPUS[0], replace(GPUS[1], lowest_limit_mw=150_000, highest_limit_mw=230_000))
+    for _ in range(40):
+        training.plo.on_step_begin()
+        training.plo.on_step_end()
+    return visited(machine)
+
+
+def case_known_beyond_reach(machine: Machine, address: str) -> list[float]:
+    """Another trial's GPUs could be set lower than these: the limits that are set."""
+    training = Training(machine, address)
+    with Client(address) as client:
+        sample = v1.PowerSample(power_limit_watts=60, time_seconds=1, energy_joules=1, steps=1)
+        client.report_power_profile(training.bso.trial.id, [sample])
+    training.step()
+    return limits(machine)
+
+
+def case_decided(machine: Machine, address: str, walking: bool) -> list[list[float]]:
+    """A trial that is decided by its report, in mid-walk or after: limits before and after."""
+    training = Training(machine, address)
+    training.steps(5 if walking else WALK_STEPS)
+    seen = [limits(machine)]
+    training.plo.on_epoch_end()
+    with contextlib.suppress(TrainFailError):
+        training.bso.on_evaluate(0.95)
+    seen.append(limits(machine))
+    training.steps(WALK_STEPS)
+    return [*seen, limits(machine)]
+
+
+def case_any_table(machine: Machine, address: str) -> int:
+    """Walks over many tables of costs; returns how many."""
+    walks = 0
+
+    @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+    @given(st.lists(st.integers(1, 9), min_size=7, max_size=7), st.integers(0, 1), st.integers(1, 2), st.booleans())
+    def one(costs: Sequence[int], warmup: int, measured: int, fails: bool) -> None:
+        nonlocal walks
+        walks += 1
+        table = dict(zip(VALLEY, map(float, costs), strict=True))
+        given: dict[str, Any] = {"profile_warmup_iters": warmup, "profile_measure_iters": measured}
+        training = Training(machine, address, table, f"{job_id_of(machine)}-{walks}", **given)
+        before = len(visited(machine))
+        with contextlib.suppress(RuntimeError), training.bso:
+            training.steps(7 * (warmup + measured))
+            (chosen, other) = limits(machine)
+            walked = visited(machine)[before:]
+            walked = [watts for watts in dict.fromkeys(walked) if watts in table]
+            assert chosen == other == training.plo.power_limit_watts
+            cheapest = min(table[round(watts)] for watts in walked)
+            assert chosen == min(watts for watts in walked if table[round(watts)] == cheapest)
+            seen = [table[round(watts)] for watts in table if watts in walked]
+            assert all(min(seen[n - 2 : n]) <= min(seen[:n]) for n in range(3, len(seen)))
+            if fails:
+                raise RuntimeError
+        assert limits(machine) == BEFORE
+
+    one()
+    return walks
+
+
+def test_unknown_limit_is_walked_for(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """From the highest limit down until two in a row cost more; the cheapest is reported and set on every GPU."""
+    seen, known, now, said = run(case_walk, machine, grpc_addr)
+    # The first is the check of the permission, which sets what is set.
+    assert seen == [200.0, *VISITED, 175.0]
+    assert (now, said) == ([175.0, 175.0], 175.0)
+    (limit,) = known
+    assert (limit.batch_size, limit.power_limit_watts) == (16, 175)
+    assert limit.cost_per_step == pytest.approx(2 * VALLEY[175])
+    assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
+
+
+def test_limits_are_set_in_milliwatts(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """175 W reach the driver as 175000 mW."""
+    run(case_walk, machine, grpc_addr)
+    assert Path(f"{machine.file}.limit.GPU-aaaa").read_text() == "175000\n"
+
+
+def test_known_limit_is_set_at_once(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """The second trial walks no more, and gives the GPUs back as they were."""
+    done, at_last = run(case_second_trial, machine, grpc_addr)
+    check = [(gpu.uuid, 200.0) for gpu in GPUS]
+    assert done == [*check, *((gpu.uuid, 175.0) for gpu in GPUS)]
+    assert at_last == BEFORE
+
+
+def test_only_training_steps_are_measured(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Neither what warming up takes nor what is between epochs is in a sample, across whatever epochs it goes."""
+    (limit,) = run(case_interrupted, machine, grpc_addr)
+    assert limit.power_limit_watts == 175
+    assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
+
+
+def test_profiling_is_part_of_the_trial(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """What the walk uses, warm-up included, is in the energy that the trial reports."""
+    reported, used = run(case_cost_of_profiling, machine, grpc_addr)
+    assert reported == pytest.approx(used)
+    assert used == pytest.approx(2 * 5 * sum(VALLEY[round(watts)] for watts in VISITED))
+
+
+def test_waits_while_another_trial_profiles(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """It trains at the present limit, asks at the end of every epoch and sets what the other found."""
+    *before, after, now = run(case_another_profiles, machine, grpc_addr)
+    assert before == [[200.0]] * 3
+    assert (after, now) == ([200.0, 125.0], [125.0, 125.0])
+
+
+def test_walks_itself_when_the_other_is_gone(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """The trial that profiled ended without a profile: this one walks from the next epoch on."""
+    assert run(case_another_ends, machine, grpc_addr) == [200.0, *VISITED, 175.0]
+
+
+def test_samples_are_of_the_gpus_alone(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """What other meters measure beside the GPUs' is in the trial's energy, and in no sample."""
+    (limit,), energy = run(case_combined, machine, grpc_addr)
+    assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
+    assert energy == pytest.approx(2 * JOULES + 2 * 5 * sum(VALLEY[round(watts)] for watts in VISITED))
+
+
+@pytest.mark.parametrize("trials", [1, 2])
+def test_observer_trains_at_the_highest_limit(machine: Machine, grpc_addr: str, run: Runner, trials: int) -> None:
+    """It profiles, known limit or not, trains on at the highest, and computes what the cheapest would have taken."""
+    now, warnings, computed, said = run(case_observer, machine, grpc_addr, trials)
+    assert (now, warnings) == ([250.0, 250.0], [])
+    steps = WALK_STEPS + 10
+    expected = {
+        "steps": steps,
+        "power_limit_watts": 175.0,
+        "energy_joules": pytest.approx(steps * 2 * VALLEY[175]),
+        "highest_power_limit_watts": 250.0,
+        "highest_energy_joules": pytest.approx(steps * 2 * VALLEY[250]),
+    }
+    assert {name: getattr(computed, name) for name in expected} == expected
+    assert said.startswith("computed from the profile, not measured: 40 steps would have taken ")
+
+
+def test_limits_in_common(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """GPUs that differ are walked within what all of them allow."""
+    seen = run(case_mixed_constraints, machine, grpc_addr)
+    assert seen[:4] == [200.0, 230.0, 200.0, 170.0]
+    assert min(seen) == 170.0
+
+
+def test_known_limit_beyond_reach(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """A limit below the lowest that these GPUs have becomes their lowest."""
+    assert run(case_known_beyond_reach, machine, grpc_addr) == [100.0, 100.0]
+
+
+@pytest.mark.parametrize(("walking", "now"), [(True, 225.0), (False, 175.0)])
+def test_decided_trial_gives_the_gpus_back(
+    machine: Machine, grpc_addr: str, run: Runner, walking: bool, now: float
+) -> None:
+    """Once the server has decided the trial the previous limits are there again, and stay."""
+    assert run(case_decided, machine, grpc_addr, walking) == [[now, now], BEFORE, BEFORE]
+
+
+def test_any_costs(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Whatever limits cost: the cheapest visited is set, no limit too many is visited, and all are restored."""
+    assert run(case_any_table, machine, grpc_addr) >= 25
+
+
+def case_told(machine: Machine, address: str, variables: dict[str, str]) -> tuple[int, list[float], float | None]:
+    """A walk whose lengths its process was told: the steps that it took, what was visited and what is set."""
+    os.environ.update(variables)
+    training = Training(machine, address, profile_warmup_iters=None, profile_measure_iters=None)
+    training.step()
+    steps = 1
+    while training.plo.profiling:
+        training.step()
+        steps += 1
+    return steps, visited(machine), training.plo.power_limit_watts
+
+
+def test_lengths_of_a_job_file(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """What the constructor is not given is as the variables of `wattwise run` say."""
+    told = {"PROFILE_WARMUP_ITERS": "1", "PROFILE_MEASURE_ITERS": "2", "PROFILE_STEP_WATTS": "50", "OBSERVER_MODE": "1"}
+    steps, seen, now = run(case_told, machine, grpc_addr, {f"WATTWISE_{name}": value for name, value in told.items()})
+    # 100 W is the cheapest of these, but it is only observed.
+    assert (steps, seen, now) == (4 * (1 + 2), [200.0, 250.0, 200.0, 150.0, 100.0, 250.0], 250.0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "least"),
+    [
+        ("PROFILE_STEP_WATTS", "0.5", "give 1 or more"),
+        ("PROFILE_STEP_WATTS", "many", "give 1 or more"),
+        ("PROFILE_WARMUP_ITERS", "-1", "give a whole number, 0 or more"),
+        ("PROFILE_MEASURE_ITERS", "2.5", "give a whole number, 1 or more"),
+        ("OBSERVER_MODE", "perhaps", "give 1 or 0"),
+    ],
+)
+def test_senseless_variables_are_refused(
+    grpc_addr: str, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, least: str
+) -> None:
+    """A variable that makes no sense is named, with what to give."""
+    monkeypatch.setenv(f"WATTWISE_{variable}", value)
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    with pytest.raises(PowerProfileError, match=f"^WATTWISE_{variable}='{value}' makes no sense; {least}$"):
+        PowerLimitOptimizer(bso)
+
+
+def test_steps_before_the_batch_size(grpc_addr: str) -> None:
+    """A step before the trial has its batch size is refused, saying what to call."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    with pytest.raises(OperationOrderError, match=r"call get_batch_size\(\) before"):
+        PowerLimitOptimizer(bso).on_step_begin()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"step_watts": 0},
+        {"step_watts": float("nan")},
+        {"step_watts": "25"},
+        {"profile_warmup_iters": -1},
+        {"profile_measure_iters": 0},
+        {"profile_measure_iters": 2.5},
+        {"observer_mode": "no"},
+        {"observer_mode": 1},
+        {"timeout": "5"},
+        {"timeout": float("nan")},
+        {"timeout": -1},
+    ],
+)
+def test_senseless_lengths_are_refused(grpc_addr: str, given: dict[str, Any]) -> None:
+    """A walk that would never end or measure nothing, and what is no switch or time, is refused and named."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    fault = rf"^{next(iter(given))}=.* (makes no sense|is no time to wait); give"
+    with pytest.raises((PowerProfileError, InvalidArgumentError), match=fault):
+        PowerLimitOptimizer(bso, **given)
+
+
+def test_usual_lengths() -> None:
+    """Without a word from anybody: 25 W from limit to limit, 10 steps to warm up, 40 measured, and the limit is set."""
+    assert walk_settings(None, None, None, None) == (25.0, 10, 40, False)

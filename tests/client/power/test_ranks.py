@@ -1,0 +1,38 @@
+"""Power limits of a training with two ranks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.client.monitor.nvml_stub import Machine
+from tests.client.power.training import BEFORE, VISITED, limits
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
+
+
+def test_rank_0_alone_sets_limits(grpc_addr: str, machine: Machine, library: Path) -> None:
+    """Every rank makes the calls; rank 0 walks and sets all GPUs, the other sets nothing, and all are given back."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "tests.client.power.rank", grpc_addr, str(machine.file)]
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library)}
+    running = [
+        subprocess.Popen(
+            [*command, rank, port], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for rank in ("0", "1")
+    ]
+    said = [process.communicate(timeout=100) for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    seen = [200.0, *VISITED, 175.0]
+    assert said[0][0] == f"175.0 {seen}\n"
+    assert said[1][0] == "None\n"
+    assert limits(machine) == BEFORE

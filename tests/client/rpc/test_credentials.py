@@ -1,0 +1,362 @@
+"""How a client shows who it is, and whom it believes: against the real server with TLS and tokens."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    Credentials,
+    CredentialsError,
+    PermissionDeniedError,
+    ServerUnavailableError,
+    UnauthenticatedError,
+    UntrustedServerError,
+    v1,
+)
+from wattwise.commands.main import main
+from wattwise.rpc.credentials import is_loopback
+from wattwise_server.security.tokens import Role
+
+from tests.client.training.script import Meter, job_spec
+from tests.credentials import DAY, Authority, Pair, issue
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+SECRET = "a-secret-that-nobody-may-see"  # noqa: S105 - known to nobody
+
+
+@dataclass
+class Guarded:
+    """A server with TLS that asks for client certificates and for tokens, and what gets in."""
+
+    live: LiveServer
+    authority: Authority
+    own: Pair
+    trainer: str
+    operator: str
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.live.address
+
+    def credentials(self, token: str) -> Credentials:
+        """Everything that the server asks for."""
+        return self.authority.believing(self.own, token)
+
+    def variables(self, token: str) -> dict[str, str]:
+        """The same as variables."""
+        return {
+            "WATTWISE_TOKEN": token,
+            "WATTWISE_TLS_CA": str(self.authority.file),
+            "WATTWISE_TLS_CERT": str(self.own.cert),
+            "WATTWISE_TLS_KEY": str(self.own.key),
+        }
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """The server, for all tests of the module."""
+    folder = tmp_path_factory.mktemp("guarded")
+    authority, tokens = Authority(folder), folder / "server.tokens"
+    pair = authority.issue("server")
+    tellable = [issue(tokens, role, "test") for role in (Role.TRAINER, Role.OPERATOR)]
+    server = Guarded(LiveServer(folder), authority, authority.issue("trainer", "trainer"), *tellable)
+    try:
+        server.live.start(
+            *("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--tls-client-ca", str(authority.file)),
+            *("--tokens", str(tokens)),
+        )
+        yield server
+    finally:
+        server.live.close()
+
+
+@pytest.fixture
+def showing(tmp_path: Path) -> Iterator[LiveServer]:
+    """A server that is yet to be started."""
+    with LiveServer(tmp_path) as live:
+        yield live
+
+
+def show(live: LiveServer, pair: Pair) -> None:
+    """Starts it."""
+    live.start("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+
+
+def train(server: Guarded, credentials: Credentials | None) -> float:
+    """One training of one epoch; returns what it cost."""
+    with BatchSizeOptimizer(server.address, job_spec(), monitor=Meter(), credentials=credentials) as bso:
+        bso.get_batch_size()
+        bso.on_train_begin()
+        bso.on_evaluate(0.95)
+        assert bso.decision is not None
+        return bso.decision.cost
+
+
+def test_training_with_credentials(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training gets through with its credentials as an argument, and the same way with them as variables."""
+    assert train(guarded, guarded.credentials(guarded.trainer)) == 10
+    for name, value in guarded.variables(guarded.trainer).items():
+        monkeypatch.setenv(name, value)
+    assert train(guarded, None) == 10
+
+
+def test_stream_with_credentials(guarded: Guarded) -> None:
+    """The stream of results carries the token as all calls do."""
+    with Client(guarded.address, credentials=guarded.credentials(guarded.trainer)) as client:
+        trial = client.get_next_batch_size(client.register_job(job_spec()).job.spec.job_id).trial
+        result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=10, metric=0.95, current_epoch=1)
+        decisions = list(client.stream_results(iter([v1.StreamResultsRequest(result=result)])))
+    assert [decision.converged for decision in decisions] == [True]
+
+
+def test_token_that_is_replaced_in_mid_training(
+    showing: LiveServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A training whose token is revoked goes on, warns once, and delivers its result with the token that comes next."""
+    tokens, file = tmp_path / "server.tokens", tmp_path / "token"
+    file.write_text(issue(tokens, Role.TRAINER, "test"))
+    showing.start("--tokens", str(tokens))
+    spec = job_spec()
+    with BatchSizeOptimizer(
+        showing.address, spec, monitor=Meter(), report_timeout=1, credentials=Credentials(token_file=file)
+    ) as bso:
+        bso.get_batch_size()
+        bso.on_train_begin()
+        tokens.write_text("")
+        wait_until(lambda: "nobody may call" in showing.log.read_text())
+        bso.on_evaluate(0.1)
+        wait_until(lambda: "training goes on" in caplog.text)
+        file.write_text(issue(tokens, Role.TRAINER, "test"))
+        wait_until(lambda: bso.decision is not None)
+        assert bso.decision is not None
+        assert bso.decision.cost == 10
+    assert caplog.text.count("training goes on") == 1
+
+
+def test_refusals_are_exceptions_that_say_what_to_do(guarded: Guarded) -> None:
+    """No token, an unknown one, and one that may not: each has its exception, and none is tried again."""
+    for token, told in ((None, "WATTWISE_TOKEN"), (SECRET, "not known here")):
+        credentials = replace(guarded.credentials(""), token=token)
+        with Client(guarded.address, credentials=credentials) as client, pytest.raises(UnauthenticatedError) as caught:
+            client.register_job(job_spec())
+        assert told in str(caught.value)
+        assert guarded.address in str(caught.value)
+        assert not caught.value.retryable
+    with Client(guarded.address, credentials=guarded.credentials(guarded.trainer)) as client:
+        with pytest.raises(PermissionDeniedError, match="takes the role operator") as denied:
+            client.delete_job("test-1")
+        with pytest.raises(PermissionDeniedError, match="does not reach 'another"):
+            client.register_job(job_spec(job_id_prefix="another", job_id="another-1"))
+    assert denied.value.metadata["role"] == "trainer"
+
+
+def test_jobs_command(
+    guarded: Guarded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`wattwise jobs` takes credentials from options, and from variables what the options leave out."""
+    file = tmp_path / "token"
+    file.write_text(f"{guarded.operator}\n")
+    monkeypatch.setenv("WATTWISE_SERVER", guarded.address)
+    for name, value in guarded.variables(SECRET).items():
+        monkeypatch.setenv(name, value)
+    assert main(["jobs", "list"]) == 1
+    assert "not known here" in capsys.readouterr().err
+    assert main(["jobs", "list", "--token-file", str(file)]) == 0
+    assert main(["jobs", "list", "--token-file", str(file), "--tls-ca", "/nowhere.pem"]) == 1
+    assert "cannot read /nowhere.pem (tls_ca)" in capsys.readouterr().err
+
+
+def test_token_is_shown_by_nothing(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a log line at any level, nor an error, nor what a debugger prints of the client has the token in it."""
+    caplog.set_level(logging.DEBUG)
+    credentials = guarded.credentials(SECRET)
+    bso = BatchSizeOptimizer(guarded.address, job_spec(), monitor=Meter(), credentials=credentials)
+    with pytest.raises(UnauthenticatedError) as caught:
+        bso.get_batch_size()
+    with Client(guarded.address, credentials=credentials) as client, pytest.raises(UnauthenticatedError):
+        client.get_job("test-1")
+    cause = caught.value.__context__
+    shown = [repr(credentials), str(credentials), repr(caught.value), repr(cause), str(cause), repr(vars(bso))]
+    shown += [repr(vars(client)), repr(vars(client._connection)), repr(client._connection.__dict__), caplog.text]
+    assert not any(SECRET in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [f"{SECRET} and more", f"{SECRET}\nx-other: 1", "", "  ", "ключ"],
+    ids=["blank", "line", "none", "blanks", "letters"],
+)
+def test_what_cannot_be_a_token_is_not_sent(tmp_path: Path, token: str) -> None:
+    """A token or a file with other signs than a token's is refused before gRPC sees it, and not shown."""
+    file = tmp_path / "token"
+    file.write_text(token)
+    given = [Credentials(token_file=file)] + ([Credentials(token=token)] if token else [])
+    for credentials in given:
+        with Client("localhost:1", credentials=credentials) as client, pytest.raises(CredentialsError) as caught:
+            client.get_job("test-1")
+        assert SECRET not in str(caught.value)
+
+
+def test_token_file_is_followed(guarded: Guarded, tmp_path: Path) -> None:
+    """A token that takes the place of another in its file is sent with the next call; without a file, the last one."""
+    file = tmp_path / "token"
+    file.write_text(guarded.trainer)
+    credentials = replace(guarded.credentials(""), token=None, token_file=file)
+    with Client(guarded.address, credentials=credentials) as client:
+        with pytest.raises(PermissionDeniedError):
+            list(client.list_jobs())
+        (tmp_path / "next").write_text(guarded.operator)
+        (tmp_path / "next").replace(file)
+        list(client.list_jobs())
+        file.unlink()
+        list(client.list_jobs())
+    with (
+        Client(guarded.address, credentials=credentials) as client,
+        pytest.raises(CredentialsError, match="No such file"),
+    ):
+        list(client.list_jobs())
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:50051", "wattwise.example:50051", "[2001:db8::1]:50051"])
+def test_token_is_not_sent_in_clear(address: str) -> None:
+    """To another machine a token goes over TLS alone, unless that is spelled out."""
+    with Client(address, timeout=0.1, retry=False, credentials=Credentials(token=SECRET)) as client:
+        with pytest.raises(CredentialsError, match="in clear") as caught:
+            client.get_job("test-1")
+        assert SECRET not in str(caught.value)
+    spelled_out = Credentials(token=SECRET, insecure=True)
+    with (
+        Client(address, timeout=0.1, retry=False, credentials=spelled_out) as client,
+        pytest.raises(ServerUnavailableError),
+    ):
+        client.get_job("test-1")
+
+
+def test_what_counts_as_this_machine() -> None:
+    """Names and numbers of loopback and Unix sockets, and nothing that only looks like them."""
+    for address in (
+        *(
+            "localhost:1",
+            "LOCALHOST:1",
+            "127.0.0.1:1",
+            "127.9.9.9:1",
+            "[::1]:1",
+            "unix:/run/x",
+            "localhost",
+            "127.0.0.1",
+        ),
+        *("dns:///localhost:1", "dns:localhost:1", "ipv4:127.0.0.1:1", "ipv6:[::1]:1"),
+    ):
+        assert is_loopback(address), address
+    for address in (
+        *(
+            "localhost.example:1",
+            "127.0.0.1.example:1",
+            "0.0.0.0:1",
+            "[::]:1",
+            "::1:50051",
+            "",
+            "10.0.0.1",
+            "xds:///localhost",
+        ),
+        *("dns://192.0.2.1/localhost:1", "dns://[::1]/elsewhere:1", "ipv6:[::1]:1,[2001:db8::1]:1"),
+        *("ipv4:127.0.0.1:1,192.0.2.1:1", "localhost:1,192.0.2.1:1", "localhost@elsewhere:1"),
+    ):
+        assert not is_loopback(address), address
+
+
+def test_no_proxy_sees_what_is_for_loopback(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that the environment names is not asked for this machine's own server."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.setblocking(False)
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        with Client(server.address, timeout=10, credentials=Credentials(token=SECRET)) as client:
+            assert list(client.list_jobs()) == []
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "valid", "told"),
+    [
+        (("elsewhere.example",), (-DAY, DAY), "for another host name"),
+        (("localhost", "127.0.0.1"), (-9 * DAY, -DAY), "has expired"),
+        (("localhost", "127.0.0.1"), (DAY, 9 * DAY), "not valid yet"),
+    ],
+)
+def test_bad_certificate_is_told(
+    showing: LiveServer, tmp_path: Path, hosts: tuple[str, ...], valid: tuple[object, object], told: str
+) -> None:
+    """Another host name, and a certificate beyond its time, end the first call with what is wrong."""
+    authority = Authority(tmp_path)
+    show(showing, authority.issue("server", *hosts, valid=valid))  # type: ignore[arg-type]
+    bso = BatchSizeOptimizer(showing.address, job_spec(), monitor=Meter(), credentials=authority.believing())
+    with pytest.raises(UntrustedServerError, match=told) as caught:
+        bso.get_batch_size()
+    assert showing.address in str(caught.value)
+    assert not caught.value.retryable
+
+
+def test_unknown_authority_is_told(guarded: Guarded, tmp_path: Path) -> None:
+    """A server whose authority is unknown is not called, by default with what gRPC believes, and the error says how."""
+    for credentials in (Authority(tmp_path).believing(), Credentials(tls=True)):
+        with Client(guarded.address, credentials=credentials) as client, pytest.raises(UntrustedServerError) as caught:
+            client.get_job("test-1")
+        assert "WATTWISE_TLS_CA" in str(caught.value)
+
+
+def test_tls_where_there_is_none_is_told(server: LiveServer, guarded: Guarded) -> None:
+    """TLS to a server in clear says so; no TLS, or no certificate, to one that wants it is hinted at."""
+    with (
+        Client(server.address, credentials=Credentials(tls=True)) as client,
+        pytest.raises(UntrustedServerError, match="does not talk TLS"),
+    ):
+        client.get_job("test-1")
+    for credentials in (Credentials(), guarded.authority.believing()):
+        with (
+            Client(guarded.address, retry=False, credentials=credentials) as client,
+            pytest.raises(ServerUnavailableError, match="does it want TLS"),
+        ):
+            client.get_job("test-1")
+
+
+def test_bad_files_are_told(tmp_path: Path) -> None:
+    """A file that is missing, or not what it should be, and one without the other: each says which and what to do."""
+    authority = Authority(tmp_path)
+    pair, other = authority.issue("trainer"), authority.issue("other")
+    rubbish = tmp_path / "rubbish.pem"
+    rubbish.write_text("rubbish")
+    for credentials, told in (
+        (Credentials(tls_ca="/nowhere.pem"), "cannot read /nowhere.pem"),
+        (Credentials(tls_ca=rubbish), "holds no certificate in PEM"),
+        (Credentials(tls_cert=pair.cert), "tls_cert is given without tls_key"),
+        (Credentials(tls_key=pair.key), "tls_key is given without tls_cert"),
+        (Credentials(tls_cert=pair.cert, tls_key=other.key), "were made together"),
+        (Credentials(tls_cert=rubbish, tls_key=pair.key), "were made together"),
+        (Credentials(tls_cert=pair.cert, tls_key="/nowhere.key"), "cannot read /nowhere.key"),
+        (Credentials(tls=False, tls_ca=authority.file), "TLS is off"),
+    ):
+        with Client("localhost:1", credentials=credentials) as client, pytest.raises(CredentialsError) as caught:
+            client.get_job("test-1")
+        assert told in str(caught.value)
+
+
+def test_variables() -> None:
+    """Every variable is an argument of the same name; one that is empty is as one that is not there."""
+    names = ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE")
+    assert Credentials.from_env({}) == Credentials.from_env({f"WATTWISE_{name}": "" for name in names}) == Credentials()
+    given = {f"WATTWISE_{name}": name for name in names} | {"WATTWISE_TLS": "1", "WATTWISE_INSECURE": "true"}
+    assert Credentials.from_env(given) == Credentials(
+        "TOKEN", "TOKEN_FILE", tls=True, tls_ca="TLS_CA", tls_cert="TLS_CERT", tls_key="TLS_KEY", insecure=True
+    )
+    with pytest.raises(CredentialsError, match="WATTWISE_TLS is 'maybe'; give 1 or 0"):
+        Credentials.from_env({"WATTWISE_TLS": "maybe"})

@@ -1,0 +1,259 @@
+"""Trainings for tests, in this process and as `python -m tests.client.training.script ADDRESS JOB END`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from wattwise import BatchSizeOptimizer, Client, GpuConfig, JobSpec, v1
+from wattwise.monitor import Window
+
+from tests.live_server import LiveServer
+
+GPU = GpuConfig(max_power_watts=100.0, number_of_gpus=1, gpu_model="Test GPU")
+JOB_ID = "test-outside"
+"""The job of a training process."""
+
+JOULES = 10.0
+"""Energy of every window, and its cost, since eta is 1."""
+
+_ids = itertools.count()
+
+
+class Meter:
+    """In place of a GPU's energy counter: every window lasts a second and uses 10 J."""
+
+    gpu_indices = (0,)
+
+    def __init__(self) -> None:
+        self.open: set[str] = set()
+
+    def begin_window(self, name: str) -> None:
+        """Starts to measure."""
+        assert name not in self.open, f"{name} is open already"
+        self.open.add(name)
+
+    def end_window(self, name: str) -> Window:
+        """Ends what was begun."""
+        self.open.remove(name)
+        return Window(time=1.0, total_energy=JOULES)
+
+
+def job_spec(**given: Any) -> JobSpec:
+    """A job with an id of its own, batch sizes 8, 16, 32 and default 16."""
+    usual: dict[str, Any] = {
+        "job_id_prefix": "test",
+        "job_id": f"test-{next(_ids)}",
+        "batch_sizes": [8, 16, 32],
+        "default_batch_size": 16,
+        "eta_knob": 1.0,
+        "target_metric": 0.9,
+        "max_epochs": 10,
+        "gpu": GPU,
+    }
+    return JobSpec(**(usual | given))
+
+
+def begun(address: str, **given: Any) -> BatchSizeOptimizer:
+    """A training that is about to begin its first epoch."""
+    bso = BatchSizeOptimizer(address, job_spec(**given), monitor=Meter())
+    bso.get_batch_size()
+    bso.on_train_begin()
+    return bso
+
+
+def epochs(client: Client, trial: v1.Trial) -> list[int]:
+    """The epochs that the server has of a trial."""
+    return [measurement.current_epoch for measurement in client.get_trial(trial.id).measurements]
+
+
+def launch(server: LiveServer, end: str) -> subprocess.Popen[str]:
+    """Starts a training process."""
+    command = [sys.executable, "-m", "tests.client.training.script", server.address, JOB_ID, end]
+    pipe, root = subprocess.PIPE, Path(__file__).parents[3]
+    return subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """The next line that a training process prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def tell(process: subprocess.Popen[str]) -> None:
+    """Lets a training process go on that waits for it."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Waits for a training process to end; returns its exit status and what it wrote to standard error."""
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def the_trial(server: LiveServer) -> v1.Trial:
+    """The only trial of the training process's job."""
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(JOB_ID)
+    return trial
+
+
+def _say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+def _crash(_: BatchSizeOptimizer) -> None:
+    raise RuntimeError("a bug in the training")
+
+
+def _run_out_of_memory(_: BatchSizeOptimizer) -> None:
+    raise ValueError("training failed") from RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+def _run_out_of_memory_in_torch(_: BatchSizeOptimizer) -> None:
+    import torch  # noqa: PLC0415 - loaded by the tests that need it
+
+    torch.empty(2**60)
+
+
+def _raise_in_torch(_: BatchSizeOptimizer) -> None:
+    import torch  # noqa: PLC0415 - loaded by the tests that need it
+
+    raise torch.cuda.OutOfMemoryError
+
+
+def _handle_out_of_memory(_: BatchSizeOptimizer) -> None:
+    with contextlib.suppress(MemoryError):
+        raise MemoryError
+
+
+def _crash_after_out_of_memory(bso: BatchSizeOptimizer) -> None:
+    _handle_out_of_memory(bso)
+    _crash(bso)
+
+
+def _raise_memory_error(_: BatchSizeOptimizer) -> None:
+    raise MemoryError
+
+
+def _interrupt(_: BatchSizeOptimizer) -> None:
+    raise KeyboardInterrupt
+
+
+def _wait(_: BatchSizeOptimizer) -> None:
+    # Not signal.pause(): a signal that comes just before it would be handled only after it.
+    while True:
+        time.sleep(0.05)
+
+
+def _wait_in_a_report(bso: BatchSizeOptimizer) -> None:
+    # The server does not answer: SIGTERM finds the main thread inside on_evaluate.
+    sys.stdin.readline()
+    bso.on_evaluate(0.2)
+
+
+def _within_a_loop(action: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
+    def loop(bso: BatchSizeOptimizer) -> None:
+        for _ in bso.epochs():
+            _say("in the loop")
+            action(bso)
+
+    return loop
+
+
+def _return(_: BatchSizeOptimizer) -> None:
+    return
+
+
+def _leave_the_block(bso: BatchSizeOptimizer) -> None:
+    with bso:
+        raise MemoryError
+
+
+def _exit(_: BatchSizeOptimizer) -> None:
+    sys.exit(3)
+
+
+def _exit_in_the_block(bso: BatchSizeOptimizer) -> None:
+    with bso:
+        sys.exit(3)
+
+
+def _fork(in_child: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
+    """Forks as data loaders do, says how the child ended, and reports another epoch when told to."""
+
+    def fork(bso: BatchSizeOptimizer) -> None:
+        child = multiprocessing.get_context("fork").Process(target=in_child, args=(bso,))
+        child.start()
+        _say(child.pid)
+        child.join()
+        _say(child.exitcode)
+        sys.stdin.readline()
+        bso.on_evaluate(0.2)
+        _say(bso.decision and bso.decision.cost)
+        _wait(bso)
+
+    return fork
+
+
+def _fork_often(bso: BatchSizeOptimizer) -> None:
+    """Forks a set of workers per epoch, as data loaders do that keep none, and reports while they run."""
+    for _ in range(20):
+        workers = [multiprocessing.get_context("fork").Process(target=_return, args=(bso,)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        bso.on_evaluate(0.2)
+        for worker in workers:
+            worker.join(20)
+        _say([worker.exitcode for worker in workers])
+
+
+ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
+    "crash": _crash,
+    "out-of-memory": _run_out_of_memory,
+    "torch-out-of-memory": _run_out_of_memory_in_torch,
+    "torch-error": _raise_in_torch,
+    "handled": _handle_out_of_memory,
+    "handled-crash": _crash_after_out_of_memory,
+    "memory-error": _raise_memory_error,
+    "interrupt": _interrupt,
+    "wait": _wait,
+    "wait-in-report": _wait_in_a_report,
+    "own-handler": _wait,
+    "loop-crash": _within_a_loop(_crash),
+    "loop-out-of-memory": _within_a_loop(_run_out_of_memory),
+    "loop-wait": _within_a_loop(_wait),
+    "return": _return,
+    "leave-block": _leave_the_block,
+    "exit": _exit,
+    "exit-in-block": _exit_in_the_block,
+    "forked-wait": _fork(_wait),
+    "forked-exit": _fork(_return),
+    "forked-crash": _fork(_crash),
+    "forks-often": _fork_often,
+}
+
+
+def main(address: str, job_id: str, end: str) -> None:
+    """Trains one epoch and ends."""
+    if end == "own-handler":
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
+    bso = begun(address, job_id=job_id, max_epochs=100)
+    bso.on_evaluate(0.1)
+    _say("one epoch done")
+    ENDS[end](bso)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

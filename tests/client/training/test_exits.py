@@ -1,0 +1,248 @@
+"""How the server learns of a training's end when the process goes away."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import pytest
+from wattwise import Client, v1
+from wattwise.training.exits import end_reason
+
+from tests.client.conftest import Start
+from tests.client.training.script import JOB_ID, ended, epochs, said, tell, the_trial
+from tests.live_server import LiveServer
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "reason"),
+    [
+        ("crash", 1, v1.END_REASON_ERROR),
+        ("out-of-memory", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ("memory-error", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ("leave-block", 1, v1.END_REASON_OUT_OF_MEMORY),
+        ("handled", 0, v1.END_REASON_COMPLETED),
+        ("handled-crash", 1, v1.END_REASON_ERROR),
+        ("interrupt", -signal.SIGINT, v1.END_REASON_PREEMPTED),
+        ("return", 0, v1.END_REASON_COMPLETED),
+    ],
+)
+def test_process_ends_by_itself(
+    server: LiveServer, start: Start, end: str, status: int, reason: v1.EndReason.ValueType
+) -> None:
+    """A training process that ends without a decision says why, and its exit status is as ever."""
+    exit_status, errors = ended(start(end))
+    assert exit_status == status, errors
+    assert ("Traceback" in errors) == (status != 0)
+    trial = the_trial(server)
+    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, reason)
+
+
+@pytest.mark.parametrize(("end", "reason"), [("exit", v1.END_REASON_COMPLETED), ("exit-in-block", v1.END_REASON_ERROR)])
+def test_exit_status_is_seen_by_a_block_alone(
+    server: LiveServer, start: Start, end: str, reason: v1.EndReason.ValueType
+) -> None:
+    """`sys.exit(3)` is an error where it leaves a `with bso:`; elsewhere nobody can tell it from a script's end."""
+    assert ended(start(end)) == (3, "")
+    assert the_trial(server).end_reason == reason
+
+
+_SHORT = """
+import sys
+from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
+spec = JobSpec(job_id_prefix="test", job_id=sys.argv[2], batch_sizes=[8, 16], default_batch_size=8)
+BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_batch_size()
+"""
+
+
+def test_process_that_ends_before_its_stream_is_open(server: LiveServer) -> None:
+    """A process that has nothing to do once it has its batch size ends its trial all the same, and is told of it."""
+    command = [sys.executable, "-c", _SHORT, server.address, JOB_ID]
+    (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
+    assert line.startswith(f"trial 1 of job '{JOB_ID}' ends without a metric and counts as failed")
+    assert the_trial(server).end_reason == v1.END_REASON_COMPLETED
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: make test-torch")
+@pytest.mark.parametrize("end", ["torch-out-of-memory", "torch-error"])
+def test_pytorch_runs_out_of_memory(server: LiveServer, start: Start, end: str) -> None:
+    """An allocation that PyTorch really fails, and the class that it raises for GPUs, are out of memory."""
+    assert ended(start(end))[0] == 1
+    assert the_trial(server).end_reason == v1.END_REASON_OUT_OF_MEMORY
+
+
+def test_terminated_process_was_preempted(server: LiveServer, start: Start) -> None:
+    """SIGTERM ends the trial as preempted, and the process dies of SIGTERM."""
+    process = start("wait")
+    process.terminate()
+    assert ended(process) == (-signal.SIGTERM, "")
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_own_handler_of_sigterm_is_called_afterwards(server: LiveServer, start: Start) -> None:
+    """A handler that the training had before decides how the process goes on."""
+    process = start("own-handler")
+    process.terminate()
+    assert ended(process) == (7, "")
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_sigterm_without_a_server_is_obeyed_in_time(server: LiveServer, start: Start) -> None:
+    """A process whose server is away dies of SIGTERM within seconds."""
+    process = start("wait")
+    server.kill()
+    before = time.monotonic()
+    process.terminate()
+    assert ended(process)[0] == -signal.SIGTERM
+    assert time.monotonic() - before < 8
+
+
+def test_sigterm_within_a_report(server: LiveServer, start: Start) -> None:
+    """SIGTERM that interrupts a report to a hung server ends the process, and the trial if the server wakes in time."""
+    process = start("wait-in-report")
+    os.kill(server.process.pid, signal.SIGSTOP)
+    tell(process)
+    # Whether the signal comes before, within or after the report makes no difference.
+    process.terminate()
+    os.kill(server.process.pid, signal.SIGCONT)
+    assert ended(process) == (-signal.SIGTERM, "")
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def _goes_on(server: LiveServer, process: subprocess.Popen[str], complaints: str = "") -> None:
+    """The training reports another epoch, over the connection that it had before the fork, and ends."""
+    assert the_trial(server).status == v1.TRIAL_STATUS_DISPATCHED
+    tell(process)
+    assert said(process) == "20.0"
+    process.terminate()
+    status, errors = ended(process)
+    assert status == -signal.SIGTERM
+    assert re.fullmatch(complaints, errors, re.DOTALL), errors
+    assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_terminated_child_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
+    """A forked worker dies of SIGTERM as usual, and the training goes on."""
+    process = start("forked-wait")
+    os.kill(int(said(process)), signal.SIGTERM)
+    assert said(process) == str(-signal.SIGTERM)
+    _goes_on(server, process)
+
+
+def test_child_that_exits_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
+    """A forked worker that ends as data loaders' workers do leaves its parent's connection alone."""
+    process = start("forked-exit")
+    said(process)
+    assert said(process) == "0"
+    _goes_on(server, process)
+
+
+def test_child_that_crashes_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
+    """An exception that kills a forked worker is its parent's to judge."""
+    process = start("forked-crash")
+    said(process)
+    assert said(process) == "1"
+    _goes_on(server, process, complaints=".*Traceback.*a bug in the training\n")
+
+
+@pytest.mark.parametrize("support", [None, "0", "1"])
+def test_one_fork_whatever_grpc_does_about_it(
+    server: LiveServer, start: Start, monkeypatch: pytest.MonkeyPatch, support: str | None
+) -> None:
+    """A worker can be forked while the stream is open, with gRPC's support for forks as it is, off or on."""
+    if support is None:
+        monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+    else:
+        monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", support)
+    process = start("forked-exit")
+    said(process)
+    assert said(process) == "0"
+    _goes_on(server, process)
+
+
+@pytest.mark.parametrize("support", [None, "0"])
+def test_many_forks(server: LiveServer, start: Start, monkeypatch: pytest.MonkeyPatch, support: str | None) -> None:
+    """Eighty workers that are forked while the stream carries reports all end well, and no report is lost."""
+    if support is None:
+        monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+    else:
+        monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", support)
+    process = start("forks-often")
+    assert [said(process) for _ in range(20)] == ["[0, 0, 0, 0]"] * 20
+    assert ended(process) == (0, "")
+    with Client(server.address) as client:
+        assert epochs(client, the_trial(server)) == list(range(1, 22))
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as PyTorch names its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, v1.END_REASON_COMPLETED),
+        (OutOfMemoryError("no room"), v1.END_REASON_OUT_OF_MEMORY),
+        (RuntimeError("the disk is full"), v1.END_REASON_ERROR),
+        # A gRPC server's refusal is not about this process's memory.
+        (RuntimeError("StatusCode.RESOURCE_EXHAUSTED: message larger than max"), v1.END_REASON_ERROR),
+    ],
+)
+def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReason.ValueType) -> None:
+    """Memory that ran out is known by type or by the words of the frameworks."""
+    assert end_reason(error) == reason
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB",
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "MPS backend out of memory (MPS allocated: 17.61 GB, other allocations: 336.00 KB)",
+        "[enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 B",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3743729664 bytes.",
+        "RESOURCE_EXHAUSTED: Failed to allocate request for 2.99GiB (3206250496B) on device ordinal 0",
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
+        "{{function_node __wrapped__AddV2}} OOM when allocating tensor with shape[65536,65536] and type float",
+        "{{function_node __wrapped__Mul}} failed to allocate memory [Op:Mul]",
+    ],
+)
+def test_words_of_the_frameworks(said: str) -> None:
+    """PyTorch, JAX and TensorFlow are understood when they say that memory ran out."""
+    assert end_reason(RuntimeError(said)) == v1.END_REASON_OUT_OF_MEMORY
+
+
+def _raised_while_handling(*, suppressed: bool) -> BaseException:
+    try:
+        try:
+            bytearray(2**62)
+        except MemoryError:
+            if suppressed:
+                raise ValueError("too large") from None
+            raise ValueError("too large")  # noqa: B904 - what the test is about
+    except ValueError as error:
+        return error
+    raise AssertionError("there was room")
+
+
+@pytest.mark.skipif(not hasattr(builtins, "ExceptionGroup"), reason="Python 3.10 has no exception groups")
+def test_one_of_several_exceptions() -> None:
+    """Memory that ran out counts among the exceptions of a group."""
+    group: type[Exception] = getattr(builtins, "ExceptionGroup", Exception)
+    assert end_reason(group("two", [ValueError("a bug"), MemoryError()])) == v1.END_REASON_OUT_OF_MEMORY
+    assert end_reason(group("two", [ValueError("a bug"), KeyError("b")])) == v1.END_REASON_ERROR
+
+
+def test_what_led_to_an_exception() -> None:
+    """Memory that ran out counts behind another exception that it led to, unless the trainer set it aside."""
+    assert end_reason(_raised_while_handling(suppressed=False)) == v1.END_REASON_OUT_OF_MEMORY
+    assert end_reason(_raised_while_handling(suppressed=True)) == v1.END_REASON_ERROR

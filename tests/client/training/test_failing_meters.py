@@ -1,0 +1,170 @@
+"""A meter that fails while a training runs: a real RAPL meter whose counter goes away, and meters of others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    CombinedMonitor,
+    EstimateMonitor,
+    MetricTypeError,
+    Monitor,
+    MonitorError,
+    RaplMonitor,
+    v1,
+)
+from wattwise.monitor import Window
+
+from tests.client.monitor.test_rapl import count, make_zone
+from tests.client.training.script import GPU, Meter, job_spec
+
+
+@contextmanager
+def training(address: str, monitor: Monitor) -> Iterator[BatchSizeOptimizer]:
+    """A training that is about to begin its first epoch."""
+    with BatchSizeOptimizer(address, job_spec(), monitor=monitor) as bso:
+        bso.get_batch_size()
+        bso.on_train_begin()
+        yield bso
+
+
+def measurements(address: str, bso: BatchSizeOptimizer) -> Sequence[v1.Measurement]:
+    """What the server was told of a training."""
+    with Client(address) as client:
+        return client.get_trial(bso.trial.id).measurements
+
+
+def test_a_counter_that_goes_away_and_comes_back(
+    grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Epochs that cannot be measured count at the mean power of those before; each outage is logged once."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
+    with training(grpc_addr, RaplMonitor(tmp_path)) as bso:
+        count(counter, 50_000_000)
+        bso.on_evaluate(0.1)  # measured
+        counter.unlink()
+        bso.on_evaluate(0.2)  # begun, and never ended
+        bso.on_evaluate(0.3)  # not even begun
+        count(counter, 70_000_000)
+        bso.on_evaluate(0.4)  # likewise, but the next one can begin
+        count(counter, 75_000_000)
+        bso.on_evaluate(0.5)
+    first, second, third, fourth, fifth = measurements(grpc_addr, bso)
+    watts = first.energy_joules / first.time_seconds
+    assert first.energy_joules == 50
+    for estimated in (second, third, fourth):
+        assert estimated.energy_joules == pytest.approx(watts * estimated.time_seconds)
+    assert first.time_seconds < second.time_seconds < third.time_seconds < fourth.time_seconds
+    assert fifth.energy_joules == pytest.approx(fourth.energy_joules + 5)
+    (warning,) = [record.getMessage() for record in caplog.records if "energy" in record.getMessage()]
+    assert "energy_uj" in warning
+    assert "this trial's mean power so far" in warning
+
+
+def test_nothing_was_measured_yet(grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A first epoch that cannot be measured counts at the job's maximum power."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
+    with training(grpc_addr, RaplMonitor(tmp_path)) as bso:
+        counter.unlink()
+        bso.on_evaluate(0.1)
+    (first,) = measurements(grpc_addr, bso)
+    assert first.energy_joules == pytest.approx(GPU.max_power_watts * first.time_seconds)
+    assert "at 100 W, the job's maximum power" in caplog.text
+
+
+def test_the_first_window_cannot_be_opened(grpc_addr: str, tmp_path: Path) -> None:
+    """Before anything is trained a meter that fails is an error."""
+    counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=RaplMonitor(tmp_path)) as bso:
+        bso.get_batch_size()
+        counter.unlink()
+        with pytest.raises(MonitorError, match="energy_uj"):
+            bso.on_train_begin()
+
+
+class Odd(Meter):
+    """Another's meter, that answers or raises this."""
+
+    def __init__(self, answer: Window | Exception) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def end_window(self, name: str) -> Window:
+        super().end_window(name)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RuntimeError("GPU is lost"),
+        Window(time=1.0, total_energy=math.nan),
+        Window(time=1.0, total_energy=-1.0),
+        Window(time=-1.0, total_energy=1.0),
+    ],
+)
+def test_meters_of_others(grpc_addr: str, answer: Window | Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever another's meter raises, and what no energy or time can be, is estimated by the clock."""
+    with training(grpc_addr, Odd(answer)) as bso:
+        bso.on_evaluate(0.1)
+    (first,) = measurements(grpc_addr, bso)
+    assert 0 <= first.time_seconds < 1
+    assert first.energy_joules == pytest.approx(GPU.max_power_watts * first.time_seconds)
+    assert "energy cannot be measured (" in caplog.text
+
+
+class CrashedGpu(EstimateMonitor):
+    """A meter of ours that waits for a GPU on which the training has crashed."""
+
+    def end_window(self, _name: str, /) -> Window:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+@pytest.mark.parametrize("also", [(), (Meter(),)], ids=["alone", "combined"])
+def test_what_the_training_raised_is_not_the_meters_failure(grpc_addr: str, also: tuple[Monitor, ...]) -> None:
+    """A GPU's error that is told only where work in flight is waited for reaches the user, as it was raised."""
+    meter: Monitor = CombinedMonitor(CrashedGpu(65), *also) if also else CrashedGpu(65)
+    with training(grpc_addr, meter) as bso, pytest.raises(RuntimeError, match="device-side assert"):
+        bso.on_evaluate(0.1)
+
+
+def test_another_meter_in_a_combination_may_fail(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it raises is the meter's failure, and training goes on with an estimate."""
+
+    class Broken(Meter):
+        def end_window(self, _name: str, /) -> Window:
+            raise RuntimeError("no answer from the wall plug")
+
+    with training(grpc_addr, CombinedMonitor(EstimateMonitor(65), Broken())) as bso:
+        bso.on_evaluate(0.1)
+    assert "no answer from the wall plug" in caplog.text
+
+
+class OnTheGpu:
+    """A number that is still being computed, on a GPU that has failed."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def numel(self) -> int:
+        return self._count
+
+    def __float__(self) -> float:
+        raise RuntimeError("CUDA error: out of memory")
+
+
+def test_a_metric_that_cannot_be_had_is_no_wrong_metric(grpc_addr: str) -> None:
+    """What the GPU says of a single number is raised as it is; an array of several is refused as one."""
+    with training(grpc_addr, EstimateMonitor(65)) as bso:
+        with pytest.raises(MetricTypeError, match="pass one number"):
+            bso.on_evaluate(OnTheGpu(2))  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="CUDA error: out of memory"):
+            bso.on_evaluate(OnTheGpu(1))  # type: ignore[arg-type]

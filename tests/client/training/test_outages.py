@@ -1,0 +1,216 @@
+"""A server that goes away while a training runs, and what stands between the two."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import time
+
+import pytest
+from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
+from wattwise.training.exchange import Exchange
+
+from tests.client.rpc.middlebox import Middlebox
+from tests.client.training.script import Meter, begun, epochs, job_spec
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+
+def _count(caplog: pytest.LogCaptureFixture, level: int) -> int:
+    return sum(record.levelno == level for record in caplog.records if record.name == "wattwise")
+
+
+def test_killed_server_comes_back(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Training goes on without its server after one warning, and the newest measurement arrives when it is back."""
+    caplog.set_level(logging.INFO, logger="wattwise")
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    server.kill()
+    wait_until(lambda: _count(caplog, logging.WARNING) == 1)
+    before = time.monotonic()
+    bso.on_evaluate(0.2)
+    bso.on_evaluate(0.3)
+    assert time.monotonic() - before < 1
+    assert not bso.training_finished
+    server.start()
+    with Client(server.address) as client:
+        wait_until(lambda: epochs(client, bso.trial) == [1, 3])
+        wait_until(lambda: caplog.messages[-1].endswith("is back"))
+        bso.on_evaluate(0.4)
+        wait_until(lambda: epochs(client, bso.trial) == [1, 3, 4])
+        bso.on_evaluate(0.95)
+        assert bso.target_reached
+        assert client.get_trial(bso.trial.id).trial.energy_joules == 50
+    assert _count(caplog, logging.WARNING) == 1
+
+
+def test_hung_server_is_waited_for_once(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A report that gets no answer waits its time, later ones do not wait, and all ends well when the server wakes."""
+    bso = BatchSizeOptimizer(server.address, job_spec(), monitor=Meter(), report_timeout=1.0)
+    bso.get_batch_size()
+    bso.on_train_begin()
+    bso.on_evaluate(0.1)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    before = time.monotonic()
+    bso.on_evaluate(0.2)
+    waited = time.monotonic()
+    bso.on_evaluate(0.3)
+    bso.on_evaluate(0.4)
+    assert 1 <= waited - before < 3
+    assert time.monotonic() - waited < 0.5
+    os.kill(server.process.pid, signal.SIGCONT)
+    with Client(server.address) as client:
+        wait_until(lambda: epochs(client, bso.trial)[-1] == 4)
+        assert 3 not in epochs(client, bso.trial)
+    bso.close()
+    assert _count(caplog, logging.WARNING) == 1
+
+
+def test_decision_that_comes_late_ends_the_training(server: LiveServer) -> None:
+    """A measurement that was kept during an outage may be the last one: training is finished once it is answered."""
+    begun(server.address, job_id="test-late").on_evaluate(0.95)
+    bso = begun(server.address, job_id="test-late")
+    server.kill()
+    for _ in range(3):
+        bso.on_evaluate(0.1)
+    assert not bso.training_finished
+    server.start()
+    wait_until(lambda: bso.training_finished)
+    assert bso.decision is not None
+    assert bso.decision.message.startswith("cost bound exceeded")
+    with Client(server.address) as client:
+        assert epochs(client, bso.trial) == [3]
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is_better: bool) -> None:
+    """A model that reaches its target during an outage is done at once, and the server hears of it when it is back."""
+    meter, good, poor = Meter(), *((0.95, 0.1) if higher_is_better else (0.1, 0.95))
+    bso = BatchSizeOptimizer(
+        server.address, job_spec(higher_is_better_metric=higher_is_better, target_metric=0.5), monitor=meter
+    )
+    bso.get_batch_size()
+    bso.on_train_begin()
+    server.kill()
+    goes_on = []
+    for metric in (poor, math.inf if higher_is_better else -math.inf, good):
+        bso.on_evaluate(metric)
+        goes_on.append(not bso.training_finished)
+    assert goes_on == [True, True, False]
+    assert bso.target_reached
+    assert not meter.open
+    assert bso.decision is not None
+    assert "target reached while the server is away" in bso.decision.message
+    assert (bso.decision.converged, bso.decision.cost) == (False, 30)
+    bso.on_evaluate(poor)
+    server.start()
+    wait_until(lambda: bso.decision is not None and bso.decision.converged)
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert [(m.current_epoch, m.metric, m.energy_joules) for m in found.measurements] == [(3, good, 30)]
+    assert found.trial.end_reason == v1.END_REASON_TARGET_REACHED
+
+
+def test_last_epoch_ends_the_training_without_a_server(server: LiveServer) -> None:
+    """Beyond max_epochs nobody trains on, server or not; closing delivers the last epoch if the server is back."""
+    bso = begun(server.address, max_epochs=2)
+    server.kill()
+    bso.on_evaluate(0.1)
+    with pytest.raises(TrainFailError, match="max epochs reached while the server is away"):
+        bso.on_evaluate(0.2)
+    assert bso.training_finished
+    assert not bso.target_reached
+    server.start()
+    bso.close()
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert [m.current_epoch for m in found.measurements] == [2]
+    assert found.trial.end_reason == v1.END_REASON_MAX_EPOCHS
+
+
+def test_pending_measurement_is_delivered_at_the_end(server: LiveServer) -> None:
+    """Closing sends what the server has not acknowledged before it ends the trial."""
+    bso = begun(server.address)
+    server.kill()
+    bso.on_evaluate(0.1)
+    server.start()
+    bso.close()
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert [m.current_epoch for m in found.measurements] == [1]
+    assert found.trial.end_reason == v1.END_REASON_COMPLETED
+
+
+def test_closing_without_a_server_is_bounded(server: LiveServer) -> None:
+    """A trainer ends within seconds although nobody hears it."""
+    bso = begun(server.address)
+    server.kill()
+    before = time.monotonic()
+    bso.close()
+    assert time.monotonic() - before < 7
+
+
+def test_server_that_forgot_the_job_ends_the_training(server: LiveServer) -> None:
+    """A server that comes back without the job stops the training and says what happened."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    server.stop()
+    server.database.unlink()
+    server.start()
+    wait_until(lambda: bso.training_finished)
+    with pytest.raises(TrainFailError, match="no longer has trial 1"):
+        bso.on_evaluate(0.2)
+
+
+def test_heartbeats_keep_the_lease(server: LiveServer) -> None:
+    """A trial that reports nothing for many leases is not lost while its trainer lives."""
+    with begun(server.address, trial_lease_seconds=0.6) as bso, Client(server.address) as client:
+        first = client.get_trial(bso.trial.id).trial.lease_expire_time.ToNanoseconds()
+        wait_until(
+            lambda: client.get_trial(bso.trial.id).trial.lease_expire_time.ToNanoseconds() > first + 3 * 600_000_000
+        )
+        assert client.get_trial(bso.trial.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+
+
+@pytest.mark.parametrize("messages", [0, 1, 2])
+def test_broken_streams_go_unnoticed(server: LiveServer, caplog: pytest.LogCaptureFixture, messages: int) -> None:
+    """Where streams are refused, or break after a few messages, single calls take over without a word."""
+    with Middlebox(server.address, messages_per_stream=messages) as box:
+        bso = begun(box.address, max_epochs=30)
+        for epoch in range(1, 21):
+            bso.on_evaluate(0.1)
+            assert bso.decision is not None
+            assert bso.decision.cost == 10 * epoch
+        bso.on_evaluate(0.95)
+        assert bso.target_reached
+    assert _count(caplog, logging.WARNING) == 0
+    with Client(server.address) as client:
+        assert epochs(client, bso.trial) == list(range(1, 22))
+
+
+def test_heartbeat_stops_a_trainer_without_a_stream(server: LiveServer) -> None:
+    """Where streams are refused a trainer learns of its job's deletion within a third of the lease."""
+    with Middlebox(server.address, messages_per_stream=0) as box, Client(server.address) as client:
+        bso = begun(box.address, trial_lease_seconds=1.5)
+        client.delete_job(bso.trial.id.job_id)
+        wait_until(lambda: bso.training_finished)
+        bso.close()
+
+
+def test_outage_that_another_call_noticed_first(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever notices an outage first warns of it, and of the next one somebody does again."""
+    exchange = Exchange("localhost:50051")
+    for _ in range(2):
+        assert exchange.first_to_warn()
+        assert not exchange.first_to_warn()
+        exchange.lost("it is away")
+        assert not caplog.records
+        exchange.found()
+    # One that is over before the session itself has noticed it.
+    assert exchange.first_to_warn()
+    exchange.found()
+    exchange.lost("it is away")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert not exchange.first_to_warn()

@@ -1,0 +1,308 @@
+"""A training that is started again from its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    JobDiffersError,
+    OperationOrderError,
+    ResumeError,
+    TrainFailError,
+    v1,
+)
+
+from tests.client.training.script import JOULES, Meter, begun, ended, epochs, job_spec, said, tell
+from tests.live_server import LiveServer
+
+State = dict[str, Any]
+
+
+def resumed(address: str, state: State, **given: Any) -> BatchSizeOptimizer:
+    """A training that goes on from a state, written and read as JSON, and has asked for its trial."""
+    bso = BatchSizeOptimizer(address, job_spec(**given), monitor=Meter())
+    bso.load_state_dict(json.loads(json.dumps(state)))
+    bso.get_batch_size()
+    return bso
+
+
+def preempted(address: str, metrics: tuple[float, ...] = (0.1, 0.2), **given: Any) -> tuple[BatchSizeOptimizer, State]:
+    """A training that reported these metrics, saved its state, and was preempted."""
+    bso = begun(address, **given)
+    for metric in metrics:
+        bso.on_evaluate(metric)
+    state = bso.state_dict()
+    bso.close(v1.END_REASON_PREEMPTED)
+    return bso, state
+
+
+def trial_of(address: str, bso: BatchSizeOptimizer) -> v1.Trial:
+    """The trial as the server has it."""
+    with Client(address) as client:
+        return client.get_trial(bso.trial.id).trial
+
+
+def test_state_is_plain(grpc_addr: str) -> None:
+    """The state has plain values alone, and speaks of the end of the last epoch."""
+    with begun(grpc_addr) as bso:
+        assert bso.state_dict()["epoch"] == 0
+        bso.on_evaluate(0.1)
+        state = bso.state_dict()
+    assert {type(value) for value in state.values()} == {str, int, float}
+    assert (state["epoch"], state["time_seconds"], state["energy_joules"]) == (1, 1.0, JOULES)
+    assert (state["job_id"], state["request_id"]) == (bso.trial.id.job_id, bso.request_id)
+
+
+def test_preempted_trial_goes_on(grpc_addr: str) -> None:
+    """The same trial and batch size are given, and epochs, time and energy go on from the checkpoint."""
+    first, state = preempted(grpc_addr)
+    job_id = first.trial.id.job_id
+    second = resumed(grpc_addr, state, job_id=job_id)
+    assert second.trial.id == first.trial.id
+    assert second.reason == "trial 1 goes on after epoch 2, the last that it reported"
+    assert second.request_id == first.request_id
+    assert trial_of(grpc_addr, second).status == v1.TRIAL_STATUS_DISPATCHED
+    seen = []
+    for epoch in second.epochs():
+        seen.append(epoch)
+        second.on_evaluate(0.25 * epoch)
+    assert seen == [3, 4]
+    trial = trial_of(grpc_addr, second)
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 4)
+    assert (trial.time_seconds, trial.energy_joules) == (4, 4 * JOULES)
+
+
+def test_epochs_after_the_checkpoint_are_trained_again_and_counted(grpc_addr: str) -> None:
+    """What was reported beyond the checkpoint is not reported again, but what its repetition costs is counted."""
+    bso = begun(grpc_addr)
+    bso.on_evaluate(0.1)
+    state = bso.state_dict()
+    bso.on_evaluate(0.2)
+    bso.on_evaluate(0.3)
+    bso.close(v1.END_REASON_PREEMPTED)
+    again = resumed(grpc_addr, state, job_id=bso.trial.id.job_id)
+    seen = []
+    for epoch in again.epochs():
+        seen.append(epoch)
+        again.on_evaluate(0.95 if epoch == 4 else 0.4)
+    assert seen == [2, 3, 4]
+    with Client(grpc_addr) as client:
+        found = client.get_trial(bso.trial.id)
+    assert [(m.current_epoch, m.metric) for m in found.measurements] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.95)]
+    # Three windows before, three after.
+    assert (found.trial.time_seconds, found.trial.energy_joules) == (6, 6 * JOULES)
+
+
+def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
+    """Epochs that the server never heard of, because it was away, are in the sums that go on."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    server.kill()
+    bso.on_evaluate(0.2)
+    bso.on_evaluate(0.3)
+    state = bso.state_dict()
+    bso.close(v1.END_REASON_PREEMPTED)
+    server.start()
+    again = resumed(server.address, state, job_id=bso.trial.id.job_id)
+    assert (again.trial.last_epoch, again.last_epoch) == (1, 3)
+    again.on_train_begin()
+    again.on_evaluate(0.4)
+    trial = trial_of(server.address, again)
+    assert (trial.last_epoch, trial.time_seconds, trial.energy_joules) == (4, 4, 4 * JOULES)
+    again.close()
+
+
+def test_exploration_that_was_handed_out_meanwhile(grpc_addr: str) -> None:
+    """A trial that goes on beside another exploration is a concurrent one."""
+    bso, state = preempted(grpc_addr)
+    job_id = bso.trial.id.job_id
+    with begun(grpc_addr, job_id=job_id) as other, resumed(grpc_addr, state, job_id=job_id) as again:
+        assert other.trial.type == v1.TRIAL_TYPE_EXPLORATION
+        assert again.trial.type == v1.TRIAL_TYPE_CONCURRENT
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_trial_that_was_decided_meanwhile(grpc_addr: str, reached: bool) -> None:
+    """A decided trial is over at once, with its decision: nothing is measured, and a missed target is raised."""
+    bso = begun(grpc_addr, max_epochs=1)
+    state = bso.state_dict()
+    if reached:
+        bso.on_evaluate(0.95)
+    else:
+        with pytest.raises(TrainFailError):
+            bso.on_evaluate(0.1)
+    again = resumed(grpc_addr, state, job_id=bso.trial.id.job_id, max_epochs=1)
+    assert (again.get_batch_size(), again.training_finished, again.target_reached) == (16, True, reached)
+    assert again.decision == bso.decision
+    again.on_train_begin()
+    again.on_evaluate(0.5)
+    assert isinstance(again._monitor, Meter)
+    assert not again._monitor.open
+    if reached:
+        assert list(again.epochs()) == []
+    else:
+        with pytest.raises(TrainFailError, match="max epochs reached"):
+            next(again.epochs())
+    again.close()
+
+
+@pytest.mark.parametrize("reason", [v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_COMPLETED])
+def test_trial_that_failed_does_not_go_on(grpc_addr: str, reason: v1.EndReason.ValueType) -> None:
+    """A trial that its trainer ended for a reason of its own is refused, saying which and what to do."""
+    bso = begun(grpc_addr)
+    state = bso.state_dict()
+    bso.close(reason)
+    with pytest.raises(ResumeError, match=rf"{v1.EndReason.Name(reason)}\).*leave load_state_dict\(\) out"):
+        resumed(grpc_addr, state, job_id=bso.trial.id.job_id)
+    assert trial_of(grpc_addr, bso).end_reason == reason
+
+
+def test_state_of_another_job(grpc_addr: str) -> None:
+    """A checkpoint of another job is refused before anything is asked."""
+    _, state = preempted(grpc_addr)
+    with pytest.raises(ResumeError, match=r"is of job 'test-\d+', not of 'test-other'"):
+        resumed(grpc_addr, state, job_id="test-other")
+
+
+def test_changed_job(grpc_addr: str) -> None:
+    """A job whose configuration has changed is refused, naming what differs, and the trial can still go on."""
+    bso, state = preempted(grpc_addr)
+    job_id = bso.trial.id.job_id
+    with pytest.raises(JobDiffersError) as caught:
+        resumed(grpc_addr, state, job_id=job_id, target_metric=0.8)
+    assert "target_metric" in caught.value.metadata
+    assert trial_of(grpc_addr, bso).end_reason == v1.END_REASON_PREEMPTED
+    resumed(grpc_addr, state, job_id=job_id).close()
+
+
+def test_deleted_job(grpc_addr: str) -> None:
+    """A checkpoint of a deleted job is refused, and the job does not come back by it."""
+    bso, state = preempted(grpc_addr)
+    job_id = bso.trial.id.job_id
+    with Client(grpc_addr) as client:
+        client.delete_job(job_id)
+        with pytest.raises(ResumeError, match="no longer on the server"):
+            resumed(grpc_addr, state, job_id=job_id)
+        assert job_id not in [job.spec.job_id for job in client.list_jobs()]
+
+
+def test_job_that_was_made_anew(grpc_addr: str) -> None:
+    """A trial of the same number, of a job of the same name, is not that of the checkpoint."""
+    bso, state = preempted(grpc_addr)
+    job_id = bso.trial.id.job_id
+    with Client(grpc_addr) as client:
+        client.delete_job(job_id)
+        client.register_job(job_spec(job_id=job_id))
+        with pytest.raises(ResumeError, match="was deleted and registered anew"):
+            resumed(grpc_addr, state, job_id=job_id)
+        assert list(client.list_trials(job_id)) == [], "nobody would train a new one"
+
+
+def test_changed_job_of_a_trial_that_runs(grpc_addr: str) -> None:
+    """A second process with another configuration is refused, and the first one trains on."""
+    bso = begun(grpc_addr)
+    with pytest.raises(JobDiffersError):
+        resumed(grpc_addr, bso.state_dict(), job_id=bso.trial.id.job_id, target_metric=0.8)
+    assert trial_of(grpc_addr, bso).status == v1.TRIAL_STATUS_DISPATCHED
+    bso.on_evaluate(0.95)
+    assert bso.target_reached
+
+
+def test_launch_without_job_id_goes_on(grpc_addr: str) -> None:
+    """A job that was named by its launch is named by the checkpoint."""
+    bso, state = preempted(grpc_addr, job_id=None)
+    with resumed(grpc_addr, state, job_id=None) as again:
+        assert again.trial.id == bso.trial.id
+
+
+def test_order_of_loading_and_saving(grpc_addr: str) -> None:
+    """A state is loaded before the batch size is asked for, and there is none before."""
+    _, state = preempted(grpc_addr)
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before state_dict\(\)"):
+        bso.state_dict()
+    with bso:
+        bso.get_batch_size()
+        with pytest.raises(OperationOrderError, match=r"load_state_dict\(\) before get_batch_size\(\)"):
+            bso.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": 99}, "version 99, this wattwise reads 1"),
+        ({"epoch": -1}, "epoch=-1 in place of a whole number"),
+        ({"epoch": True}, "epoch=True in place of a whole number"),
+        ({"energy_joules": float("nan")}, "energy_joules=nan in place of a finite number"),
+        ({"request_id": ""}, "request_id='' in place of a text"),
+        ({"job_id": None}, "job_id=None in place of a text"),
+    ],
+)
+def test_state_that_is_none(grpc_addr: str, change: State, said: str) -> None:
+    """What is no state of this library is refused, naming what is wrong with it."""
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    _, state = preempted(grpc_addr)
+    with pytest.raises(ResumeError) as caught:
+        bso.load_state_dict(state | change)
+    assert said in str(caught.value)
+    with pytest.raises(ResumeError, match="something else than a state"):
+        bso.load_state_dict({})
+
+
+@pytest.fixture
+def launched() -> Iterator[Callable[[LiveServer, Path], subprocess.Popen[str]]]:
+    """Starts processes that save a checkpoint after every second epoch and go on from it; none outlives its test."""
+    with ExitStack() as after:
+
+        def start(server: LiveServer, checkpoint: Path) -> subprocess.Popen[str]:
+            pipe = subprocess.PIPE
+            command = [sys.executable, "-m", "tests.client.training.checkpointing", server.address, str(checkpoint)]
+            process = after.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+            after.callback(process.kill)
+            return process
+
+        yield start
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_process_that_is_started_again(
+    server: LiveServer,
+    tmp_path: Path,
+    launched: Callable[[LiveServer, Path], subprocess.Popen[str]],
+    end: signal.Signals,
+) -> None:
+    """A process killed between two checkpoints goes on, started again, with the same trial, and all sums go on."""
+    checkpoint = tmp_path / "checkpoint.json"
+    first = launched(server, checkpoint)
+    for epoch in (1, 2, 3):
+        assert said(first) == f"trial 1 epoch {epoch}"
+        tell(first)
+    assert said(first) == "trial 1 epoch 4"
+    os.kill(first.pid, end)
+    assert ended(first)[0] == -end
+    with Client(server.address) as client:
+        (before,) = client.list_trials("test-checkpoints")
+        assert (before.end_reason == v1.END_REASON_PREEMPTED) == (end == signal.SIGTERM)
+        assert (before.last_epoch, before.energy_joules) == (3, 3 * JOULES)
+        second = launched(server, checkpoint)
+        for epoch in (3, 4, 5):
+            assert said(second) == f"trial 1 epoch {epoch}"
+            tell(second)
+        assert said(second) == "target reached"
+        assert ended(second) == (0, "")
+        (after,) = client.list_trials("test-checkpoints")
+        assert epochs(client, after) == [1, 2, 3, 4, 5]
+    assert (after.id, after.end_reason) == (before.id, v1.END_REASON_TARGET_REACHED)
+    # Epoch 3 was trained twice.
+    assert (after.time_seconds, after.energy_joules) == (6, 6 * JOULES)

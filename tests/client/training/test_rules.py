@@ -1,0 +1,37 @@
+"""What the client knows of the server's rules, beside the server's own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from wattwise import Client, GpuConfig, v1
+from wattwise.driver.command import _EPOCHS, _TARGET
+from wattwise.training.rules import cost, reaches_target
+
+from tests.client.training.script import job_spec
+
+
+@pytest.mark.parametrize("higher", [True, False])
+@pytest.mark.parametrize("metric", [0.4, 0.5, 0.6, math.nan])
+def test_cost_and_target_are_the_servers(grpc_addr: str, metric: float, higher: bool) -> None:
+    """Of the same numbers both compute the same cost, and say the same of the target, reached exactly or not at all."""
+    gpu = GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="Test GPU")
+    given = job_spec(eta_knob=0.25, target_metric=0.5, higher_is_better_metric=higher, max_epochs=1, gpu=gpu)
+    with Client(grpc_addr) as client:
+        spec = client.register_job(given).job.spec
+        trial = client.get_next_batch_size(spec.job_id).trial.id
+        result = v1.TrainingResult(
+            trial=trial, time_seconds=7.0, energy_joules=1100.0, metric=metric, current_epoch=1, meter="nvml"
+        )
+        decision = client.report_result(result)
+    assert cost(spec, 7.0, 1100.0) == pytest.approx(0.25 * 1100 + 0.75 * 300 * 7)
+    assert decision.cost == pytest.approx(cost(spec, 7.0, 1100.0))
+    assert decision.target_reached == reaches_target(spec, metric)
+
+
+def test_defaults_that_the_driver_shows_are_the_servers(grpc_addr: str) -> None:
+    """What `wattwise run --dry-run` fills in for a target and epochs that are not given is what the server takes."""
+    with Client(grpc_addr) as client:
+        spec = client.register_job(job_spec(target_metric=None, max_epochs=None)).job.spec
+    assert (spec.target_metric, spec.max_epochs) == (_TARGET, _EPOCHS)

@@ -1,0 +1,77 @@
+"""From options and variables to a Config."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from wattwise_server.commands.serve import COMMAND, config_of
+from wattwise_server.config import Config, Limits, Security
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("WATTWISE_")]:
+        monkeypatch.delenv(name)
+
+
+def parsed(*arguments: str) -> Config:
+    """The settings that arguments and the environment make."""
+    parser = argparse.ArgumentParser()
+    COMMAND.add_arguments(parser)
+    return config_of(parser.parse_args(arguments))
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    """Without options and variables the server runs as `Config()` says."""
+    assert parsed() == Config()
+
+
+GIVEN = {
+    "address": "127.0.0.1:1",
+    "database": "sqlite:///other.db",
+    "grace_seconds": "2.5",
+    "log_level": "debug",
+    "log_format": "json",
+    "metrics_address": "127.0.0.1:2",
+    "tls_cert": "cert.pem",
+    "tls_key": "key.pem",
+    "tls_client_ca": "ca.pem",
+    "tokens": "tokens",
+    "insecure": "1",
+    "max_jobs_per_prefix": "3",
+    "max_epochs_kept": "4",
+    "max_streams": "5",
+    "keep_measurements_days": "6",
+}
+MEANT = Config(
+    "127.0.0.1:1",
+    "sqlite:///other.db",
+    2.5,
+    "debug",
+    "json",
+    "127.0.0.1:2",
+    Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
+    Limits(3, 4, 5, 6.0),
+)
+
+
+def test_every_setting_is_an_option_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no setting that could be given one way alone, and none is taken for another."""
+    names = {field.name for kind in (Config, Security, Limits) for field in fields(kind)} - {"security", "limits"}
+    assert names == set(GIVEN)
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in GIVEN.items() if name != "insecure"]
+    assert parsed(*options, "--insecure") == MEANT
+    for name, value in GIVEN.items():
+        monkeypatch.setenv(f"WATTWISE_{name.upper()}", value)
+    assert parsed() == MEANT
+
+
+def test_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is set to nothing is as one that is not set."""
+    for name in GIVEN:
+        monkeypatch.setenv(f"WATTWISE_{name.upper()}", "")
+    assert parsed() == Config()

@@ -1,0 +1,196 @@
+"""The log: one line per event, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wattwise import v1
+from wattwise_server.observability.logs import HumanFormatter, JsonFormatter
+
+from tests.jobs import Trainer, job_spec
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.usecases.test_leases import lose
+from tests.watched import WatchedServer, read_json_log
+
+
+def test_life_of_a_trial_is_told(watched: WatchedServer) -> None:
+    """Every event is one JSON line with job, trial and, if a call brought it about, peer and request id."""
+    job = Trainer(watched.trainer, trial_lease_seconds=0.3)
+    lost = job.next()
+    lose(watched, lost)
+    job.report(lost, 10.0)
+    job.end(job.next(), v1.END_REASON_ERROR)
+    watched.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id), metadata=(("x-request-id", "cleanup 7"),))
+    assert watched.stop() == 0
+    lines = watched.lines()
+    assert [line["event"] for line in lines] == [
+        "database opened",
+        "serving metrics",
+        "serving",
+        "job registered",
+        "trial dispatched",
+        "trial lost",
+        "trial revived",
+        "trial decided",
+        "trial dispatched",
+        "trial failed",
+        "job deleted",
+        "shutting down",
+        "stopped",
+    ]
+    told = lines[3:11]
+    assert {line["job"] for line in told} == {job.job_id}
+    assert [line.get("trial") for line in told] == [None, 1, 1, 1, 1, 2, 2, None]
+    assert {line["batch_size"] for line in told if "trial" in line} == {16, 8}
+    by_calls = [line for line in told if line["event"] != "trial lost"]
+    assert all(re.fullmatch(r"ipv[46]:\S+:\d+", line["peer"]) for line in by_calls)
+    assert all(line["request_id"] for line in by_calls)
+    assert not {"peer", "request_id"} & told[2].keys()
+    assert (told[2]["level"], told[4]["reason"], told[4]["cost_joules"]) == ("warning", "TARGET_REACHED", 10.0)
+    assert told[7]["request_id"] == "cleanup 7"
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in lines)
+
+
+def test_reports_are_told_at_debug_alone(watched: WatchedServer) -> None:
+    """Epochs make no line at info and one each at debug; a repeated report makes none."""
+    job = Trainer(watched.trainer)
+    trial = job.next()
+    job.report(trial, 1.0, metric=0.1)
+    assert watched.lines()[-1]["event"] == "trial dispatched"
+    watched.stop()
+    watched.start("--log-level", "debug")
+    job.report(trial, 1.0, metric=0.1)
+    job.report(trial, 2.0, metric=float("nan"), epoch=2)
+    (line,) = watched.events("epoch reported")
+    assert (line["job"], line["trial"], line["epoch"]) == (job.job_id, 1, 2)
+    assert (line["joules"], line["metric"]) == (2.0, "nan")
+
+
+def test_refused_call_is_told_with_the_id_that_its_client_sees(watched: WatchedServer) -> None:
+    """The request id of the error is that of the line: the client's own, or else one of the server's."""
+    trial = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
+    request = v1.HeartbeatRequest(trial=trial)
+    with refused() as own:
+        watched.trainer.Heartbeat(request, metadata=(("x-request-id", "nightly-7"),))
+    with refused() as made:
+        watched.trainer.Heartbeat(request)
+    with refused() as unfit:
+        watched.trainer.Heartbeat(request, metadata=(("x-request-id", "x" * 101),))
+    ids = [refusal.metadata["request_id"] for refusal in (own, made, unfit)]
+    assert ids[0] == "nightly-7"
+    assert all(re.fullmatch("[0-9a-f]{16}", made_up) for made_up in ids[1:])
+    lines = watched.events("call refused")
+    assert [line["request_id"] for line in lines] == ids
+    for line in lines:
+        assert (line["job"], line["trial"], line["batch_size"]) == ("nobody", 3, 8)
+        assert (line["method"], line["code"], line["reason"]) == ("Heartbeat", "NOT_FOUND", "JOB_NOT_FOUND")
+        assert line["message"] == own.message
+        assert line["level"] == "info"
+
+
+def test_refused_stream_is_told_with_its_trial(watched: WatchedServer) -> None:
+    """A stream is named by its first message."""
+    key = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
+    request = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=key))
+    with refused():
+        list(watched.trainer.StreamResults(iter([request]), metadata=(("x-request-id", "nightly-7"),)))
+    (line,) = watched.events("call refused")
+    assert (line["method"], line["job"], line["trial"]) == ("StreamResults", "nobody", 3)
+    assert line["request_id"] == "nightly-7"
+
+
+def test_method_that_there_is_not_is_told(watched: WatchedServer) -> None:
+    """Calls of unknown methods are refused as gRPC does, and told like any refusal, whatever their names hold."""
+    for name in ("Guess", 'Guess " job=x'):
+        for kind in (watched.channel.unary_unary, watched.channel.unary_stream):
+            call: Any = kind(f"/wattwise.v1.JobAdmin/{name}")
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(b"anything", metadata=(("x-request-id", "guess 1"),)))
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    lines = watched.events("call refused")
+    names = [line["method"].removeprefix("/wattwise.v1.JobAdmin/") for line in lines]
+    assert names == ["Guess"] * 2 + ['Guess " job=x'] * 2
+    assert {line["request_id"] for line in lines} == {"guess 1"}
+    assert {line["code"] for line in lines} == {"UNIMPLEMENTED"}
+
+
+def test_bug_is_told_whole_under_its_incident(watched: WatchedServer) -> None:
+    """What nobody foresaw is one line with the traceback, the incident and the request that the client was told."""
+    job = Trainer(watched.trainer)
+    job.run(1.0)
+    watched.stop()
+    with closing(sqlite3.connect(watched.database, isolation_level=None)) as other:
+        other.execute("UPDATE jobs SET policy = 'no such policy'")
+    watched.start()
+    with refused() as refusal:
+        job.next()
+    (line,) = watched.events("call failed in a way nobody foresaw")
+    assert line["incident"] == refusal.metadata["incident_id"]
+    assert line["request_id"] == refusal.metadata["request_id"]
+    assert (line["level"], line["job"], line["method"]) == ("error", job.job_id, "GetNextBatchSize")
+    assert "no such policy" in line["exception"]
+
+
+def test_failed_commit_is_told(watched: WatchedServer) -> None:
+    """A commit that fails is an error with its cause, and the refusal of its caller a warning."""
+    job = Trainer(watched.trainer)
+    with closing(sqlite3.connect(watched.database, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
+    with refused():
+        job.next()
+    (failed,), (told,) = watched.events("commit failed"), watched.events("call refused")
+    assert failed["level"] == "error"
+    assert "full" in failed["cause"]
+    assert (told["level"], told["code"], told["job"]) == ("warning", "UNAVAILABLE", job.job_id)
+
+
+def test_human_lines_quote_what_is_odd(server: LiveServer) -> None:
+    """For people every event is one line too, and an id with spaces, quotes and signs stays within its quotes."""
+    odd = 'test-a b" job=other\\'
+    for job_id in ("test-a=b", odd):
+        server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id)))
+    with refused():
+        server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id="test-\n2026 ERROR forged")))
+    lines = server.log.read_text().splitlines()
+    assert all(re.match(r"\d{4}-\d\d-\d\dT\S+Z (INFO|WARNING) ", line) for line in lines)
+    assert 'job="test-a=b" policy' in lines[-3]
+    assert 'job="test-a b\\" job=other\\\\" policy=PRUNING_GTS' in lines[-2]
+    assert 'job="test-\\n2026 ERROR forged"' in lines[-1]
+
+
+@settings(deadline=None)
+@given(event=st.text(), value=st.text() | st.floats() | st.integers())
+def test_one_event_is_one_line(event: str, value: float | str) -> None:
+    """Whatever is in an event, it is one line: printable for people, an object that holds it all as JSON."""
+    record = logging.makeLogRecord({"name": "wattwise_server.test", "msg": "%s", "args": (event,), "levelname": "INFO"})
+    record.fields = {"field": value}
+    human, machine = HumanFormatter().format(record), JsonFormatter().format(record)
+    assert human.isprintable()
+    assert machine.isprintable()
+    known = json.loads(machine, parse_constant=pytest.fail)
+    assert known["event"] == event
+    if isinstance(value, str):
+        assert known["field"] == value
+
+
+def test_start_that_fails_is_a_line_too(tmp_path: Path) -> None:
+    """With a JSON log what keeps the server from starting is an object as well."""
+    live = LiveServer(tmp_path)
+    live.database.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
+    with pytest.raises(AssertionError):
+        live.start("--log-format", "json")
+    live.close()
+    (line,) = read_json_log(live.log)
+    assert (line["event"], line["level"]) == ("cannot start", "error")
+    assert "not a database" in line["message"]

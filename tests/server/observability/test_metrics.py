@@ -1,0 +1,263 @@
+"""What Prometheus is told, against what was called."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sqlite3
+import urllib.error
+import urllib.request
+from contextlib import closing, suppress
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from wattwise import v1
+
+from tests.jobs import Trainer, result
+from tests.refusals import refused
+from tests.server.usecases.test_leases import get
+from tests.waiting import wait_until
+from tests.watched import WatchedServer
+
+
+def test_calls_are_counted_by_method_and_status(watched: WatchedServer) -> None:
+    """Every call counts once under its status, and its time once under its method."""
+    job = Trainer(watched.trainer)
+    job.run(20.0)
+    for _ in range(3):
+        with refused():
+            job.report(v1.Trial(id=v1.TrialId(job_id="nobody", trial_number=1, batch_size=8)), 1.0)
+    wait_until(lambda: watched.figure("wattwise_calls_total", code="NOT_FOUND") == 3)
+    for method in ("RegisterJob", "GetNextBatchSize", "ReportResult"):
+        assert watched.figure("wattwise_calls_total", method=method, code="OK") == 1
+    assert watched.figure("wattwise_calls_total") == 6
+    assert watched.figure("wattwise_call_seconds_count", method="ReportResult") == 4
+    assert 0 < watched.figure("wattwise_call_seconds_sum", method="ReportResult") < 60
+
+
+def test_retries_and_repeated_reports_count_once(watched: WatchedServer) -> None:
+    """A request that is retried is one trial, a report that is repeated one epoch; a refused one is nothing."""
+    job = Trainer(watched.trainer, eta_knob=0.5)
+    trial = job.next("retried")
+    assert job.next("retried") == trial
+    for cost, epoch, time in ((50.0, 1, 2.0), (50.0, 1, 2.0), (80.0, 2, 3.0)):
+        job.report(trial, cost, metric=0.1, epoch=epoch, time=time)
+    with refused():
+        job.report(trial, 70.0, epoch=3, time=4.0)
+    assert watched.figure("wattwise_trials_dispatched_total", stage="pruning") == 1
+    assert watched.figure("wattwise_energy_joules_total") == 80.0
+    assert watched.figure("wattwise_training_seconds_total") == 3.0
+    assert watched.figure("wattwise_cost_joules_total") == 0.5 * 80 + 0.5 * 100 * 3
+    assert watched.figure("wattwise_running_trials") == 1
+    job.report(trial, 90.0, epoch=3, time=4.0)
+    job.report(trial, 90.0, epoch=3, time=4.0)
+    assert watched.figure("wattwise_trials_ended_total", stage="pruning", reason="target_reached") == 1
+    assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 90.0
+    assert watched.figure("wattwise_running_trials") == 0
+
+
+def test_trials_are_counted_by_stage_and_end(watched: WatchedServer) -> None:
+    """Dispatches and ends of both stages, jobs that come and go, and a registration that only confirms."""
+    pruning, bandit = Trainer(watched.trainer), Trainer(watched.trainer, num_pruning_rounds=0, max_epochs=1)
+    watched.trainer.RegisterJob(v1.RegisterJobRequest(job=bandit.spec))
+    bandit.run(10.0, converges=False)
+    pruning.end(pruning.next(), v1.END_REASON_OUT_OF_MEMORY)
+    pruning.next()
+    assert watched.figure("wattwise_jobs") == 2
+    watched.admin.DeleteJob(v1.DeleteJobRequest(job_id=pruning.job_id))
+    ended = {("mab", "max_epochs"): 1.0, ("pruning", "out_of_memory"): 1.0, ("pruning", "job_deleted"): 1.0}
+    for (stage, reason), number in ended.items():
+        assert watched.figure("wattwise_trials_ended_total", stage=stage, reason=reason) == number
+    assert watched.figure("wattwise_trials_ended_total") == 3
+    assert watched.figure("wattwise_trials_dispatched_total", stage="mab") == 1
+    assert watched.figure("wattwise_trials_dispatched_total", stage="pruning") == 2
+    assert watched.figure("wattwise_jobs") == 1
+    assert watched.figure("wattwise_jobs_registered_total") == 2
+    assert watched.figure("wattwise_jobs_deleted_total") == 1
+    assert watched.figure("wattwise_running_trials") == 0
+
+
+def test_lost_and_revived_trials_balance(watched: WatchedServer) -> None:
+    """A lost trial that comes back runs again, and what it had used before is not counted anew."""
+    job = Trainer(watched.trainer, trial_lease_seconds=0.3)
+    trial = job.next()
+    job.report(trial, 10.0, metric=0.1)
+    wait_until(lambda: get(watched, trial).status == v1.TRIAL_STATUS_FAILED)
+    assert watched.figure("wattwise_leases_lost_total") == 1
+    assert watched.figure("wattwise_running_trials") == 0
+    job.report(trial, 15.0, epoch=2)
+    assert watched.figure("wattwise_trials_revived_total") == 1
+    assert watched.figure("wattwise_trials_ended_total", reason="lost") == 1
+    assert watched.figure("wattwise_trials_ended_total", reason="target_reached") == 1
+    assert watched.figure("wattwise_energy_joules_total") == 15.0
+    assert watched.figure("wattwise_running_trials") == 0
+
+
+def test_failed_commit_is_not_counted_as_done(watched: WatchedServer) -> None:
+    """What could not be committed shows as a failure, and as no trial; the retry shows as one."""
+    job = Trainer(watched.trainer)
+    with closing(sqlite3.connect(watched.database, isolation_level=None)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with refused() as refusal:
+            job.next("retried")
+        assert refusal.code == grpc.StatusCode.UNAVAILABLE
+        assert watched.figure("wattwise_trials_dispatched_total") == 0
+        assert watched.figure("wattwise_running_trials") == 0
+        assert watched.figure("wattwise_commit_failures_total") == 1
+        other.execute("DROP TRIGGER full")
+    job.next("retried")
+    assert watched.figure("wattwise_trials_dispatched_total") == 1
+    assert watched.figure("wattwise_commit_failures_total") == 1
+
+
+def test_commits_are_counted_with_their_rows(watched: WatchedServer) -> None:
+    """One call at a time is one commit each; registering writes the job and its four arms, a report one row."""
+    job = Trainer(watched.trainer)
+    assert watched.figure("wattwise_commit_rows_count") == 1
+    assert watched.figure("wattwise_commit_rows_sum") == 5
+    trial = job.next()
+    before = watched.figure("wattwise_commit_rows_sum")
+    job.report(trial, 1.0, metric=0.1)
+    job.report(trial, 1.0, metric=0.1)
+    job.heartbeat(trial)
+    assert watched.figure("wattwise_commit_rows_sum") == before + 1
+    assert watched.figure("wattwise_commit_seconds_count") == 3
+
+
+def test_streams_are_counted_by_message_and_never_timed(watched: WatchedServer) -> None:
+    """An open stream shows as open, its messages as they pass, and its end as one call; its length nowhere."""
+    job = Trainer(watched.trainer)
+    trial, states = job.next(), watched.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id))
+    next(states)
+    requests = [v1.StreamResultsRequest(result=result(trial, 1.0, metric=0.1, epoch=n)) for n in (1, 2, 3)]
+    assert len(list(watched.trainer.StreamResults(iter(requests)))) == 3
+    assert watched.figure("wattwise_open_streams", method="WatchJob") == 1
+    assert watched.figure("wattwise_stream_messages_total", method="StreamResults", direction="received") == 3
+    assert watched.figure("wattwise_stream_messages_total", method="StreamResults", direction="sent") == 3
+    assert watched.figure("wattwise_stream_messages_total", method="WatchJob", direction="sent") >= 1
+    states.cancel()
+    wait_until(lambda: watched.figure("wattwise_open_streams") == 0)
+    assert watched.figure("wattwise_calls_total", method="WatchJob", code="CANCELLED") == 1
+    assert watched.figure("wattwise_calls_total", method="StreamResults", code="OK") == 1
+    assert watched.figure("wattwise_call_seconds_count", method="StreamResults") == 0
+    assert watched.figure("wattwise_call_seconds_count", method="WatchJob") == 0
+
+
+def test_calls_that_clients_give_up_are_counted_as_such(watched: WatchedServer) -> None:
+    """A deadline that passes counts as one; many calls cancelled at once harm nothing and are all counted."""
+    job = Trainer(watched.trainer)
+    with suppress(grpc.RpcError):
+        list(watched.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=0.3))
+    wait_until(lambda: watched.figure("wattwise_calls_total", code="DEADLINE_EXCEEDED") == 1)
+    request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
+    pending = [watched.trainer.GetNextBatchSize.future(request) for _ in range(200)]
+    for call in pending[::2]:
+        call.cancel()
+    for call in pending[1::2]:
+        call.result()
+    wait_until(lambda: watched.figure("wattwise_running_trials") == len(get_trials(watched, job)))
+    told = watched.events("trial dispatched")
+    assert len(told) == len(get_trials(watched, job))
+    assert all(line["peer"] and line["request_id"] for line in told), "though some were committed after their calls"
+
+
+def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:
+    """All trials of a job."""
+    return list(server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id, page_size=1000)).trials)
+
+
+def test_energy_is_counted_by_its_meter(watched: WatchedServer) -> None:
+    """What is estimated is counted apart from what is measured; kinds that have no label of their own share one."""
+    for meter in ("estimate", "nvml", "", "a wattmeter on the wall"):
+        job = Trainer(watched.trainer)
+        job.report(job.next(), 10.0, metric=0.1, meter=meter)
+    for label in ("estimate", "nvml", "unknown", "other"):
+        assert watched.figure("wattwise_energy_joules_total", stage="pruning", meter=label) == 10.0
+    assert watched.figure("wattwise_energy_joules_total") == 40.0
+
+
+def test_strangers_make_no_series(watched: WatchedServer) -> None:
+    """Methods and jobs that clients make up add no label: unknown methods are one, and no id is ever shown."""
+    job = Trainer(watched.trainer, job_id="test-secret-project")
+    job.report(job.next(), 1.0, metric=0.1, meter="test-meter")
+    for name in ("First", "Second", "wattwise.v1.JobAdmin"):
+        call = watched.channel.unary_unary(f"/wattwise.v1.JobAdmin/{name}", bytes, bytes)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    with refused():
+        watched.admin.GetJob(v1.GetJobRequest(job_id="test-not-there"))
+    assert watched.figure("wattwise_calls_total", method="unknown", code="UNIMPLEMENTED") == 3
+    text = watched.scrape()
+    assert not re.search("First|Second|test-", text)
+    labels = {label for family in text_string_to_metric_families(text) for s in family.samples for label in s.labels}
+    assert labels == {"method", "code", "direction", "stage", "reason", "meter", "le", "version", "grpc", "python"}
+
+
+def test_restarted_server_knows_what_there_is(watched: WatchedServer) -> None:
+    """Jobs and running trials are read from the database, and totals go on from 0 with what is new alone."""
+    job = Trainer(watched.trainer)
+    trial = job.next()
+    job.report(trial, 10.0, metric=0.1)
+    watched.kill()
+    watched.start()
+    assert watched.figure("wattwise_jobs") == 1
+    assert watched.figure("wattwise_running_trials") == 1
+    job.report(trial, 12.0, metric=0.1, epoch=2)
+    assert watched.figure("wattwise_energy_joules_total") == 2.0
+    assert watched.figure("wattwise_build_info") == 1
+
+
+def test_only_figures_are_served_and_the_port_closes(watched: WatchedServer) -> None:
+    """Another path is 404, and when the server has ended nobody listens any more."""
+    url = watched.metrics_url
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(url.replace("/metrics", "/etc/passwd"), timeout=10)  # noqa: S310 - it is http
+    assert caught.value.code == 404
+    caught.value.close()
+    assert watched.stop() == 0
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url, timeout=10)  # noqa: S310 - it is http
+
+
+def test_restarted_server_gets_its_port_again(watched: WatchedServer) -> None:
+    """A scrape just before the end does not keep the next server from the same port."""
+    (place,) = re.findall(r"//([^/]+)/", watched.metrics_url)
+    host, _, port = place.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as scrape:
+        scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        while scrape.recv(65536):
+            pass
+    # The server closed it first: its side of the connection lingers in the kernel.
+    assert watched.stop() == 0
+    watched.start("--metrics-address", place)
+    assert place in watched.metrics_url
+
+
+def test_idle_connections_do_not_pile_up(watched: WatchedServer) -> None:
+    """Whoever connects and says nothing takes one of few places, and gives it back by leaving."""
+    host, port = re.findall(r"//(.+):(\d+)/", watched.metrics_url)[0]
+    idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(30)]
+    # Those beyond the places there are were hung up on.
+    wait_until(lambda: sum(is_closed(connection) for connection in idle) == 22)
+    for connection in idle:
+        connection.close()
+
+    def answers() -> bool:
+        with suppress(OSError):
+            return bool(watched.scrape())
+        return False
+
+    wait_until(answers)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has hung up."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,58 @@
+"""Who watches cannot disturb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from wattwise_server.clock import steady_clock
+from wattwise_server.domain import GpuConfig
+from wattwise_server.observability.events import Event, Observers, Tell
+from wattwise_server.store.open import open_store
+from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.optimizer import Optimizer
+
+
+class Faulty:
+    """An observer all of whose methods fail.
+
+    Args:
+        blind: whether it fails when it witnesses an event already, and not only when it is to tell it.
+    """
+
+    wants_reports = True
+
+    def __init__(self, *, blind: bool) -> None:
+        self._blind = blind
+
+    def opened(self, jobs: int, running_trials: int) -> None:
+        raise OSError(f"{jobs} jobs, {running_trials} trials")
+
+    def witness(self, event: Event) -> Tell:
+        def tell() -> None:
+            raise OSError(f"witnessed {type(event).__name__}")
+
+        if self._blind:
+            tell()
+        return tell
+
+    def committed(self, rows: int, seconds: float) -> None:
+        raise OSError(f"{rows} rows in {seconds} s")
+
+    def commit_failed(self) -> None:
+        raise OSError("failed")
+
+
+async def test_observer_that_fails_is_logged_and_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A job is registered and a trial dispatched, whatever whoever is told of it makes of that."""
+    observers, clock = Observers([Faulty(blind=True), Faulty(blind=False)]), steady_clock()
+    async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
+        optimizer = Optimizer(store, clock, observer=observers)
+        gpu = GpuConfig(100.0, 1, "Test GPU")
+        draft = JobDraft(job_id_prefix="test", job_id="test-1", batch_sizes=(8,), default_batch_size=8, gpu=gpu)
+        assert (await optimizer.register(draft))[1]
+        trial, _ = await optimizer.next_trial("test-1", "")
+        assert trial.number == 1
+    said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    for told in ("0 jobs, 0 trials", "witnessed JobRegistered", "witnessed TrialDispatched"):
+        assert said.count(told) == 2

@@ -1,0 +1,198 @@
+"""Edges of the contract that are easily broken."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from wattwise import v1
+
+from tests.jobs import Trainer, job_spec
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.commands.test_serve import refuse
+from tests.server.usecases.test_leases import get, lose
+
+Stub = v1.BatchSizeOptimizerStub
+
+
+def test_fixed_reward_precision_is_for_gts_alone(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
+    """Under the default policy the reward precision is learnt, whatever the two fields of POLICY_GTS say."""
+    job = Trainer(grpc_stub, num_pruning_rounds=0, batch_sizes=[16], learn_reward_precision=False)
+    for cost in (10.0, 20.0, 30.0):
+        job.run(cost)
+    (arm,) = v1.JobAdminStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=job.job_id)).job.arms
+    assert arm.reward_precision == pytest.approx(1 / (200 / 3))
+
+
+def test_monstrous_numbers_harm_nobody(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
+    """Costs and betas whose squares or products would be infinite are refused; the largest allowed are counted."""
+    with refused() as refusal:
+        Trainer(grpc_stub, beta_knob=1.7e308)
+    assert list(refusal.faults) == ["job.beta_knob"]
+    job = Trainer(
+        grpc_stub, num_pruning_rounds=0, batch_sizes=[16], default_batch_size=16, beta_knob=1e6, window_size=3
+    )
+    with refused() as refusal:
+        job.report(job.next(), 1.1e100)
+    assert list(refusal.faults) == ["result.energy_joules"]
+    for cost in (1e100, 1e99, 5.0):
+        job.run(cost)
+        job.run(1.0, converges=False)
+    admin = v1.JobAdminStub(grpc_channel)
+    assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 7
+    assert admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id)).jobs[0].arms
+
+
+@pytest.mark.parametrize("sign", ["x", "\u00e9", "\U0001f680"])
+def test_refusals_fit_whatever_was_sent(grpc_stub: Stub, grpc_channel: grpc.Channel, sign: str) -> None:
+    """Long names in any script come back as the refusal that they are, not as an answer too large to receive."""
+    admin = v1.JobAdminStub(grpc_channel)
+    for length in (150, 2_000, 200_000):
+        with refused() as refusal:
+            admin.GetJob(v1.GetJobRequest(job_id=sign * length))
+        assert refusal.code is grpc.StatusCode.NOT_FOUND
+        with refused() as refusal:
+            grpc_stub.RegisterJob(
+                v1.RegisterJobRequest(job=job_spec(job_id=sign * length, job_id_prefix="a" + sign * length))
+            )
+        assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+    spec = job_spec(job_id="test" + sign * 190)
+    spec.gpu.gpu_model = sign * 200
+    grpc_stub.RegisterJob(v1.RegisterJobRequest(job=spec))
+    spec.gpu.gpu_model = "b" + sign * 199
+    with refused() as refusal:
+        grpc_stub.RegisterJob(v1.RegisterJobRequest(job=spec))
+    assert refusal.code is grpc.StatusCode.ALREADY_EXISTS
+
+
+def test_too_many_batch_sizes_are_refused(grpc_stub: Stub) -> None:
+    """More than a thousand batch sizes are one fault, told at once."""
+    with refused() as refusal:
+        Trainer(grpc_stub, batch_sizes=list(range(1, 1002)))
+    assert "at most 1000" in refusal.faults["job.batch_sizes"]
+
+
+def test_longest_prefix_leaves_room_for_a_made_id(grpc_stub: Stub) -> None:
+    """An id that the server makes can be registered again; a prefix too long for that is refused."""
+    spec = job_spec(job_id=None, job_id_prefix="p" * 191)
+    made = grpc_stub.RegisterJob(v1.RegisterJobRequest(job=spec)).job.spec
+    assert not grpc_stub.RegisterJob(v1.RegisterJobRequest(job=made)).created
+    with refused() as refusal:
+        grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=None, job_id_prefix="p" * 192)))
+    assert list(refusal.faults) == ["job.job_id_prefix"]
+
+
+def test_heartbeats_during_a_deletion_are_told_to_stop(server: LiveServer) -> None:
+    """A running trial never hears that its job is unknown, at whatever moment of the deletion it asks."""
+    for _ in range(20):
+        job = Trainer(server.trainer)
+        trials = [job.next() for _ in range(4)]
+
+        def beat(trial: v1.Trial, job: Trainer = job) -> bool:
+            return any(job.heartbeat(trial).stop_train for _ in range(200))
+
+        with ThreadPoolExecutor(4) as pool:
+            told = [pool.submit(beat, trial) for trial in trials]
+            server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+            assert all(each.result() for each in told)
+
+
+def test_lists_during_deletions_show_whole_jobs(server: LiveServer) -> None:
+    """A list of jobs shows each with its batch sizes or not at all, while jobs are registered and deleted."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def churn() -> None:
+            for _ in range(150):
+                job = Trainer(server.trainer)
+                server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+
+        churning = pool.submit(churn)
+        while not churning.done():
+            for job in server.admin.ListJobs(v1.ListJobsRequest()).jobs:
+                assert list(job.spec.batch_sizes) == [8, 16, 32, 64]
+        churning.result()
+
+
+def test_revived_trial_shows_its_newest_cost(server: LiveServer) -> None:
+    """After a loss, a revival and another report, every view has the newest cost, over a restart too."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    trial = job.next()
+    job.report(trial, 10.0, metric=0.1, epoch=1)
+    lose(server, trial)
+    job.report(trial, 20.0, metric=0.1, epoch=2)
+    for _ in range(2):
+        assert get(server, trial).cost == 20.0
+        assert server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials[0].cost == 20.0
+        assert job.heartbeat(trial).cost == 20.0
+        server.kill()
+        server.start()
+        job.heartbeat(trial)
+    assert job.end(trial, v1.END_REASON_ERROR).cost == 20.0
+
+
+def test_bound_that_fell_meanwhile_stops_a_revived_trial(server: LiveServer) -> None:
+    """A lost trial that is dearer than the bound of today is told to stop by its first heartbeat."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    slow = job.next()
+    job.report(slow, 50.0, metric=0.1)
+    lose(server, slow)
+    assert job.report(job.next(), 20.0).converged
+    decision = job.heartbeat(slow)
+    assert (decision.stop_train, decision.cost_bound) == (True, 40.0)
+
+
+def test_heartbeat_tells_todays_bound(grpc_stub: Stub) -> None:
+    """A trial hears of the bound that another has set since, before its own first report and after it."""
+    job = Trainer(grpc_stub)
+    waiting, reporting, fast = job.next(), job.next(), job.next()
+    job.report(reporting, 1.0, metric=0.1)
+    job.report(fast, 20.0)
+    assert job.heartbeat(waiting).cost_bound == 40.0
+    assert job.heartbeat(reporting).cost_bound == 40.0
+
+
+def test_old_trainer_of_a_deleted_job_is_told_to_stop_by_the_new_one(
+    grpc_stub: Stub, grpc_channel: grpc.Channel
+) -> None:
+    """A trial of a deleted job whose id was registered anew is stopped, not unknown."""
+    job = Trainer(grpc_stub)
+    trial = job.next()
+    v1.JobAdminStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
+    assert job.heartbeat(trial).stop_train
+
+
+def test_database_of_another_program_with_a_version_is_refused_untouched(tmp_path: Path) -> None:
+    """A file whose user_version is 1 but which is not ours stays as it is, byte for byte."""
+    path = tmp_path / "foreign.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE customers (name)")
+        connection.execute("PRAGMA user_version = 1")
+    before = path.read_bytes()
+    assert "another program" in refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("port", ["65536", "70000", "\u0661\u0662"])
+def test_port_that_is_none_is_refused(tmp_path: Path, port: str) -> None:
+    """A port out of range never becomes another port."""
+    assert "write host:port" in refuse("--address", f"127.0.0.1:{port}", folder=tmp_path)
+
+
+def test_watched_health_does_not_hold_up_the_shutdown(server: LiveServer) -> None:
+    """An orchestrator that watches the health hears NOT_SERVING, and the server ends long before its grace is over."""
+    health: Any = health_pb2_grpc.HealthStub(server.channel)
+    states = health.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+    assert next(states).status == health_pb2.HealthCheckResponse.SERVING
+    started = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - started < 9, "the grace is ten seconds"
+    assert next(states).status == health_pb2.HealthCheckResponse.NOT_SERVING

@@ -1,0 +1,209 @@
+"""What `--keep-measurements-days` takes away, and what it never touches."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from wattwise import v1
+from wattwise_server.domain import EndReason, TrialKey
+from wattwise_server.errors import ServiceError
+from wattwise_server.usecases.report import Report
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.server.site import Site, draft, report
+from tests.waiting import wait_until
+
+DAY = timedelta(days=1)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("next")),
+        st.tuples(
+            st.just("report"), st.integers(0, 3), st.integers(1, 60), st.sampled_from([0.1, 0.95]), st.integers(1, 3)
+        ),
+        st.tuples(st.just("end"), st.integers(0, 3), st.sampled_from([EndReason.ERROR, EndReason.PREEMPTED])),
+        st.tuples(st.just("beat"), st.integers(0, 3)),
+        st.tuples(st.just("again"), st.integers(0, 3)),
+        st.tuples(st.just("lapse")),
+        st.tuples(st.just("reopen")),
+    ),
+    min_size=10,
+    max_size=40,
+)
+
+
+LOST_AND_BACK = [("next",), ("report", 0, 10, 0.1, 1), ("lapse",), ("next",), ("beat", 1), ("reopen",), ("beat", 1)]
+PREEMPTED_AND_BACK = [
+    ("next",),
+    ("report", 0, 10, 0.1, 1),
+    ("end", 0, EndReason.PREEMPTED),
+    ("reopen",),
+    ("again", 0),
+    ("reopen",),
+    ("again", 0),
+]
+
+
+async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> list[object]:
+    """What a job's trainers are told over a series of events, with or without pruning after each."""
+    await site.open()
+    await site.optimizer.register(draft(**given))
+    told: list[object] = []
+    running: list[TrialKey] = []
+    epochs: dict[int, int] = {}
+    for event in events:
+        site.now += timedelta(seconds=1)
+        try:
+            told.append(await act(site, event, running, epochs))
+        except ServiceError as error:
+            told.append(error.message)
+        if prune:
+            await site.store.prune(site.now)
+    await site.open()
+    told += [await site.administration.job("j"), *[(await site.administration.trial(key))[0] for key in running]]
+    await site.close()
+    return told
+
+
+async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int, int]) -> object:
+    """One event; what the trainer is told."""
+    match event:
+        case ("next",):
+            trial, reason = await site.optimizer.next_trial("j", f"request {len(running)}")
+            running.append(trial.key)
+            return trial, reason
+        case ("again", back) if len(running) > back:
+            return await site.optimizer.next_trial("j", f"request {len(running) - 1 - back}", resume=True)
+        case ("report", back, cost, metric, further) if len(running) > back:
+            key = running[-1 - back]
+            epoch = epochs[key.trial_number] = epochs.get(key.trial_number, 0) + further
+            return await site.optimizer.report(Report(key, epoch, float(epoch), float(cost * epoch), metric))
+        case ("end", back, reason) if len(running) > back:
+            return await site.optimizer.end_trial(running[-1 - back], reason)
+        case ("beat", back) if len(running) > back:
+            return await site.optimizer.heartbeat(running[-1 - back])
+        case ("lapse",):
+            site.now += timedelta(hours=2)
+            await site.optimizer.expire_leases()
+        case ("reopen",):
+            await site.open()
+    return None
+
+
+@settings(max_examples=30, deadline=None)
+@given(events=EVENTS, window=st.sampled_from([0, 2]), rounds=st.sampled_from([0, 2]))
+@example(events=LOST_AND_BACK, window=0, rounds=2)
+@example(events=PREEMPTED_AND_BACK, window=0, rounds=2)
+def test_pruning_changes_no_choice(events: list[Any], window: int, rounds: int) -> None:
+    """Whatever happens to a job, its trainers are told the same with measurements pruned at once as with all kept."""
+    given: dict[str, Any] = {"window_size": window, "num_pruning_rounds": rounds}
+    with tempfile.TemporaryDirectory() as folder:
+        kept = asyncio.run(play(Site(Path(folder) / "kept.db"), events, prune=False, **given))
+        pruned = asyncio.run(play(Site(Path(folder) / "pruned.db"), events, prune=True, **given))
+    assert pruned == kept
+
+
+async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
+    """Of trials that ended days ago a lost or preempted one keeps its newest epoch, others none; a running one all."""
+    site = Site(tmp_path / "store.db", keep_measurements_days=2)
+    await site.open()
+    await site.optimizer.register(draft(num_pruning_rounds=0))
+    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(6)]
+    decided, ended, preempted, lost, running, recent = keys
+    for key in keys:
+        await report(site, key, 1)
+        await report(site, key, 2)
+    assert (await report(site, decided, 3, metric=0.95)).converged
+    await site.optimizer.end_trial(ended, EndReason.ERROR)
+    await site.optimizer.end_trial(preempted, EndReason.PREEMPTED)
+    site.now += timedelta(minutes=59)
+    await site.optimizer.heartbeat(running)
+    await site.optimizer.heartbeat(recent)
+    site.now += timedelta(minutes=2)
+    await site.optimizer.expire_leases()
+    for _ in range(72):
+        site.now += timedelta(minutes=59)
+        await site.optimizer.heartbeat(running)
+        await site.optimizer.heartbeat(recent)
+    await site.optimizer.end_trial(recent, EndReason.ERROR)
+    everything = site.rows()
+    assert sum(map(len, everything.values())) == 13
+    await site.optimizer.prune()
+    left = {number: epochs for (_, number), epochs in site.rows().items()}
+    assert left == {
+        preempted.trial_number: [2],
+        lost.trial_number: [2],
+        running.trial_number: [1, 2],
+        recent.trial_number: [1, 2],
+    }
+    shown, measured = await site.administration.trial(decided)
+    assert (shown.cost, shown.last and shown.last.epoch, measured) == (30.0, 3, [])
+    await site.open()
+    assert (await report(site, lost, 3)).cost == 30.0
+    await site.close()
+
+
+async def test_nothing_goes_unless_it_is_asked_for(tmp_path: Path) -> None:
+    """Measurements are kept for ever by default."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(draft())
+    trial, _ = await site.optimizer.next_trial("j", "")
+    await report(site, trial.key, 1, metric=0.95)
+    site.now += 10_000 * DAY
+    await site.optimizer.prune()
+    assert site.rows() == {(1, 1): [1]}
+    await site.close()
+
+
+async def test_it_goes_little_by_little(tmp_path: Path) -> None:
+    """A long trial among many short ones is dropped over many commits of at most 500 rows, and none is forgotten."""
+    site = Site(tmp_path / "store.db", keep_measurements_days=1)
+    await site.open()
+    await site.optimizer.register(draft())
+    await site.optimizer.next_trial("j", "")
+    await site.close()
+    lengths = dict.fromkeys(range(1, 1201), 3) | {700: 1700}
+    with closing(sqlite3.connect(site.file, isolation_level=None)) as connection:
+        columns = ", ".join(row[1] for row in connection.execute("PRAGMA table_info(trials)"))
+        chosen = columns.replace("trial_number", "?1").replace("request_id", "NULL")
+        connection.execute("BEGIN")
+        for number, length in lengths.items():
+            if number > 1:
+                connection.execute(f"INSERT INTO trials SELECT {chosen} FROM trials WHERE trial_number = 1", (number,))  # noqa: S608
+            epochs = [(number, epoch) for epoch in range(1, length + 1)]
+            connection.executemany("INSERT INTO measurements VALUES (1, ?, ?, 1, 1, 1, 1)", epochs)
+        connection.execute("UPDATE trials SET status = 'SUCCEEDED', end_time = start_time, end_reason = 'MAX_EPOCHS'")
+        connection.execute("COMMIT")
+    await site.open()
+    dropped: list[int] = []
+    await site.store._writer._group.connection.set_trace_callback(
+        lambda text: dropped.append(int(text.rsplit("LIMIT ", 1)[1].strip(") \n"))) if "DELETE" in text else None
+    )
+    site.now += 2 * DAY
+    await site.optimizer.prune()
+    assert site.rows() == {}
+    assert max(dropped) <= 500
+    assert dropped.count(500) >= sum(lengths.values()) // 500
+    await site.close()
+
+
+def test_server_prunes_by_itself(server: LiveServer) -> None:
+    """A server that is told to keep no more than a moment drops a decided trial's epochs, and shows the trial still."""
+    job = Trainer(server.trainer)
+    trial = job.run(10.0)
+    server.stop()
+    server.start("--keep-measurements-days", "0.000001")
+    wait_until(lambda: not server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements)
+    shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
+    assert (shown.status, shown.cost, shown.last_epoch) == (v1.TRIAL_STATUS_SUCCEEDED, 10.0, 1)

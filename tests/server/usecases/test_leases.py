@@ -1,0 +1,323 @@
+"""Leases: who is lost, who comes back, and what becomes of the slot."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import grpc
+import pytest
+from wattwise import v1
+from wattwise_server.domain import EndReason, GpuConfig, TrialKey, TrialType
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.open import open_store
+from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.optimizer import Optimizer
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.site import Site
+from tests.server.site import draft as site_draft
+from tests.waiting import wait_until
+
+Stub = v1.BatchSizeOptimizerStub
+
+
+def get(server: LiveServer, trial: v1.Trial) -> v1.Trial:
+    """The trial as the server has it."""
+    return server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
+
+
+def lose(server: LiveServer, trial: v1.Trial) -> v1.Trial:
+    """Waits until the trial is lost."""
+    wait_until(lambda: get(server, trial).status == v1.TRIAL_STATUS_FAILED)
+    return get(server, trial)
+
+
+def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
+    """A lease that runs out makes the trial FAILED and LOST, and its batch size is explored again."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    first = job.next()
+    lost = lose(server, first)
+    assert lost.end_reason == v1.END_REASON_LOST
+    assert not lost.HasField("lease_expire_time")
+    again = job.next()
+    assert (again.type, again.id.batch_size) == (v1.TRIAL_TYPE_EXPLORATION, 16)
+
+
+def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
+    """The first request after the lease's end explores, without waiting for anybody to notice the loss."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.2)
+    first = job.next()
+    ends = first.lease_expire_time.ToDatetime(timezone.utc)
+    wait_until(lambda: datetime.now(timezone.utc) > ends)
+    assert job.next().type == v1.TRIAL_TYPE_EXPLORATION
+
+
+def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
+    """A trainer process that dies without a word loses its trial, and the exploration is handed out again."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    program = (
+        "import grpc, sys, time\nfrom wattwise import v1\n"
+        "stub = v1.BatchSizeOptimizerStub(grpc.insecure_channel(sys.argv[1]))\n"
+        "trial = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=sys.argv[2])).trial\n"
+        "print(trial.id.trial_number, flush=True)\n"
+        "while True:\n    stub.Heartbeat(v1.HeartbeatRequest(trial=trial.id)); time.sleep(0.1)\n"
+    )
+    command = [sys.executable, "-c", program, server.address, job.job_id]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        assert trainer.stdout.readline() == "1\n"
+        assert job.next().type == v1.TRIAL_TYPE_CONCURRENT
+        trainer.kill()
+    wait_until(lambda: job.next().type == v1.TRIAL_TYPE_EXPLORATION)
+
+
+def test_heartbeats_and_reports_keep_a_trial_alive(server: LiveServer) -> None:
+    """Each heartbeat and each report moves the end of the lease a whole lease into the future."""
+    job = Trainer(server.trainer, trial_lease_seconds=60)
+    trial = job.next()
+    ends = [get(server, trial).lease_expire_time.ToNanoseconds()]
+    job.heartbeat(trial)
+    ends.append(get(server, trial).lease_expire_time.ToNanoseconds())
+    job.report(trial, 1.0, metric=0.1)
+    ends.append(get(server, trial).lease_expire_time.ToNanoseconds())
+    job.report(trial, 1.0, metric=0.1)
+    ends.append(get(server, trial).lease_expire_time.ToNanoseconds())
+    assert ends == sorted(set(ends))
+    listed = server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials[0]
+    assert listed.lease_expire_time.ToNanoseconds() == ends[-1]
+
+
+def test_lease_of_zero_never_runs_out(server: LiveServer) -> None:
+    """A job without leases shows none, and its silent trial outlives that of a job with one."""
+    patient, hasty = Trainer(server.trainer, trial_lease_seconds=0), Trainer(server.trainer, trial_lease_seconds=0.1)
+    silent = patient.next()
+    lose(server, hasty.next())
+    assert get(server, silent).status == v1.TRIAL_STATUS_DISPATCHED
+    assert not get(server, silent).HasField("lease_expire_time")
+
+
+def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
+    """A lost trial whose exploration nobody has meanwhile is taken back as the exploration, and moves the walk."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    trial = job.next()
+    lose(server, trial)
+    assert not job.report(trial, 5.0, metric=0.1).stop_train
+    back = get(server, trial)
+    assert (back.status, back.type) == (v1.TRIAL_STATUS_DISPATCHED, v1.TRIAL_TYPE_EXPLORATION)
+    assert back.end_reason == v1.END_REASON_UNSPECIFIED
+    assert job.next().type == v1.TRIAL_TYPE_CONCURRENT
+    assert job.report(trial, 10.0, epoch=2).converged
+    assert job.next().id.batch_size == 8
+
+
+def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(server: LiveServer) -> None:
+    """A lost trial that comes back late goes on, beside the exploration, without moving the walk."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    late = job.next()
+    lose(server, late)
+    explorer = job.next()
+    assert not job.heartbeat(late).stop_train
+    assert get(server, late).type == v1.TRIAL_TYPE_CONCURRENT
+    assert job.report(late, 10.0).converged
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 10.0
+    assert job.report(explorer, 11.0).converged
+    assert job.next().id.batch_size == 8
+
+
+@pytest.mark.parametrize("end", ["lost", "preempted"])
+def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
+    """A launch that resumes after its trial was lost or preempted goes on with it, and that survives a kill."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3 if end == "lost" else 60)
+    trial = job.next("launch")
+    job.report(trial, 5.0, metric=0.1, epoch=2, time=7.0)
+    if end == "lost":
+        lose(server, trial)
+    else:
+        job.end(trial, v1.END_REASON_PREEMPTED)
+    server.kill()
+    server.start()
+    shown = job.next("launch")
+    assert (shown.id, shown.status, shown.last_epoch) == (trial.id, v1.TRIAL_STATUS_FAILED, 2)
+    back = job.next("launch", resume=True)
+    assert (back.id, back.status, back.last_epoch) == (trial.id, v1.TRIAL_STATUS_DISPATCHED, 2)
+    assert (back.time_seconds, back.energy_joules, back.end_reason) == (7.0, 5.0, v1.END_REASON_UNSPECIFIED)
+    assert back.lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
+    server.kill()
+    server.start()
+    assert get(server, trial).last_epoch == 2
+    assert job.report(back, 10.0, epoch=3, time=8.0).converged
+    assert job.next().id.trial_number == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("runs", "trial 1 goes on after epoch 2, the last that it reported"),
+        ("preempted", "trial 1 goes on after epoch 2, the last that it reported"),
+        ("error", "trial 1 does not go on: its trainer ended it (error)"),
+        ("decided", "trial 1 does not go on: it was decided meanwhile (target reached)"),
+        ("too dear", "trial 1 does not go on: it was decided meanwhile (cost bound)"),
+        ("new", "trial 1 goes on from its first epoch"),
+    ],
+)
+def test_reason_says_whether_a_resumed_trial_goes_on(server: LiveServer, end: str, told: str) -> None:
+    """A launch that resumes is told after which epoch its trial goes on, or why it does not."""
+    job = Trainer(server.trainer)
+    trial = job.next("launch")
+    if end != "new":
+        job.report(trial, 50.0, metric=0.1, epoch=2, time=7.0)
+    if end in ("preempted", "too dear"):
+        job.end(trial, v1.END_REASON_PREEMPTED)
+    if end == "error":
+        job.end(trial, v1.END_REASON_ERROR)
+    if end == "decided":
+        job.report(trial, 60.0, metric=0.95, epoch=3, time=8.0)
+    if end == "too dear":
+        job.run(10.0)
+    asked = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="launch")
+    assert server.trainer.GetNextBatchSize(asked).reason == "this request was given trial 1 before"
+    asked.resume = True
+    assert server.trainer.GetNextBatchSize(asked).reason == told
+
+
+async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
+    """A trial whose lease ran out unnoticed has a whole one again once its launch resumes, and keeps its slot."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    await site.optimizer.next_trial("j", "launch")
+    site.now += timedelta(hours=2)
+    back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
+    assert (back.running, back.lease_expire_time) == (True, site.now + timedelta(hours=1))
+    second, _ = await site.optimizer.next_trial("j", "other")
+    assert (back.type, second.type) == (TrialType.EXPLORATION, TrialType.CONCURRENT)
+    await site.close()
+
+
+async def test_resumed_exploration_takes_the_slot_of_one_that_is_gone(tmp_path: Path) -> None:
+    """An exploration that comes back does not stand behind one whose lease has run out."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    first, _ = await site.optimizer.next_trial("j", "launch")
+    await site.optimizer.end_trial(first.key, EndReason.PREEMPTED)
+    await site.optimizer.next_trial("j", "other")
+    site.now += timedelta(hours=2)
+    back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
+    assert (back.number, back.type) == (1, TrialType.EXPLORATION)
+    await site.close()
+
+
+def test_resume_needs_a_known_request(server: LiveServer) -> None:
+    """A launch that cannot be gone on with is refused, and nothing is dispatched for it."""
+    job = Trainer(server.trainer)
+    with refused() as unknown:
+        job.next("nobody's", resume=True)
+    assert (unknown.code, unknown.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_TRIAL_NOT_FOUND")
+    with refused() as unnamed:
+        job.next("", resume=True)
+    assert list(unnamed.faults) == ["request_id"]
+    assert job.next().id.trial_number == 1
+
+
+def test_refused_report_does_not_revive(server: LiveServer) -> None:
+    """A report that makes no sense leaves a lost trial lost."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    trial = job.next()
+    lose(server, trial)
+    with refused() as refusal:
+        job.report(trial, -1.0)
+    assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["result.energy_joules"])
+    assert get(server, trial).end_reason == v1.END_REASON_LOST
+
+
+def test_ended_lost_trial_is_what_its_trainer_says(server: LiveServer) -> None:
+    """A lost trial whose trainer was preempted after all is no failure: three of them leave the batch size in."""
+    job = Trainer(server.trainer, trial_lease_seconds=0.2)
+    for _ in range(3):
+        trial = job.next()
+        assert trial.id.batch_size == 16
+        lose(server, trial)
+        assert job.end(trial, v1.END_REASON_PREEMPTED).end_reason == v1.END_REASON_PREEMPTED
+    assert job.next().id.batch_size == 16
+
+
+def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> None:
+    """A trial whose lease ran out while the server was down runs after the restart, with a lease of full length."""
+    job = Trainer(server.trainer, trial_lease_seconds=1)
+    trial = job.next()
+    ends = trial.lease_expire_time.ToDatetime(timezone.utc)
+    server.kill()
+    wait_until(lambda: datetime.now(timezone.utc) > ends)
+    server.start()
+    assert get(server, trial).status == v1.TRIAL_STATUS_DISPATCHED
+    assert get(server, trial).lease_expire_time.ToDatetime(timezone.utc) > datetime.now(timezone.utc)
+    lose(server, trial)
+
+
+async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
+    """Three hundred leases of as many jobs that run out at once are given up in a few commits, every one of them."""
+    time = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'leases.db'}", lambda: time) as store:
+        optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
+        gpu = GpuConfig(100.0, 1, "Test GPU")
+        for number in range(300):
+            draft = JobDraft(f"j{number}", "j", (8, 16), 8, gpu, trial_lease_seconds=60.0)
+            await optimizer.register(draft)
+            await optimizer.next_trial(f"j{number}", "")
+        seen: list[str] = []
+        await store._writer._group.connection.set_trace_callback(seen.append)
+        time += timedelta(seconds=61)
+        await optimizer.expire_leases()
+        assert 1 <= seen.count("COMMIT") <= 10
+        for number in range(300):
+            lost, _ = await administration.trial(TrialKey(f"j{number}", 0, 1))
+            assert lost.end_reason is EndReason.LOST
+
+
+@pytest.mark.parametrize("written", ["UPDATE ON trials", "DELETE ON jobs"])
+async def test_trial_whose_end_was_not_written_is_given_up(tmp_path: Path, written: str) -> None:
+    """A trial that the disk would not let end loses its lease like any other, though nobody asks for its job."""
+    site = Site(tmp_path / "leases.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    trial, _ = await site.optimizer.next_trial("j", "")
+    deleting = written.startswith("DELETE")
+    end = site.administration.delete_job("j") if deleting else site.optimizer.end_trial(trial.key, EndReason.ERROR)
+    with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
+        other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with pytest.raises(StorageUnavailableError):
+            await end
+        other.execute("DROP TRIGGER full")
+    for _ in range(2):
+        site.now += timedelta(hours=2)
+        await site.optimizer.expire_leases()
+    lost, _ = await site.administration.trial(trial.key)
+    assert lost.end_reason is EndReason.LOST
+    await site.close()
+
+
+async def test_leases_go_with_their_job(tmp_path: Path) -> None:
+    """A deleted job leaves no leases; those of a job that takes its id at that moment stay."""
+    site = Site(tmp_path / "leases.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    await site.optimizer.next_trial("j", "")
+    successor = (site.optimizer.register(site_draft()), site.optimizer.next_trial("j", ""))
+    await asyncio.gather(site.administration.delete_job("j"), *successor)
+    assert len(site.store._leases) == 1
+    site.now += timedelta(hours=2)
+    await site.optimizer.expire_leases()
+    assert (await site.administration.trial(TrialKey("j", 0, 1)))[0].end_reason is EndReason.LOST
+    await site.administration.delete_job("j")
+    assert not site.store._leases
+    await site.close()

@@ -1,0 +1,253 @@
+"""What the server does not take, or does not keep, and what it says then."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
+
+import grpc
+import pytest
+from wattwise import v1
+from wattwise.errors import ResourceExhaustedError
+from wattwise.rpc.client import Client
+
+from tests.client.training.script import begun
+from tests.jobs import Trainer, job_spec, result
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.commands.test_serve import refuse
+from tests.waiting import wait_until
+
+ANSWER_BYTES = 4 * 1024 * 1024
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[LiveServer]:
+    """A server that takes and keeps next to nothing."""
+    with LiveServer(tmp_path) as live:
+        live.start("--max-jobs-per-prefix", "3", "--max-epochs-kept", "4", "--max-streams", "2")
+        yield live
+
+
+def test_jobs_per_prefix(limited: LiveServer) -> None:
+    """Of ten jobs that race for three places three are created; the rest hear what to do, until one is deleted."""
+
+    def register(name: str, prefix: str = "a") -> str:
+        spec = job_spec(job_id_prefix=prefix, job_id=name)
+        try:
+            limited.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # noqa: PT017
+            return ""
+        return name
+
+    with ThreadPoolExecutor(10) as pool:
+        created = [name for name in pool.map(register, [f"a-{number}" for number in range(10)]) if name]
+    assert len(created) == 3
+    assert register("ab-1", "ab")
+    assert register(created[0]), "a known job is confirmed however many there are"
+    with refused() as refusal:
+        limited.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id_prefix="a", job_id="a-x")))
+    assert (refusal.reason, refusal.metadata["limit"]) == ("ERROR_REASON_TOO_MANY_JOBS", "3")
+    assert refusal.metadata["retryable"] == "false"
+    for word in ("--max-jobs-per-prefix", "delete jobs", "job_id"):
+        assert word in refusal.message
+    limited.admin.DeleteJob(v1.DeleteJobRequest(job_id=created[0]))
+    assert register("a-x")
+
+
+def test_epochs_kept(limited: LiveServer) -> None:
+    """Of a long trial the newest epochs are kept; all are judged, and a kill changes none of that."""
+    job = Trainer(limited.trainer, max_epochs=20)
+    trial = job.next()
+    for epoch in range(1, 8):
+        assert not job.report(trial, epoch, metric=0.1, epoch=epoch).stop_train
+    job.report(trial, 15, metric=0.1, epoch=15)
+    limited.kill()
+    limited.start("--max-epochs-kept", "4")
+    with refused() as refusal:
+        job.report(trial, 14, metric=0.1, epoch=16)
+    assert refusal.reason == "ERROR_REASON_INVALID_RESULT"
+    for epoch in range(16, 20):
+        job.report(trial, epoch, metric=0.1, epoch=epoch)
+    shown = limited.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
+    assert [m.current_epoch for m in shown.measurements] == [16, 17, 18, 19]
+    assert job.report(trial, 20, epoch=20).converged
+    assert limited.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.min_cost == 20
+
+
+def test_no_limits(tmp_path: Path) -> None:
+    """A limit of 0 is none."""
+    with LiveServer(tmp_path) as live:
+        live.start("--max-jobs-per-prefix", "0", "--max-streams", "0")
+        job = Trainer(live.trainer)
+        stream = Stream(live.trainer, job.next())
+        assert not stream.report(1).stop_train
+        stream.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--max-jobs-per-prefix", "-1", "or 0 for no limit"),
+        ("--max-jobs-per-prefix", "many", "or 0 for no limit"),
+        ("--max-streams", "1.5", "or 0 for no limit"),
+        ("--max-epochs-kept", "0", "give a whole number, 1 to 50000"),
+        ("--max-epochs-kept", "50001", "give a whole number, 1 to 50000"),
+        ("--keep-measurements-days", "-1", "or 0 to keep all"),
+        ("--keep-measurements-days", "nan", "or 0 to keep all"),
+        ("--keep-measurements-days", "soon", "give 0 to 36500 days"),
+    ],
+)
+def test_limits_that_are_none(tmp_path: Path, option: str, value: str, told: str) -> None:
+    """A limit that makes no sense is refused at the start, with what would."""
+    assert told in refuse("--address", "127.0.0.1:0", option, value, folder=tmp_path)
+
+
+class Stream:
+    """A StreamResults call that has sent a heartbeat and stays open."""
+
+    def __init__(self, stub: v1.BatchSizeOptimizerStub, trial: v1.Trial) -> None:
+        self._outbox: SimpleQueue[v1.StreamResultsRequest | None] = SimpleQueue()
+        self._trial = trial
+        self.answers = stub.StreamResults(iter(self._outbox.get, None))
+
+    def report(self, epoch: int) -> v1.Decision:
+        """Sends an epoch and waits for the answer."""
+        self._outbox.put(v1.StreamResultsRequest(result=result(self._trial, epoch, metric=0.1, epoch=epoch)))
+        return next(self.answers).decision
+
+    def close(self) -> None:
+        """Ends the trainer's side."""
+        self._outbox.put(None)
+
+
+def test_concurrent_streams(limited: LiveServer) -> None:
+    """Streams and watches beyond the limit are refused, what is open goes on, and a closed one makes room."""
+    job = Trainer(limited.trainer)
+    trials = [job.next() for _ in range(3)]
+    first, second = (Stream(limited.trainer, trial) for trial in trials[:2])
+    assert not first.report(1).stop_train
+    assert not second.report(1).stop_train
+    third = Stream(limited.trainer, trials[2])
+    with refused() as refusal:
+        third.report(1)
+    third.close()
+    assert (refusal.code, refusal.reason) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "ERROR_REASON_TOO_MANY_STREAMS",
+    )
+    assert refusal.metadata["retryable"] == "true"
+    assert "--max-streams" in refusal.message
+    with refused() as refusal:
+        next(limited.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id)))
+    assert refusal.reason == "ERROR_REASON_TOO_MANY_STREAMS"
+    assert not job.report(trials[2], 1, metric=0.1).stop_train, "single calls go on"
+    assert not first.report(2).stop_train
+    second.close()
+
+    def watched() -> bool:
+        watch = limited.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id))
+        try:
+            return bool(next(watch).job.num_trials == 3)
+        except grpc.RpcError:
+            return False
+        finally:
+            watch.cancel()
+
+    wait_until(watched)
+    first.close()
+
+
+def test_trainer_without_a_stream(limited: LiveServer) -> None:
+    """A trainer that is refused a stream reports by single calls, and notices nothing."""
+    job = Trainer(limited.trainer)
+    streams = [Stream(limited.trainer, job.next()) for _ in range(2)]
+    for stream in streams:
+        stream.report(1)
+    with begun(limited.address, job_id_prefix="single", job_id="single") as bso:
+        for metric in (0.1, 0.2, 0.95):
+            bso.on_evaluate(metric)
+        assert bso.training_finished
+    (trial,) = limited.admin.ListTrials(v1.ListTrialsRequest(job_id="single")).trials
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 3)
+    for stream in streams:
+        stream.close()
+
+
+def test_message_size(server: LiveServer) -> None:
+    """A request above 4 MiB is refused before it is read, and the client says which way to go."""
+    spec = job_spec(job_id_prefix="x" * (ANSWER_BYTES + 1))
+    with pytest.raises(grpc.RpcError) as refusal:
+        server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
+    assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    with (
+        Client(server.address) as client,
+        pytest.raises(ResourceExhaustedError, match="send a smaller message") as said,
+    ):
+        client._call(client._optimizer.RegisterJob, v1.RegisterJobRequest(job=spec), 10)
+    assert server.address in str(said.value)
+
+
+def test_batch_sizes_per_job(server: LiveServer) -> None:
+    """A thousand batch sizes are taken, and one more is refused with the number that is."""
+    for number, told in ((1000, ""), (1001, "1000")):
+        spec = job_spec(batch_sizes=range(1, number + 1))
+        if not told:
+            assert server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec)).created
+            continue
+        with refused() as refusal:
+            server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
+        assert refusal.reason == "ERROR_REASON_INVALID_JOB_SPEC"
+        assert told in refusal.faults["job.batch_sizes"]
+
+
+def test_long_lists_come_in_pages_that_fit(server: LiveServer) -> None:
+    """A hundred jobs of a thousand arms exceed what one answer may hold: pages are cut, and none is left out."""
+    sizes = range(2**30, 2**30 + 1000)
+    spec = job_spec(job_id="test-wide", policy="POLICY_GTS", batch_sizes=sizes, default_batch_size=2**30)
+    server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
+    server.kill()
+    multiply(server.database, 100)
+    server.start()
+    seen: list[str] = []
+    sizes_of_pages: list[int] = []
+    request = v1.ListJobsRequest(page_size=1000, job_id_prefix="test-wide-")
+    while not sizes_of_pages or request.page_token:
+        page = server.admin.ListJobs(request)
+        sizes_of_pages.append(page.ByteSize())
+        seen += [job.spec.job_id for job in page.jobs]
+        request.page_token = page.next_page_token
+    assert seen == [f"test-wide-{number:03}" for number in range(100)]
+    assert max(sizes_of_pages) < ANSWER_BYTES < sum(sizes_of_pages)
+
+
+def multiply(database: Path, number: int) -> None:
+    """Makes as many copies of the only job, each with a history that takes room."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        columns = {
+            table: ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
+            for table in ("jobs", "arms")
+        }
+        connection.execute("UPDATE arms SET counted_count = 9, counted_mean = 1.5, counted_deviation = 2.5")
+        connection.execute("BEGIN")
+        for copy in range(number):
+            for table, text in columns.items():
+                chosen = text.replace("job_key", f"{100 + copy}").replace("job_id,", f"'test-wide-{copy:03}',")
+                connection.execute(f"INSERT INTO {table} SELECT {chosen} FROM {table} WHERE job_key = 1")  # noqa: S608
+        connection.execute("COMMIT")
+
+
+def test_longest_trial_fits_one_answer() -> None:
+    """GetTrial shows the newest 50,000 epochs at most, which is less than one answer may hold."""
+    assert v1.GetTrialResponse(measurements=[_widest()] * 50_000).ByteSize() < ANSWER_BYTES
+
+
+def _widest() -> v1.Measurement:
+    widest = v1.Measurement(current_epoch=2**31 - 1, time_seconds=1.5, energy_joules=1.5, metric=0.5)
+    widest.report_time.FromNanoseconds(1_999_999_999_999_999_999)
+    return widest

@@ -1,0 +1,287 @@
+"""Power limits over gRPC: who profiles, what is known, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wattwise import v1
+from wattwise_server.domain import GpuConfig, JobSpec, PowerSample
+from wattwise_server.policy.power import cheapest, cost_per_step
+from wattwise_server.store.open import open_store
+from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.power_limits import PowerLimits
+
+from tests.jobs import Trainer, power_sample
+from tests.live_server import LiveServer
+from tests.refusals import refused
+
+Stub = v1.BatchSizeOptimizerStub
+
+
+def ask(job: Trainer, trial: v1.Trial | None = None, batch_size: int = 16) -> v1.GetPowerLimitResponse:
+    """Asks for a trial, or for nobody."""
+    number = trial.id.trial_number if trial else 0
+    request = v1.GetPowerLimitRequest(job_id=job.job_id, batch_size=batch_size, trial_number=number)
+    return job.stub.GetPowerLimit(request)
+
+
+def report(job: Trainer, trial: v1.Trial, *samples: v1.PowerSample) -> float:
+    """Reports a profile; returns the cheapest limit."""
+    request = v1.ReportPowerProfileRequest(trial=trial.id, samples=samples)
+    return job.stub.ReportPowerProfile(request).power_limit_watts
+
+
+def test_unknown_until_somebody_profiled(grpc_stub: Stub) -> None:
+    """A batch size that nobody profiled has no limit; once a profile is reported everybody is told its cheapest."""
+    job = Trainer(grpc_stub)
+    trial = job.next()
+    answer = ask(job, trial)
+    assert (answer.HasField("power_limit_watts"), answer.profiled_by_another) == (False, False)
+    assert report(job, trial, power_sample(250, 100), power_sample(225, 90), power_sample(200, 95)) == 225
+    assert (ask(job).power_limit_watts, ask(job, job.next()).power_limit_watts) == (225, 225)
+    assert not ask(job, batch_size=32).HasField("power_limit_watts")
+
+
+def test_cost_weighs_energy_against_time(grpc_stub: Stub) -> None:
+    """(η·average power + (1−η)·P)·time per step: at 100 W, 80 J in 0.7 s beat 30 J in 1 s while eta is low."""
+    job = Trainer(grpc_stub, eta_knob=0.25)
+    samples = (power_sample(150, energy=30, time=1.0), power_sample(200, energy=80, time=0.7))
+    assert report(job, job.next(), *samples) == 200
+    job = Trainer(grpc_stub, eta_knob=0.75)
+    assert report(job, job.next(), *samples) == 150
+
+
+def test_cheapest_ever_reported_wins_over_trials(grpc_stub: Stub) -> None:
+    """A later profile moves the limit only when it has a cheaper step; a sample of more steps is no dearer for it."""
+    job = Trainer(grpc_stub)
+    first, second = job.next(), job.next()
+    assert report(job, first, power_sample(250, 100)) == 250
+    assert report(job, second, power_sample(100, 110), power_sample(225, 101)) == 250
+    assert report(job, second, power_sample(125, 999, steps=100)) == 125
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_tie_goes_to_the_lower_limit(grpc_stub: Stub, turned: bool) -> None:
+    """Of equally cheap limits the lower one wins, within a profile and between two."""
+    job = Trainer(grpc_stub)
+    samples = [power_sample(200, 50), power_sample(175, 50)]
+    assert report(job, job.next(), *(reversed(samples) if turned else samples)) == 175
+    assert report(job, job.next(), power_sample(150, 50), power_sample(190, 50)) == 150
+
+
+def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
+    """The first that asks profiles, asking again changes nothing, and all others are told of it, onlookers too."""
+    job = Trainer(grpc_stub)
+    first, second = job.next(), job.next()
+    assert not ask(job).profiled_by_another
+    for _ in range(2):
+        assert not ask(job, first).profiled_by_another
+    assert ask(job, second).profiled_by_another
+    assert ask(job).profiled_by_another
+    assert not ask(job, batch_size=32).profiled_by_another
+    report(job, first, power_sample())
+    assert not ask(job, second).profiled_by_another
+
+
+def test_looking_alone_takes_nothing(grpc_stub: Stub) -> None:
+    """A question without a trial does not make anybody the one who profiles."""
+    job = Trainer(grpc_stub)
+    trial = job.next()
+    ask(job)
+    assert not ask(job, trial).profiled_by_another
+
+
+def test_trial_that_ends_lets_others_profile(grpc_stub: Stub) -> None:
+    """When the trial that profiles has ended, the next one that asks does; one that has ended never does."""
+    job = Trainer(grpc_stub)
+    first, second = job.next(), job.next()
+    ask(job, first)
+    job.end(first, v1.END_REASON_ERROR)
+    assert ask(job, first).profiled_by_another
+    assert not ask(job, second).profiled_by_another
+    assert ask(job, first).profiled_by_another
+
+
+def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:
+    """When the lease of the trial that profiles runs out, the next one that asks profiles."""
+    job = Trainer(grpc_stub, trial_lease_seconds=0.3)
+    first = job.next()
+    ask(job, first)
+    while True:
+        second = job.next()
+        if not ask(job, second).profiled_by_another:
+            break
+    assert ask(job).profiled_by_another
+
+
+async def test_lapsed_lease_is_enough(tmp_path: Path) -> None:
+    """A trial whose lease has run out profiles no more, even before it has been given up."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'w.db'}", lambda: now) as store:
+        optimizer, limits = Optimizer(store, lambda: now), PowerLimits(store, lambda: now)
+        await optimizer.register(JobDraft("j", "j", (8,), 8, GpuConfig(100.0, 1, "Test GPU")))
+        first, second = [(await optimizer.next_trial("j", name))[0].key for name in ("first", "second")]
+        await limits.limit(first)
+        now += timedelta(seconds=200)
+        await optimizer.heartbeat(second)
+        assert (await limits.limit(second)).profiled_by_another
+        now += timedelta(seconds=100)
+        assert not (await limits.limit(second)).profiled_by_another
+        assert (await limits.limit(first)).profiled_by_another
+
+
+def test_profile_of_an_ended_trial_counts(grpc_stub: Stub) -> None:
+    """What a trial measured is true whether it still runs or not."""
+    job = Trainer(grpc_stub)
+    trial = job.run(10)
+    assert report(job, trial, power_sample(175)) == 175
+
+
+def test_restart_keeps_what_is_known_and_who_profiles(server: LiveServer) -> None:
+    """A server killed and started again knows the limits of before, and that a running trial profiles."""
+    job = Trainer(server.trainer)
+    trial, other = job.next(), job.next()
+    report(job, trial, power_sample(225, 90))
+    known = server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits
+    second = Trainer(server.trainer)
+    first = second.next()
+    ask(second, first)
+    server.kill()
+    server.start()
+    assert ask(job, other).power_limit_watts == 225
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits == known
+    assert ask(second, second.next()).profiled_by_another
+    assert not ask(second, first).profiled_by_another
+
+
+def test_deleted_job_leaves_nothing(grpc_stub: Stub, grpc_server: LiveServer) -> None:
+    """A job of the same id knows no limit of the one that was deleted, nor who profiled in it."""
+    job = Trainer(grpc_stub)
+    report(job, job.next(), power_sample())
+    ask(job, job.next(), batch_size=16)
+    grpc_server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
+    with refused() as refusal:
+        ask(job)
+    assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
+    job.stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
+    answer = ask(job)
+    assert (answer.HasField("power_limit_watts"), answer.profiled_by_another) == (False, False)
+
+
+def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
+    """A job tells per batch size the cheapest limit, and what a step cost, took and used."""
+    job = Trainer(grpc_stub, eta_knob=0.5)
+    report(job, job.next(), power_sample(250, energy=100, time=2.0, steps=10), power_sample(225, energy=500))
+    shown = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits
+    assert list(shown) == [
+        v1.PowerLimit(
+            batch_size=16,
+            power_limit_watts=250,
+            cost_per_step=0.5 * 10 + 0.5 * 100 * 0.2,
+            time_seconds_per_step=0.2,
+            energy_joules_per_step=10,
+        )
+    ]
+
+
+def test_strangers_are_not_found(grpc_stub: Stub) -> None:
+    """An unknown job or trial is NOT_FOUND, and a trial is known by its batch size too."""
+    job = Trainer(grpc_stub)
+    trial = job.next()
+    unknown = v1.TrialId(job_id="nobody", batch_size=16, trial_number=1)
+    wrong = v1.TrialId(job_id=job.job_id, batch_size=8, trial_number=1)
+    for stranger, reason in ((unknown, "JOB"), (wrong, "TRIAL")):
+        with refused() as refusal:
+            grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=stranger, samples=[power_sample()]))
+        assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, f"ERROR_REASON_{reason}_NOT_FOUND")
+        with refused() as refusal:
+            grpc_stub.GetPowerLimit(
+                v1.GetPowerLimitRequest(job_id=stranger.job_id, batch_size=stranger.batch_size, trial_number=1)
+            )
+        assert refusal.reason == f"ERROR_REASON_{reason}_NOT_FOUND"
+    trial.id.trial_number = 7
+    with refused() as refusal:
+        ask(job, trial)
+    assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+
+
+@pytest.mark.parametrize("size", [0, -1, 17])
+def test_batch_size_of_no_arm_is_refused(grpc_stub: Stub, size: int) -> None:
+    """A batch size that is not the job's is INVALID_ARGUMENT, naming those that are."""
+    with refused() as refusal:
+        ask(Trainer(grpc_stub), batch_size=size)
+    assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["batch_size"])
+    assert "8, 16, 32, 64" in refusal.faults["batch_size"]
+
+
+def test_missing_trial_is_named(grpc_stub: Stub) -> None:
+    """A profile without a trial, or without its batch size, says so."""
+    with refused() as refusal:
+        grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(samples=[power_sample()]))
+    assert list(refusal.faults) == ["trial"]
+
+
+@pytest.mark.parametrize(
+    ("samples", "faults"),
+    [
+        ([], ["samples"]),
+        ([{}] * 1001, ["samples"]),
+        ([{"watts": 0.0}], ["samples[0].power_limit_watts"]),
+        ([{"watts": math.nan}], ["samples[0].power_limit_watts"]),
+        ([{}, {"time": 0.0, "watts": 1.0}], ["samples[1].time_seconds"]),
+        ([{"time": math.inf}], ["samples[0].time_seconds"]),
+        ([{"energy": -1.0}], ["samples[0].energy_joules"]),
+        ([{"energy": math.nan}], ["samples[0].energy_joules"]),
+        ([{"steps": 0}], ["samples[0].steps"]),
+        ([{"steps": -1}], ["samples[0].steps"]),
+        ([{"energy": 1e300}], ["samples[0].energy_joules"]),
+        ([{}, {}], ["samples[1].power_limit_watts"]),
+        (
+            [{"time": -1.0, "steps": 0}, {"energy": -5.0}],
+            [
+                "samples[0].time_seconds",
+                "samples[0].steps",
+                "samples[1].energy_joules",
+                "samples[1].power_limit_watts",
+            ],
+        ),
+    ],
+)
+def test_senseless_profile_is_refused_whole(grpc_stub: Stub, samples: list[dict[str, Any]], faults: list[str]) -> None:
+    """One violation per fault, all at once; nothing is kept, and the trial that profiles still does."""
+    job = Trainer(grpc_stub)
+    trial = job.next()
+    ask(job, trial)
+    with refused() as refusal:
+        report(job, trial, *(power_sample(**given) for given in samples))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_REQUEST")
+    assert sorted(refusal.faults) == sorted(faults)
+    answer = ask(job)
+    assert (answer.HasField("power_limit_watts"), answer.profiled_by_another) == (False, True)
+
+
+_NUMBERS = st.floats(0.001, 1e6)
+_SAMPLES = st.builds(PowerSample, _NUMBERS, _NUMBERS, _NUMBERS, st.integers(1, 1000))
+
+
+@settings(derandomize=True)
+@given(st.lists(_SAMPLES, min_size=1, max_size=20), st.floats(0, 1))
+def test_cheapest_is_as_the_formula_says(samples: list[PowerSample], eta: float) -> None:
+    """No sample costs less by `(η·average power + (1−η)·P)·time per step` than the one that is chosen."""
+    spec = JobSpec("j", "j", (8,), 8, GpuConfig(500.0, 2, "Test GPU"), eta_knob=eta)
+
+    def written_out(sample: PowerSample) -> float:
+        average = sample.energy_joules / sample.time_seconds
+        return (eta * average + (1 - eta) * 500.0) * sample.time_seconds / sample.steps
+
+    best = cheapest(spec, samples)
+    assert cost_per_step(spec, best) == pytest.approx(written_out(best))
+    assert written_out(best) <= min(map(written_out, samples)) * (1 + 1e-9)
