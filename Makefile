@@ -44,7 +44,7 @@ test-jax: $(VENV)/.jax ## the tests that compute with JAX
 test-zeus: $(ZEUS_VENV)/.done ## the tests with the real ZeusMonitor, in an environment of its own
 	$(ZEUS_VENV)/bin/python -m pytest -m zeus
 
-test-gpu: $(VENV)/.test ## the tests of meters on this machine's NVIDIA GPU; with a PyTorch that has CUDA in .venv, under load
+test-gpu: $(VENV)/.test ## the tests of monitors on this machine's NVIDIA GPU; with a PyTorch that has CUDA in .venv, under load
 	$(BIN)/python -m pytest -m gpu -s
 
 test-trainers: $(TRAINERS_VENV)/.done ## the tests of the callbacks for Hugging Face, Lightning and Keras

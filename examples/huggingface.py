@@ -24,7 +24,7 @@ job = JobSpec(
     max_epochs=30,
 )
 # Without a GPU, energy is estimated as 65 W times time.
-meter = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
+monitor = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
 
 data = load_digits()
 images = torch.tensor(data.images[:, None] / 16, dtype=torch.float32)
@@ -41,7 +41,7 @@ config = ViTConfig(
     num_attention_heads=4,
 )
 
-with BatchSizeOptimizer(server, job, monitor=meter) as bso:
+with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     callback = WattwiseCallback(bso, metric="eval_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.reason}")
     arguments = TrainingArguments(

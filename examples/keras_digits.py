@@ -25,7 +25,7 @@ job = JobSpec(
     max_epochs=50,
 )
 # Without a GPU, energy is estimated as 65 W times time.
-meter = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
+monitor = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
 
 images, digits = load_digits(return_X_y=True)
 x, x_val, y, y_val = train_test_split(images / 16, digits, random_state=0)
@@ -33,7 +33,7 @@ model = keras.Sequential(
     [keras.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10, activation="softmax")]
 )
 
-with BatchSizeOptimizer(server, job, monitor=meter) as bso:
+with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     callback = WattwiseCallback(bso, metric="val_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.reason}")
     rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")

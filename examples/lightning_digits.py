@@ -25,7 +25,7 @@ job = JobSpec(
     max_epochs=50,
 )
 # Without a GPU, energy is estimated as 65 W times time.
-meter = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
+monitor = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
 
 
 class Classifier(pl.LightningModule):
@@ -52,7 +52,7 @@ images, digits = load_digits(return_X_y=True)
 images, digits = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)
 x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
 
-with BatchSizeOptimizer(server, job, monitor=meter) as bso:
+with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     callback = WattwiseCallback(bso, metric="val_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.reason}")
     rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")

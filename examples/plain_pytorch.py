@@ -23,7 +23,7 @@ job = JobSpec(
     max_epochs=50,
 )
 # Without a GPU, energy is estimated as 65 W times time.
-meter = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
+monitor = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=65)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 images, digits = load_digits(return_X_y=True)
@@ -32,7 +32,7 @@ x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
 x_val, y_val = x_val.to(device), y_val.to(device)
 model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
 
-with BatchSizeOptimizer(server, job, monitor=meter) as bso:
+with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     batch_size = bso.get_batch_size()
     print(f"Batch size {batch_size}: {bso.reason}")
     loader = data_loader(bso, TensorDataset(x, y), shuffle=True)

@@ -31,11 +31,11 @@ def job_spec(**given: Any) -> v1.JobSpec:
 
 
 def result(
-    trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0, *, meter: str = ""
+    trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0, *, monitor: str = ""
 ) -> v1.TrainingResult:
     """A measurement whose cost is `cost` when eta is 1."""
     return v1.TrainingResult(
-        trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch, meter=meter
+        trial=trial.id, time_seconds=time, energy_joules=cost, metric=metric, current_epoch=epoch, monitor=monitor
     )
 
 
@@ -59,10 +59,17 @@ class Trainer:
         return self.stub.GetNextBatchSize(request).trial
 
     def report(
-        self, trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0, *, meter: str = ""
+        self,
+        trial: v1.Trial,
+        cost: float,
+        metric: float = 0.95,
+        epoch: int = 1,
+        time: float = 1.0,
+        *,
+        monitor: str = "",
     ) -> v1.Decision:
         """Reports an epoch."""
-        request = v1.ReportResultRequest(result=result(trial, cost, metric, epoch, time, meter=meter))
+        request = v1.ReportResultRequest(result=result(trial, cost, metric, epoch, time, monitor=monitor))
         return self.stub.ReportResult(request).decision
 
     def heartbeat(self, trial: v1.Trial) -> v1.Decision:
@@ -73,11 +80,11 @@ class Trainer:
         """Ends a trial."""
         return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=reason)).trial
 
-    def run(self, cost: float, *, converges: bool = True, meter: str = "") -> v1.Trial:
+    def run(self, cost: float, *, converges: bool = True, monitor: str = "") -> v1.Trial:
         """A whole trial: converges at once, or reaches its last epoch in vain."""
         trial = self.next()
         if converges:
-            self.report(trial, cost, meter=meter)
+            self.report(trial, cost, monitor=monitor)
         else:
-            self.report(trial, cost, metric=0.1, epoch=self.spec.max_epochs, meter=meter)
+            self.report(trial, cost, metric=0.1, epoch=self.spec.max_epochs, monitor=monitor)
         return trial

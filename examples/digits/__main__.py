@@ -17,7 +17,7 @@ from examples.digits.processes import StoppedError, child, stop_on_signals
 from examples.digits.recurrence import Launch, RecurringJob
 from examples.digits.saving import report
 from examples.digits.table import Board
-from examples.digits.train import PREFIX, energy_meter
+from examples.digits.train import PREFIX, energy_monitor
 
 BATCH_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 DEFAULT = 16
@@ -49,8 +49,8 @@ def serving(folder: Path) -> Iterator[str]:
 
 def demonstrate(server: str, board: Board, plan: Plan) -> None:
     """Lets the job recur, and the default batch size beside it, and prints the saving."""
-    meter = energy_meter()
-    kind = "the processor's RAPL counters" if meter.kind == "rapl" else f"an estimate, not measured: {meter!r}"
+    monitor = energy_monitor()
+    kind = "the processor's RAPL counters" if monitor.kind == "rapl" else f"an estimate, not measured: {monitor!r}"
     board.say(f"The server listens on {server}. Energy by {kind}.")
     board.say(f"Batch sizes {', '.join(map(str, BATCH_SIZES))}; the default, as somebody once chose it, is {DEFAULT}.")
     with Client(server) as client, board.shown():

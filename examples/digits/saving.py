@@ -47,11 +47,11 @@ def spent(launches: Sequence[Launch], first: int = 1) -> Spent:
         costs=tuple(costs.values()),
         energy=sum(launch.trial.energy_joules for launch in counted),
         time=sum(launch.trial.time_seconds for launch in counted),
-        unit=f"J{estimate_mark(*(launch.trial.meter for launch in counted))}",
+        unit=f"J{estimate_mark(*(launch.trial.monitor for launch in counted))}",
     )
 
 
-def report(launches: Sequence[Launch], baseline: Sequence[Launch], meter: str) -> Iterator[str]:
+def report(launches: Sequence[Launch], baseline: Sequence[Launch], monitor: str) -> Iterator[str]:
     """The closing lines: all recurrences, then the newest, each against as many of the default batch size."""
     default = spent(baseline)
     size, runs = baseline[0].trial.id.batch_size, default.recurrences
@@ -68,7 +68,7 @@ def report(launches: Sequence[Launch], baseline: Sequence[Launch], meter: str) -
         settled = spent(launches, everything.recurrences - SETTLED + 1)
         yield f"Wattwise, the last {SETTLED} recurrences:"
         yield f"  {_per_recurrence(settled)}; {_against(settled, default)}"
-    yield f"Energy by {meter}."
+    yield f"Energy by {monitor}."
 
 
 def _per_recurrence(some: Spent) -> str:

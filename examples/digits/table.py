@@ -91,7 +91,7 @@ class Board:
 def _heading(job: v1.Job) -> str:
     stage = "bandit" if job.stage == v1.STAGE_MAB else f"pruning round {job.pruning_round + 1}"
     survivors = ", ".join(map(str, job.surviving_batch_sizes))
-    unit = f"J{estimate_mark(job.meter, job.other_meter)}"
+    unit = f"J{estimate_mark(job.monitor, job.other_monitor)}"
     cheapest = f"{job.min_cost:.1f} {unit} at {job.min_cost_batch_size}" if job.HasField("min_cost") else "none yet"
     return f"{job.spec.job_id}: {stage}; surviving batch sizes {survivors}; cheapest so far {cheapest}"
 
@@ -105,7 +105,7 @@ def _cells(launch: Launch, stage: str, why: str) -> tuple[str, ...]:
         stage,
         str(trial.id.batch_size),
         str(trial.last_epoch),
-        f"{trial.cost:.1f} J{estimate_mark(trial.meter)}",
+        f"{trial.cost:.1f} J{estimate_mark(trial.monitor)}",
         _TOO_DEAR if too_dear else _ENDS.get(trial.end_reason, "failed"),
         why,
     )

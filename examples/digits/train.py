@@ -37,7 +37,7 @@ def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stoppin
     )
 
 
-def energy_meter() -> RaplMonitor | EstimateMonitor:
+def energy_monitor() -> RaplMonitor | EstimateMonitor:
     """The processor's own counters where they can be read, else an estimate."""
     return RaplMonitor() if RaplMonitor.available() else EstimateMonitor(watts=ESTIMATED_WATTS)
 
@@ -46,7 +46,7 @@ def train(server: str, spec: JobSpec, seed: int, timeout: float) -> int:
     """Trains once; returns the exit status. The server is looked for for `timeout` seconds."""
     images, digits = load_digits(return_X_y=True)
     x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
-    with BatchSizeOptimizer(server, spec, monitor=energy_meter(), timeout=timeout) as bso:
+    with BatchSizeOptimizer(server, spec, monitor=energy_monitor(), timeout=timeout) as bso:
         batch_size = bso.get_batch_size()
         print(bso.reason, flush=True)
         # Adam's learning rate goes with the square root of the batch size.

@@ -223,8 +223,8 @@ class Search:
         return next(arm for arm in self.arms if arm.batch_size == batch_size)
 
 
-class Meter(NamedTuple):
-    """The kind of meter that energy comes from, and the others that came before it in the job; '': none.
+class Monitor(NamedTuple):
+    """The kind of monitor that energy comes from, and the others that came before it in the job; '': none.
 
     Where it is several kinds, there is " then " between them. " or estimate" is behind one that has failed for a while.
     """
@@ -242,7 +242,7 @@ class Job:
     create_time: datetime
     num_trials: int = 0
     num_observations: int = 0
-    meter: Meter = field(default=Meter())
+    monitor: Monitor = field(default=Monitor())
 
 
 class TrialKey(NamedTuple):
@@ -296,7 +296,7 @@ class Trial(NamedTuple):
     target_reached: bool = False
     observation: int | None = None
     lease_expire_time: datetime | None = None
-    meter: Meter = Meter()
+    monitor: Monitor = Monitor()
 
     @property
     def key(self) -> TrialKey:
@@ -315,7 +315,7 @@ class Trial(NamedTuple):
             self.request_id,
             last=last,
             lease_expire_time=lease_expire_time,
-            meter=self.meter,
+            monitor=self.monitor,
         )
 
     @property

@@ -19,7 +19,7 @@ PATIENCE = 10.0
 
 _PARTS = {"name", "job", "walk", "steps", "job_then"}
 _BESIDE = {"then", "error", "status", "fields", "metadata"}
-_RESULT = {"trial", "epoch", "cost", "metric", "time", "meter"}
+_RESULT = {"trial", "epoch", "cost", "metric", "time", "monitor"}
 _ARGUMENTS = {
     "next": {"trial", "request_id", "job_id", "resume"},
     "report": _RESULT,
@@ -157,7 +157,7 @@ class Replay:
             energy_joules=given["cost"],
             metric=given["metric"],
             current_epoch=given["epoch"],
-            **{name: given[name] for name in ("meter",) if name in given},
+            **{name: given[name] for name in ("monitor",) if name in given},
         )
 
     async def _do_report(self, given: Mapping[str, Any]) -> Message:

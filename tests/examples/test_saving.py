@@ -8,10 +8,10 @@ from examples.digits.recurrence import Launch
 from examples.digits.saving import report, spent
 
 
-def launch(recurrence: int, cost: float, *, batch_size: int = 16, meter: str = "rapl") -> Launch:
+def launch(recurrence: int, cost: float, *, batch_size: int = 16, monitor: str = "rapl") -> Launch:
     """A trial that cost so much, half of it energy's."""
     named = v1.TrialId(batch_size=batch_size)
-    trial = v1.Trial(id=named, cost=cost, energy_joules=cost, time_seconds=cost / 65, meter=meter)
+    trial = v1.Trial(id=named, cost=cost, energy_joules=cost, time_seconds=cost / 65, monitor=monitor)
     return Launch(recurrence, trial, v1.Job(), "", target_reached=True)
 
 
@@ -22,7 +22,7 @@ def test_failed_try_counts_in_its_recurrence() -> None:
 
 def test_saving_is_against_as_many_runs_of_the_default() -> None:
     """Two recurrences at 30 J against a default of 40 J a run are 60 J where 80 J were needed, a quarter less."""
-    text = "\n".join(report([launch(1, 50.0), launch(2, 10.0)], [launch(1, 30.0), launch(2, 50.0)], "a meter"))
+    text = "\n".join(report([launch(1, 50.0), launch(2, 10.0)], [launch(1, 30.0), launch(2, 50.0)], "a monitor"))
     assert "60 J in all, where 2 times the default's mean is 80 J" in text
     assert "25% less cost than with the default" in text
     assert "a run cost 30.0 to 50.0 J" in text
@@ -30,20 +30,20 @@ def test_saving_is_against_as_many_runs_of_the_default() -> None:
 
 def test_estimates_are_called_estimates() -> None:
     """Every joule of the saving says that it was estimated, where it was."""
-    estimated = [launch(n, 20.0, meter="estimate") for n in range(1, 13)]
+    estimated = [launch(n, 20.0, monitor="estimate") for n in range(1, 13)]
     text = "\n".join(report(estimated, estimated[:2], "an estimate"))
     assert text.count(" J") == text.count(" J (estimate)") == 9
-    assert "(estimate)" not in "\n".join(report([launch(1, 20.0)], [launch(1, 20.0)], "a meter"))
+    assert "(estimate)" not in "\n".join(report([launch(1, 20.0)], [launch(1, 20.0)], "a monitor"))
 
 
 def test_loss_is_called_a_loss() -> None:
     """A search that costs more than the default says MORE."""
-    text = "\n".join(report([launch(1, 30.0)], [launch(1, 20.0)], "a meter"))
+    text = "\n".join(report([launch(1, 30.0)], [launch(1, 20.0)], "a monitor"))
     assert "50% MORE cost than with the default" in text
 
 
 def test_last_ten_stand_apart_once_there_are_more() -> None:
     """The dear first recurrence is in the total and not in the last ten."""
     launches = [launch(1, 100.0), *(launch(n, 10.0) for n in range(2, 12))]
-    *_, newest, _meter = report(launches, [launch(1, 20.0)], "a meter")
+    *_, newest, _monitor = report(launches, [launch(1, 20.0)], "a monitor")
     assert "50% less cost than with the default" in newest

@@ -11,11 +11,13 @@ from examples.digits.recurrence import Launch
 from examples.digits.table import Board
 
 
-def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False, meter: str = "rapl") -> str:
+def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False, monitor: str = "rapl") -> str:
     """What the board prints of a trial that ended so."""
     named = v1.TrialId(batch_size=64, trial_number=7)
-    trial = v1.Trial(id=named, type=v1.TRIAL_TYPE_MAB, end_reason=end, cost=20, meter=meter)
-    job = v1.Job(spec=v1.JobSpec(job_id="digits-x"), stage=v1.STAGE_MAB, surviving_batch_sizes=[32, 64], meter=meter)
+    trial = v1.Trial(id=named, type=v1.TRIAL_TYPE_MAB, end_reason=end, cost=20, monitor=monitor)
+    job = v1.Job(
+        spec=v1.JobSpec(job_id="digits-x"), stage=v1.STAGE_MAB, surviving_batch_sizes=[32, 64], monitor=monitor
+    )
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110)
     board = Board(console)
     with board.shown():
@@ -46,8 +48,8 @@ def test_plain_line_is_the_servers_own_words() -> None:
 def test_estimated_cost_is_called_an_estimate() -> None:
     """The cost of a trial that nobody measured says so, and that of another says nothing."""
     end = v1.END_REASON_TARGET_REACHED
-    assert "cost 20.0 J (estimate)," in shown(end, target_reached=True, meter="estimate")
-    assert "cost 20.0 J," in shown(end, target_reached=True, meter="nvml")
+    assert "cost 20.0 J (estimate)," in shown(end, target_reached=True, monitor="estimate")
+    assert "cost 20.0 J," in shown(end, target_reached=True, monitor="nvml")
 
 
 def test_table_is_headed_by_the_state_of_the_job() -> None:

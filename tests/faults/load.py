@@ -21,7 +21,7 @@ from tests.live_server import LiveServer
 T = TypeVar("T")
 
 REASONS = (v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_PREEMPTED)
-METERS = ("nvml", "nvml", "", "estimate")
+MONITORS = ("nvml", "nvml", "", "estimate")
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
@@ -265,5 +265,5 @@ def _result(book: TrialBook, epoch: int, report: Report) -> v1.TrainingResult:
         energy_joules=report.energy,
         metric=report.metric,
         current_epoch=epoch,
-        meter=METERS[book.trial.id.trial_number % len(METERS)],
+        monitor=MONITORS[book.trial.id.trial_number % len(MONITORS)],
     )

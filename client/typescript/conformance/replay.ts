@@ -34,7 +34,7 @@ const PATIENCE_MS = 10_000;
 
 const PARTS = ["name", "job", "walk", "steps", "job_then"];
 const BESIDE = ["then", "error", "status", "fields", "metadata"];
-const RESULT = ["trial", "epoch", "cost", "metric", "time", "meter"];
+const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor"];
 
 /** What a step may be given; fields of messages where there is nothing else. */
 const ARGUMENTS: Record<string, string[]> = {

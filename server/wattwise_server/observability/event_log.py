@@ -13,7 +13,7 @@ from wattwise_server.observability.events import (
     Event,
     JobDeleted,
     JobRegistered,
-    MetersDiffer,
+    MonitorsDiffer,
     PowerProfiled,
     Tell,
     TrialDispatched,
@@ -68,9 +68,9 @@ def _say(event: Event) -> None:
             _say_end(trial)
         case TrialRevived(trial):
             _say_of(trial, "trial revived", type=trial.type.value)
-        case MetersDiffer(trial):
-            kinds = {"meter": trial.meter.kind, "other_meter": trial.meter.other}
-            _say_of(trial, "meters differ", logging.WARNING, **kinds)
+        case MonitorsDiffer(trial):
+            kinds = {"monitor": trial.monitor.kind, "other_monitor": trial.monitor.other}
+            _say_of(trial, "monitors differ", logging.WARNING, **kinds)
         case PowerProfiled(trial, limits, cheapest):
             _say_of(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
 
@@ -78,7 +78,7 @@ def _say(event: Event) -> None:
 def _say_report(trial: Trial) -> None:
     if trial.last is not None:
         measured = {"metric": trial.last.metric, "seconds": trial.last.time_seconds, "joules": trial.last.energy_joules}
-        _say_of(trial, "epoch reported", logging.DEBUG, **measured, meter=trial.meter.kind or None)
+        _say_of(trial, "epoch reported", logging.DEBUG, **measured, monitor=trial.monitor.kind or None)
 
 
 def _say_end(trial: Trial) -> None:
@@ -88,8 +88,10 @@ def _say_end(trial: Trial) -> None:
     elif trial.status is TrialStatus.FAILED:
         _say_of(trial, "trial failed", reason=reason)
     else:
-        meter = trial.meter.kind or None
-        _say_of(trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost, meter=meter)
+        monitor = trial.monitor.kind or None
+        _say_of(
+            trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost, monitor=monitor
+        )
 
 
 def _say_of(trial: Trial, event: str, level: int = logging.INFO, **fields: object) -> None:

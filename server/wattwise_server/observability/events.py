@@ -61,8 +61,8 @@ class TrialRevived:
 
 
 @dataclass(frozen=True, slots=True)
-class MetersDiffer:
-    """A trial is measured by another kind of meter than trials of its job before it."""
+class MonitorsDiffer:
+    """A trial is measured by another kind of monitor than trials of its job before it."""
 
     trial: Trial
 
@@ -84,7 +84,7 @@ Event: TypeAlias = (
     | EpochReported
     | TrialEnded
     | TrialRevived
-    | MetersDiffer
+    | MonitorsDiffer
     | PowerProfiled
 )
 

@@ -38,7 +38,7 @@ UNKNOWN_METHOD = "unknown"
 _STAGES = ("pruning", "mab")
 _GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
 _MEASURING = (*_GPUS, *(f"{gpus}+rapl" for gpus in _GPUS), "rapl", "zeus", "custom")
-_METERS = (*_MEASURING, "estimate", "unknown", "other")
+_MONITORS = (*_MEASURING, "estimate", "unknown", "other")
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -103,9 +103,9 @@ class Metrics:
         ]
         time, costs = (Counter(f"wattwise_{name}", text, ["stage"], **self._here) for name, text in totals)
         self._spent = {stage: (time.labels(stage), costs.labels(stage)) for stage in _STAGES}
-        text = "Energy that trials have reported, by the kind of meter that it comes from."
-        energy = Counter("wattwise_energy_joules", text, ["stage", "meter"], **self._here)
-        self._energy = {(stage, meter): energy.labels(stage, meter) for stage in _STAGES for meter in _METERS}
+        text = "Energy that trials have reported, by the kind of monitor that it comes from."
+        energy = Counter("wattwise_energy_joules", text, ["stage", "monitor"], **self._here)
+        self._energy = {(stage, monitor): energy.labels(stage, monitor) for stage in _STAGES for monitor in _MONITORS}
         for stage in _STAGES:
             self._dispatched.labels(stage)
             for reason in EndReason:
@@ -160,7 +160,7 @@ class Metrics:
             joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
         stage = _stage(trial)
         time, costs = self._spent[stage]
-        self._energy[stage, _meter(trial)].inc(joules)
+        self._energy[stage, _monitor(trial)].inc(joules)
         time.inc(seconds)
         # The cost is linear: that of the differences is the difference, and rounding can't make it negative.
         costs.inc(cost(job.spec, joules, seconds))
@@ -229,9 +229,9 @@ def _stage(trial: Trial) -> str:
     return "mab" if trial.type is TrialType.MAB else "pruning"
 
 
-def _meter(trial: Trial) -> str:
-    kind = trial.meter.kind or "unknown"
-    return kind if kind in _METERS else "other"
+def _monitor(trial: Trial) -> str:
+    kind = trial.monitor.kind or "unknown"
+    return kind if kind in _MONITORS else "other"
 
 
 def _short(method: str) -> str:

@@ -104,7 +104,7 @@ def result(measured: v1.TrainingResult) -> Report:
     """
     key = _trainers_trial(measured, "result.trial")
     sums = (measured.time_seconds, measured.energy_joules, measured.metric)
-    return Report(key, measured.current_epoch, *sums, measured.meter)
+    return Report(key, measured.current_epoch, *sums, measured.monitor)
 
 
 def _trainers_trial(
@@ -177,8 +177,8 @@ def job(known: Job) -> v1.Job:
         arms=_arms(known) if search.stage is Stage.MAB else [],
         create_time=_timestamp(known.create_time),
         num_trials=known.num_trials,
-        meter=known.meter.kind,
-        other_meter=known.meter.other,
+        monitor=known.monitor.kind,
+        other_monitor=known.monitor.other,
         power_limits=power_limits(known),
     )
 
@@ -234,8 +234,8 @@ def trial(known: Trial) -> v1.Trial:
         last_epoch=last.epoch if last else 0,
         last_metric=last.metric if last else None,
         lease_expire_time=_timestamp(known.lease_expire_time),
-        meter=known.meter.kind,
-        other_meter=known.meter.other,
+        monitor=known.monitor.kind,
+        other_monitor=known.monitor.other,
     )
 
 

@@ -19,7 +19,7 @@ from wattwise_server.store.trouble import trouble
 _TRIALS = """
     SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.request_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
-           t.meter, t.other_meter,
+           t.monitor, t.other_monitor,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,
            coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
            coalesce(t.last_energy_joules, m.energy_joules) AS last_energy_joules,

@@ -14,8 +14,8 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
-    Meter,
     Moments,
+    Monitor,
     PowerSample,
     Search,
     Stage,
@@ -71,7 +71,7 @@ _SPEC = (
 )
 _GPU = ("max_power_watts", "number_of_gpus", "gpu_model")
 _JOB_ONCE = ("job_id", "job_id_prefix", *_SPEC, *_GPU, "policy", "create_time")
-_METER = ("meter", "other_meter")
+_MONITOR = ("monitor", "other_monitor")
 _JOB_STATE = (
     "stage",
     "pruning_round",
@@ -83,7 +83,7 @@ _JOB_STATE = (
     "notes",
     "num_trials",
     "num_observations",
-    *_METER,
+    *_MONITOR,
 )
 _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
@@ -117,7 +117,7 @@ _TRIAL = (
     "last_energy_joules",
     "last_metric",
     "last_report_time",
-    *_METER,
+    *_MONITOR,
 )
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
 
@@ -173,7 +173,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         search.notes,
         job.num_trials,
         job.num_observations,
-        *job.meter,
+        *job.monitor,
     )
 
 
@@ -205,7 +205,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         *judged,
         trial.observation,
         *last,
-        *trial.meter,
+        *trial.monitor,
     )
     return Statement(_SAVE_TRIAL, (key, trial.number, *values))
 
@@ -240,14 +240,16 @@ def read_job(row: Row, arms: tuple[ArmState, ...]) -> Job:
     search = Search(
         stage=Stage(row["stage"]),
         arms=arms,
-        **{name: row[name] for name in _JOB_STATE if name not in ("stage", "num_trials", "num_observations", *_METER)},
+        **{
+            name: row[name] for name in _JOB_STATE if name not in ("stage", "num_trials", "num_observations", *_MONITOR)
+        },
     )
     counts = (row["num_trials"], row["num_observations"])
-    return Job(spec, search, from_micros(row["create_time"]), *counts, _read_meter(row))
+    return Job(spec, search, from_micros(row["create_time"]), *counts, _read_monitor(row))
 
 
-def _read_meter(row: Row) -> Meter:
-    return Meter(*(row[name] for name in _METER))
+def _read_monitor(row: Row) -> Monitor:
+    return Monitor(*(row[name] for name in _MONITOR))
 
 
 def _typed(name: str, value: Any) -> Any:
@@ -291,7 +293,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         converged=bool(row["converged"]),
         target_reached=bool(row["target_reached"]),
         observation=row["observation"],
-        meter=_read_meter(row),
+        monitor=_read_monitor(row),
     )
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from wattwise_server.clock import Clock
 from wattwise_server.domain import EndReason, Job, Search, Trial, TrialStatus, TrialType
 from wattwise_server.observability.events import Event as Seen
-from wattwise_server.observability.events import JobDeleted, MetersDiffer, Observer, TrialEnded, TrialRevived
+from wattwise_server.observability.events import JobDeleted, MonitorsDiffer, Observer, TrialEnded, TrialRevived
 from wattwise_server.policy.base import Event, Failed, Measured, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.lookup import priced_in
-from wattwise_server.usecases.metering import metered
+from wattwise_server.usecases.monitors import metered
 
 
 class Lifecycle:
@@ -70,15 +70,15 @@ class Lifecycle:
         self._tell(tx, TrialRevived(back))
         return job, back
 
-    def meter(self, tx: Transaction, job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
-        """Keeps by what kind of meter a trial is measured, once its trainer has said one that is new."""
+    def monitor(self, tx: Transaction, job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
+        """Keeps by what kind of monitor a trial is measured, once its trainer has said one that is new."""
         job_now, trial_now = metered(job, trial, kind)
         if job_now is not job:
             tx.save_job(job_now)
         if trial_now is not trial:
             tx.save_trial(trial_now)
-            if trial_now.meter.other:
-                self._tell(tx, MetersDiffer(trial_now))
+            if trial_now.monitor.other:
+                self._tell(tx, MonitorsDiffer(trial_now))
         return job_now, trial_now
 
     def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:

@@ -6,7 +6,7 @@ from wattwise_server.domain import Decision, Job, Trial, TrialKey
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
 from wattwise_server.policy.stopping import decision, priced
 from wattwise_server.store.base import Transaction
-from wattwise_server.usecases.metering import with_meter
+from wattwise_server.usecases.monitors import with_monitor
 
 
 def job_of(tx: Transaction, job_id: str) -> Job:
@@ -52,4 +52,4 @@ def priced_in(job: Job, trial: Trial) -> Trial:
 
 def decision_in(job: Job, trial: Trial) -> Decision:
     """What the trainer of a trial is to be told."""
-    return with_meter(trial, decision(job.spec, job.search.min_cost, trial))
+    return with_monitor(trial, decision(job.spec, job.search.min_cost, trial))

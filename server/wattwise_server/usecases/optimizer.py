@@ -38,7 +38,7 @@ from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.job_spec import JobDraft, check_identical, identifier_fault, resolve
 from wattwise_server.usecases.lifecycle import Lifecycle, observe
 from wattwise_server.usecases.lookup import decision_in, job_of, priced_in, running_trial_of, trial_of
-from wattwise_server.usecases.metering import with_meter
+from wattwise_server.usecases.monitors import with_monitor
 from wattwise_server.usecases.report import Report, checked
 
 _GIVEN_UP_TOGETHER = 100
@@ -145,8 +145,8 @@ class Optimizer:
             measured = checked(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
-            if report.meter not in ("", trial.meter.kind):
-                job, trial = self._lifecycle.meter(tx, job, trial, report.meter)
+            if report.monitor not in ("", trial.monitor.kind):
+                job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
             return self._take(tx, job, trial, measured)
 
     async def heartbeat(self, key: TrialKey) -> Decision:
@@ -262,7 +262,7 @@ class Optimizer:
             job = self._lifecycle.measured(tx, job, trial)
         if verdict.end_reason is not None:
             self._lifecycle.stop_dearer(tx, self._lifecycle.succeed(tx, job, trial, verdict))
-        return with_meter(trial, answer(job.spec, measured, verdict))
+        return with_monitor(trial, answer(job.spec, measured, verdict))
 
     def _tell(self, tx: Transaction, event: Event) -> None:
         tx.once_durable(self._observer.witness(event))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wattwise_server.domain import JobSpec, Measurement, TrialKey
 from wattwise_server.errors import InvalidResultError, Violation
 from wattwise_server.policy.cost import cost
-from wattwise_server.usecases.metering import kind_fault
+from wattwise_server.usecases.monitors import kind_fault
 
 LARGEST_COST = 1e100
 """In joules: far above anything, and low enough for its square and its multiples to be numbers."""
@@ -19,7 +19,7 @@ class Report(NamedTuple):
     """One epoch's sums as a trainer sent them: seconds and joules since the trial's start.
 
     Attributes:
-        meter: The kind of meter that the energy comes from; '' when the trainer did not say.
+        monitor: The kind of monitor that the energy comes from; '' when the trainer did not say.
     """
 
     trial: TrialKey
@@ -27,7 +27,7 @@ class Report(NamedTuple):
     time_seconds: float
     energy_joules: float
     metric: float
-    meter: str = ""
+    monitor: str = ""
 
 
 def checked(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
@@ -40,8 +40,8 @@ def checked(report: Report, spec: JobSpec, last: Measurement | None, now: dateti
     faults = _number_faults(spec, measured)
     if last is not None:
         faults += _order_faults(last, measured)
-    if report.meter and (fault := kind_fault(report.meter)):
-        faults.append(("meter", fault))
+    if report.monitor and (fault := kind_fault(report.monitor)):
+        faults.append(("monitor", fault))
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
     return measured

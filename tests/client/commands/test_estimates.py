@@ -7,7 +7,7 @@ from wattwise.commands.estimates import estimate_mark
 
 
 @pytest.mark.parametrize(
-    ("meters", "mark"),
+    ("monitors", "mark"),
     [
         (("estimate",), " (estimate)"),
         (("estimate", ""), " (estimate)"),
@@ -20,6 +20,6 @@ from wattwise.commands.estimates import estimate_mark
         (("",), ""),
     ],
 )
-def test_mark(meters: tuple[str, ...], mark: str) -> None:
+def test_mark(monitors: tuple[str, ...], mark: str) -> None:
     """An estimate is told from a measurement, alone or within a sum; a trainer's own word is its own."""
-    assert estimate_mark(*meters) == mark
+    assert estimate_mark(*monitors) == mark

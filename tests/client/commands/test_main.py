@@ -207,43 +207,43 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """Costs and energies that nobody measured say so in every table, and the meter has its own column and field."""
+    """Costs and energies that nobody measured say so in every table, and the monitor has its own column and field."""
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
-    trainer.run(1000, meter="estimate")
-    trainer.run(3000, meter="estimate")
+    trainer.run(1000, monitor="estimate")
+    trainer.run(3000, monitor="estimate")
     assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (estimate)", "16", "estimate"]
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "min cost") == ["min cost", "1.00 kJ (estimate) at batch size 16"]
-    assert row(shown, "meter") == ["meter", "estimate"]
+    assert row(shown, "monitor") == ["monitor", "estimate"]
     assert row(shown, "batch size")[2:] == [
         *("mean cost (estimate)", "std dev of the mean (estimate)", "std dev of a trial (estimate)"),
     ]
     assert row(ask("jobs", "trials", trainer.job_id), "2")[9:12] == ["3.00 kJ (estimate)"] * 2 + ["estimate"]
-    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["meter"] == "estimate"
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["monitor"] == "estimate"
     trials = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
-    assert [trial["meter"] for trial in trials] == ["estimate", "estimate"]
+    assert [trial["monitor"] for trial in trials] == ["estimate", "estimate"]
 
 
 def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """What was measured is shown with its meter and nothing behind its joules."""
+    """What was measured is shown with its monitor and nothing behind its joules."""
     trainer = Trainer(stub)
-    trainer.run(1000, meter="nvml+rapl")
+    trainer.run(1000, monitor="nvml+rapl")
     assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ", "16", "nvml+rapl"]
     assert row(ask("jobs", "trials", trainer.job_id), "1")[9:12] == ["1.00 kJ", "1.00 kJ", "nvml+rapl"]
 
 
-def test_mixed_meters_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job of two kinds of meter names both and what that means; each trial is marked by its own."""
+def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A job of two kinds of monitor names both and what that means; each trial is marked by its own."""
     trainer = Trainer(stub)
-    trainer.run(1000, meter="estimate")
-    trainer.run(1000, meter="nvml")
+    trainer.run(1000, monitor="estimate")
+    trainer.run(1000, monitor="nvml")
     assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (partly estimate)", "16", "nvml, estimate before"]
     shown = ask("jobs", "show", trainer.job_id)
-    assert row(shown, "meter") == ["meter", "nvml, estimate before: these costs cannot be compared"]
+    assert row(shown, "monitor") == ["monitor", "nvml, estimate before: these costs cannot be compared"]
     assert row(shown, "min cost") == ["min cost", "1.00 kJ (partly estimate) at batch size 16"]
     trials = ask("jobs", "trials", trainer.job_id)
     assert [row(trials, number)[9] for number in ("1", "2")] == ["1.00 kJ (estimate)", "1.00 kJ"]
-    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["other_meter"] == "estimate"
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["other_monitor"] == "estimate"
 
 
 def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -28,7 +28,7 @@ JOB: dict[str, Any] = {
     "num_pruning_rounds": 1,
     "mab_seed": 1,
 }
-RUN: dict[str, Any] = {"recurrences": 2, "max_tries": 3, "seed": 100, "meter": "estimate:100", "grace_seconds": 5}
+RUN: dict[str, Any] = {"recurrences": 2, "max_tries": 3, "seed": 100, "monitor": "estimate:100", "grace_seconds": 5}
 
 
 def result(metric: float = 0.95, epochs: int = 2) -> str:

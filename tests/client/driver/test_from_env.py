@@ -13,7 +13,7 @@ from wattwise.training.joined import JoinedSession
 from wattwise.training.resume import Progress, SavedTrial
 
 from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -33,7 +33,7 @@ def told(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         "BATCH_SIZE": "16",
         "LOG_DIR": str(tmp_path),
         "REASON": "the driver was told so",
-        "METER": "estimate:50",
+        "MONITOR": "estimate:50",
     }
     for name, value in values.items():
         monkeypatch.setenv(f"WATTWISE_{name}", value)
@@ -42,7 +42,7 @@ def told(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_trial_is_joined(told: v1.Trial, server: LiveServer, tmp_path: Path) -> None:
     """It trains the driver's trial rather than one of its own, and says that it is there."""
-    with BatchSizeOptimizer.from_env(monitor=Meter()) as bso:
+    with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
         assert bso.get_batch_size() == 16
         assert (bso.trial.id, bso.reason) == (told.id, "the driver was told so")
         assert (tmp_path / "joined").exists()
@@ -54,7 +54,7 @@ def test_trial_is_joined(told: v1.Trial, server: LiveServer, tmp_path: Path) -> 
     assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 1)
 
 
-def test_meter_is_that_of_the_driver(told: v1.Trial, server: LiveServer) -> None:
+def test_monitor_is_that_of_the_driver(told: v1.Trial, server: LiveServer) -> None:
     """Without a monitor the energy is measured as the driver does it."""
     with BatchSizeOptimizer.from_env() as bso:
         bso.get_batch_size()
@@ -71,7 +71,7 @@ def test_checkpoint_of_an_earlier_launch(told: v1.Trial, server: LiveServer) -> 
         client.end_trial(told.id, v1.END_REASON_PREEMPTED)
     saved = SavedTrial.of(told, "the-driver's", Progress(1, 1.0, 1.0)).state()
     said = r"of trial 1: load the model alone, without load_state_dict\(\)"
-    with BatchSizeOptimizer.from_env(monitor=Meter()) as bso, pytest.raises(ResumeError, match=said):
+    with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(ResumeError, match=said):
         bso.load_state_dict(saved)
     with Client(server.address) as client:
         assert client.get_trial(told.id).trial.end_reason == v1.END_REASON_PREEMPTED
@@ -79,7 +79,7 @@ def test_checkpoint_of_an_earlier_launch(told: v1.Trial, server: LiveServer) -> 
 
 def test_good_end_is_left_to_the_driver(told: v1.Trial, server: LiveServer) -> None:
     """A process that leaves its trial without a decision does not end it: its driver knows the exit status."""
-    bso = BatchSizeOptimizer.from_env(monitor=Meter())
+    bso = BatchSizeOptimizer.from_env(monitor=StepMonitor())
     bso.get_batch_size()
     bso.on_train_begin()
     bso.on_evaluate(0.5)
@@ -132,7 +132,7 @@ def test_variables_of_another_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the server gives another trial than the variables name, nothing is trained."""
     monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", "7")
     with pytest.raises(NoDriverError, match="gives this process trial 1 with batch size 16"):
-        BatchSizeOptimizer.from_env(monitor=Meter()).get_batch_size()
+        BatchSizeOptimizer.from_env(monitor=StepMonitor()).get_batch_size()
 
 
 def test_token_of_a_trainer_is_enough(runs: Runs, site_server: LiveServer) -> None:

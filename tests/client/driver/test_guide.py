@@ -37,7 +37,7 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
         target_metric=0.9,
         max_epochs=3,
         server="localhost:1",
-        meter="nvml",
+        monitor="nvml",
         trial_number="1",
         request_id="x",
         reason="it is the default",

@@ -40,7 +40,7 @@ RECORD = Record(
     energy_joules=200.0,
     cost=100.0,
     measured_by="command",
-    meter="nvml",
+    monitor="nvml",
     reached=True,
     end_reason="target reached",
     exit_code=0,
@@ -136,20 +136,20 @@ def test_summary_compares_with_the_default() -> None:
         replace(RECORD, recurrence=3, batch_size=16, cost=200.0, energy_joules=400.0, time_seconds=4.0),
     ]
     default = "energy 900 J (estimate), time 9.0 s, cost 450 J (estimate)"
-    lines = list(summary([replace(record, meter="estimate") for record in records], 16, "an estimate"))
+    lines = list(summary([replace(record, monitor="estimate") for record in records], 16, "an estimate"))
     assert lines == [
         "3 recurrences reached the target, in 4 trials:",
         "  all trials together: energy 760 J (estimate), time 7.5 s, cost 380 J (estimate)",
         f"  the default batch size 16 alone: {default}, which is the mean of its 2 trials here times 3",
         "  that is 16% less energy, 17% less time, 16% less cost than with it",
-        "The driver's meter is an estimate.",
+        "The driver's monitor is an estimate.",
     ]
 
 
-def test_summary_of_several_meters() -> None:
-    """Sums in which some trials were estimated say so, whatever the driver's meter is; measured ones say nothing."""
-    estimated = replace(RECORD, launch=1, recurrence=2, meter="estimate")
-    assert "energy 400 J (partly estimate)," in list(summary([RECORD, estimated], 16, "the meter nvml"))[1]
+def test_summary_of_several_monitors() -> None:
+    """Sums in which some trials were estimated say so, whatever the driver's monitor is; measured ones say nothing."""
+    estimated = replace(RECORD, launch=1, recurrence=2, monitor="estimate")
+    assert "energy 400 J (partly estimate)," in list(summary([RECORD, estimated], 16, "the monitor nvml"))[1]
     assert "energy 200 J," in list(summary([RECORD], 16, "an estimate"))[1]
 
 

@@ -39,20 +39,20 @@ def test_least_that_a_file_says(tmp_path: Path) -> None:
     assert (file.job.batch_sizes, file.job.target_metric, file.job.gpu) == ((8, 16), None, None)
     assert (file.train.workdir, file.run.log_dir) == (tmp_path, tmp_path / "runs")
     run = file.run
-    assert (run.recurrences, run.max_tries, run.seed, run.meter, run.observer_mode) == (20, 20, 123456, None, False)
+    assert (run.recurrences, run.max_tries, run.seed, run.monitor, run.observer_mode) == (20, 20, 123456, None, False)
     assert file.learning_rate(16) is None
 
 
 def test_gpus_are_given(tmp_path: Path) -> None:
-    """[job.gpu] stands for what the meter would tell."""
+    """[job.gpu] stands for what the monitor would tell."""
     path = tmp_path / "job.toml"
     path.write_text(f'{MINIMAL}[job.gpu]\nmax_power_watts = 300\nnumber_of_gpus = 2\ngpu_model = "X"\n')
     assert read(path).job.gpu == GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="X")
 
 
 def test_some_of_the_gpus_is_given(runs: Runs) -> None:
-    """What [job.gpu] leaves out is what the meter tells."""
-    job = write_job(runs.folder, ["true"], run={"meter": "estimate:70"})
+    """What [job.gpu] leaves out is what the monitor tells."""
+    job = write_job(runs.folder, ["true"], run={"monitor": "estimate:70"})
     job.write_text(f"{job.read_text()}\n[job.gpu]\nmax_power_watts = 300\n")
     done = runs.run(job, "--dry-run")
     assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
         seed = -1
         log_dir = 5
         observer_mode = "yes"
-        meter = "watts"
+        monitor = "watts"
         recurrence = 5
         step_watts = -1.0
         grace_seconds = nan
@@ -117,14 +117,14 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
         *("job.target_metric", "job.learn_reward_precision", "job.gpu.max_power_watts", "job.gpu.number_of_gpus"),
         *("job.gpu.gpu_model", "job.gpu.gpu_modell", "train.command", "train.workdir", "train.optimiser"),
         *("train.optimizer", "run.recurrences", "run.max_tries", "run.seed", "run.log_dir", "run.observer_mode"),
-        *("run.meter", "run.recurrence", "run.step_watts", "run.grace_seconds", "run.profile_warmup_iters"),
+        *("run.monitor", "run.recurrence", "run.step_watts", "run.grace_seconds", "run.profile_warmup_iters"),
         "run.profile_measure_iters",
     }
     assert "did you mean 'batch_sizes'?" in found["job.batch_size"]
     assert "did you mean 'recurrences'?" in found["run.recurrence"]
     assert "did you mean 'gpu_model'?" in found["job.gpu.gpu_modell"]
     assert "give whole numbers above 0" in found["job.batch_sizes"]
-    assert "estimate:150" in found["run.meter"]
+    assert "estimate:150" in found["run.monitor"]
     assert "relative to the job file" in found["train.workdir"]
 
 
@@ -178,10 +178,10 @@ def test_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, told: s
 
 def test_faults_are_lines(runs: Runs) -> None:
     """The command prints a line for every fault, exits with 2 and has started nothing."""
-    done = runs.run(write_job(runs.folder, ["true", "{x}"], run={"meters": "nvml"}))
+    done = runs.run(write_job(runs.folder, ["true", "{x}"], run={"monitors": "nvml"}))
     assert done.returncode == 2
     lines = done.stderr.splitlines()
-    assert [line.split(": ")[2] for line in lines] == ["train.command", "run.meters"]
+    assert [line.split(": ")[2] for line in lines] == ["train.command", "run.monitors"]
     assert not (runs.folder / "runs").exists()
 
 

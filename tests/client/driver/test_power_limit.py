@@ -13,7 +13,7 @@ def test_limit_that_a_client_set_is_in_the_history(runs: Runs, machine: Machine,
     """What a PowerLimitOptimizer in the command settled on is what its trial trained at; the GPUs were at 200 W."""
     assert machine.file.exists()
     runs.environment["LD_LIBRARY_PATH"] = os.pathsep.join((str(library), os.environ.get("LD_LIBRARY_PATH", "")))
-    profile = {"meter": "nvml", "profile_warmup_iters": 0, "profile_measure_iters": 1, "step_watts": 1000.0}
+    profile = {"monitor": "nvml", "profile_warmup_iters": 0, "profile_measure_iters": 1, "step_watts": 1000.0}
     done = runs.run(write_job(runs.folder, with_client("power-limit"), run=profile))
     assert done.returncode == 0, done.stderr
     assert [line["power_limit_watts"] for line in runs.history()] == [250.0, 250.0]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import wattwise
-from wattwise.driver.meter_advice import for_job_file
+from wattwise.driver.monitor_advice import for_job_file
 from wattwise.monitor.gpu import INSTEAD
 
 from tests.client.driver.running import Runs, result, shell, write_job
@@ -27,14 +27,14 @@ def refusals(runs: Runs, job: Path, *options: str) -> list[str]:
     return dry.stderr.splitlines()
 
 
-def test_program_and_meter_that_are_missing(runs: Runs, machine: Machine) -> None:
-    """Both are named at once, and of the meter it is said what to write in the job file."""
+def test_program_and_monitor_that_are_missing(runs: Runs, machine: Machine) -> None:
+    """Both are named at once, and of the monitor it is said what to write in the job file."""
     machine.file.write_text("")
-    program, meter = refusals(runs, write_job(runs.folder, ["no-such-program"], run={"meter": "nvml"}))
+    program, monitor = refusals(runs, write_job(runs.folder, ["no-such-program"], run={"monitor": "nvml"}))
     assert "train.command: no program 'no-such-program' is found" in program
-    assert "run.meter: " in meter
-    assert 'meter = "estimate:150"' in meter
-    assert "monitor=" not in meter
+    assert "run.monitor: " in monitor
+    assert 'monitor = "estimate:150"' in monitor
+    assert "monitor=" not in monitor
 
 
 def test_program_that_may_not_be_executed(runs: Runs) -> None:
@@ -66,17 +66,17 @@ def test_arguments_that_are_wrong(runs: Runs, options: list[str], said: str) -> 
 
 
 def test_dry_run_leaves_nothing(runs: Runs) -> None:
-    """A dry run shows what would be launched, with the meter that there is, and leaves no folder and no job."""
-    done = runs.run(write_job(runs.folder, ["true", "{seed}"], run={"meter": "estimate:70"}), "--dry-run")
+    """A dry run shows what would be launched, with the monitor that there is, and leaves no folder and no job."""
+    done = runs.run(write_job(runs.folder, ["true", "{seed}"], run={"monitor": "estimate:70"}), "--dry-run")
     assert done.returncode == 0
-    assert "WATTWISE_METER=estimate:70 \\" in done.stdout.splitlines()
+    assert "WATTWISE_MONITOR=estimate:70 \\" in done.stdout.splitlines()
     assert '"gpu":{"max_power_watts":70.0' in done.stdout
     assert done.stderr.startswith(f"# in {Path.cwd()}; N, ID and PORT are known once it runs")
     assert not (runs.folder / "runs").exists()
 
 
-def test_no_meter_speaks_of_arguments_of_python() -> None:
-    """Whatever one of our meters says, a job file's writer is not told to pass arguments of Python's."""
+def test_no_monitor_speaks_of_arguments_of_python() -> None:
+    """Whatever one of our monitors says, a job file's writer is not told to pass arguments of Python's."""
     folder = Path(wattwise.__path__[0], "monitor")
     texts = [
         node.value

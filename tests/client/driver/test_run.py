@@ -88,7 +88,7 @@ def test_command_is_told_what_it_needs(runs: Runs) -> None:
     assert (variables["WATTWISE_TRIAL_NUMBER"], variables["WATTWISE_JOB_ID"]) == ("1", JOB_ID)
     assert (variables["WATTWISE_OBSERVER_MODE"], variables["WATTWISE_PROFILE_STEP_WATTS"]) == ("1", "12.5")
     assert variables["WATTWISE_PROFILE_MEASURE_ITERS"] == "1234567"
-    assert variables["WATTWISE_METER"] == "estimate:100"
+    assert variables["WATTWISE_MONITOR"] == "estimate:100"
     assert "WATTWISE_PROFILE_WARMUP_ITERS" not in variables
     assert "WATTWISE_DATABASE" not in variables
 
@@ -158,18 +158,18 @@ def test_client_that_reports_nothing(runs: Runs, server: LiveServer) -> None:
     assert (line["measured_by"], line["time_seconds"]) == ("driver", trial.time_seconds)
 
 
-def test_meter_of_the_command(runs: Runs) -> None:
-    """What a client measured by a meter of its own is not shown as an estimate because the driver's meter is one."""
-    job = write_job(runs.folder, with_client("own-meter"), run={"recurrences": 1})
+def test_monitor_of_the_command(runs: Runs) -> None:
+    """What a client measured by a monitor of its own is not shown as an estimate because the driver's monitor is one."""
+    job = write_job(runs.folder, with_client("own-monitor"), run={"recurrences": 1})
     done = runs.run(job)
-    assert (done.returncode, [line["meter"] for line in runs.history()]) == (0, ["rack"])
+    assert (done.returncode, [line["monitor"] for line in runs.history()]) == (0, ["rack"])
     assert "J (" not in done.stdout
 
 
 def test_estimate_is_marked(runs: Runs) -> None:
     """Joules that the driver estimated are marked in every row and sum."""
     done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
-    assert [line["meter"] for line in runs.history()] == ["estimate"]
+    assert [line["monitor"] for line in runs.history()] == ["estimate"]
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("recurrence 1, "))
     assert row.count("J (estimate)") == 2
     assert "(partly" not in done.stdout

@@ -13,15 +13,15 @@ from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, PowerLimitOpti
 END = sys.argv[1]
 
 
-class RackMeter(EstimateMonitor):
-    """A meter of the command's own, of which the driver knows nothing."""
+class RackMonitor(EstimateMonitor):
+    """A monitor of the command's own, of which the driver knows nothing."""
 
     kind = "rack"
 
 
 def main() -> None:
     """Trains two epochs, of which the second reaches the target, and ends as it is told to."""
-    bso = BatchSizeOptimizer.from_env(monitor=RackMeter(100) if END == "own-meter" else None)
+    bso = BatchSizeOptimizer.from_env(monitor=RackMonitor(100) if END == "own-monitor" else None)
     sys.stdout.write(f"batch size {bso.get_batch_size()}\n")
     if END == "silent":
         Path(os.environ["WATTWISE_LOG_DIR"], "result.json").write_text('{"metric": 0.95, "epochs": 2}')

@@ -15,7 +15,7 @@ import torch
 from wattwise import BatchSizeOptimizer, Client, TrainerSetupError, TrainFailError, v1
 
 from tests.client.integrations.script import Fit, Script
-from tests.client.training.script import Meter, ended, epochs, job_spec, said
+from tests.client.training.script import StepMonitor, ended, epochs, job_spec, said
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -37,14 +37,14 @@ class TrainerConformance:
     fit: Fit
 
     @pytest.fixture
-    def meter(self) -> Meter:
-        """The energy meter of the training."""
-        return Meter()
+    def monitor(self) -> StepMonitor:
+        """The energy monitor of the training."""
+        return StepMonitor()
 
     @pytest.fixture
-    def bso(self, grpc_server: LiveServer, meter: Meter) -> Iterator[BatchSizeOptimizer]:
+    def bso(self, grpc_server: LiveServer, monitor: StepMonitor) -> Iterator[BatchSizeOptimizer]:
         """The trial of a job with the default batch size 16 and the target 0.9."""
-        bso = BatchSizeOptimizer(grpc_server.address, job_spec(), monitor=meter)
+        bso = BatchSizeOptimizer(grpc_server.address, job_spec(), monitor=monitor)
         yield bso
         bso.close()
 
@@ -71,7 +71,7 @@ class TrainerConformance:
 
     def test_missed_target_is_raised_at_the_end(self, grpc_server: LiveServer, client: Client) -> None:
         """A training that the server stops without its target ends as usual, and then says so."""
-        bso = BatchSizeOptimizer(grpc_server.address, job_spec(max_epochs=2), monitor=Meter())
+        bso = BatchSizeOptimizer(grpc_server.address, job_spec(max_epochs=2), monitor=StepMonitor())
         script = Script(itertools.repeat(0.1))
         with pytest.raises(TrainFailError, match="max epochs"):
             self.fit(bso, script)
@@ -167,16 +167,16 @@ class TrainerConformance:
         # One epoch's, after which the evaluation shows what it gives.
         assert len(script.sizes) == 4
 
-    def test_evaluation_is_measured(self, bso: BatchSizeOptimizer, client: Client, meter: Meter) -> None:
+    def test_evaluation_is_measured(self, bso: BatchSizeOptimizer, client: Client, monitor: StepMonitor) -> None:
         """A window is open while the model trains and while it is evaluated, and none afterwards."""
         open_windows: list[int] = []
 
         def look() -> None:
-            open_windows.append(len(meter.open))
+            open_windows.append(len(monitor.open))
 
         self.fit(bso, Script(iter([0.1, 0.95]), in_step=look, in_evaluation=look))
         assert open_windows == [1] * 10
-        assert not meter.open
+        assert not monitor.open
         assert self.trial(client, bso).time_seconds == 2
 
     def test_steps_are_told(self, bso: BatchSizeOptimizer) -> None:

@@ -11,7 +11,7 @@ import torch
 from wattwise import BatchSizeOptimizer
 
 from tests.client.integrations.script import Script
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 
 
 def main(trainer: str, address: str, job_id: str, end: str) -> None:
@@ -27,7 +27,7 @@ def main(trainer: str, address: str, job_id: str, end: str) -> None:
         raise torch.OutOfMemoryError("no room")
 
     script = Script(itertools.repeat(0.1), in_step=in_step)
-    bso = BatchSizeOptimizer(address, job_spec(job_id=job_id), monitor=Meter())
+    bso = BatchSizeOptimizer(address, job_spec(job_id=job_id), monitor=StepMonitor())
     importlib.import_module(f"tests.client.integrations.{trainer}").fit(bso, script)
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from wattwise import BatchSizeOptimizer
 
 from tests.client.integrations.script import Script
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 
 
 def main(trainer: str, address: str) -> None:
@@ -18,7 +18,7 @@ def main(trainer: str, address: str) -> None:
     dist.init_process_group("gloo")
     # The ranks disagree on the metric; rank 0's counts, or their mean where the trainer is told to make it.
     script = Script(iter([0.1, 0.5, 0.95, 0.99] if os.environ["RANK"] == "0" else [0.1, 0.5, 0.93, 0.99]))
-    bso = BatchSizeOptimizer(address, job_spec(job_id=f"test-ranks-{trainer}"), monitor=Meter())
+    bso = BatchSizeOptimizer(address, job_spec(job_id=f"test-ranks-{trainer}"), monitor=StepMonitor())
     importlib.import_module(f"tests.client.integrations.{trainer}").fit(bso, script)
     sys.stdout.write(f"{script.sizes}\n")
     dist.destroy_process_group()

@@ -18,7 +18,7 @@ from tests.client.integrations.conformance import Listener, TrainerConformance
 from tests.client.integrations.ranks import two_ranks
 from tests.client.integrations.script import EXAMPLES, Script
 from tests.client.integrations.with_huggingface import DATA, fit, trainer
-from tests.client.training.script import Meter, epochs, job_spec
+from tests.client.training.script import StepMonitor, epochs, job_spec
 from tests.live_server import LiveServer
 
 
@@ -119,5 +119,5 @@ class TestHuggingFace(TrainerConformance):
         monkeypatch.setenv("WORLD_SIZE", "2")
         spec = job_spec()
         with pytest.raises(TrainerSetupError, match=r"call torch.distributed.init_process_group\(\) before"):
-            WattwiseCallback(BatchSizeOptimizer(grpc_server.address, spec, monitor=Meter()), "eval_accuracy")
+            WattwiseCallback(BatchSizeOptimizer(grpc_server.address, spec, monitor=StepMonitor()), "eval_accuracy")
         assert spec.job_id not in [job.spec.job_id for job in client.list_jobs()]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wattwise import BatchSizeOptimizer, InvalidArgumentError, data_loader
 
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 @pytest.fixture
 def bso(grpc_addr: str) -> Iterator[BatchSizeOptimizer]:
     """A training whose batch size is 16, and that has not asked for it."""
-    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter()) as training:
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as training:
         yield training
 
 

@@ -1,1 +1,1 @@
-"""Tests of the energy meters."""
+"""Tests of the energy monitors."""

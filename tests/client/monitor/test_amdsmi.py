@@ -80,7 +80,7 @@ def case_config_of_zeus() -> GpuConfig:
 
 
 def case_kind() -> tuple[str, str]:
-    """What the meter says of itself."""
+    """What the monitor says of itself."""
     return AmdSmiMonitor.kind, repr(AmdSmiMonitor())
 
 
@@ -181,7 +181,7 @@ def test_no_power_limit(machine: Machine, run: Runner) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_kind(run: Runner) -> None:
-    """The meter names itself and its GPUs."""
+    """The monitor names itself and its GPUs."""
     gpus = "Stub MI300X (GPU-00000000000000aa), Stub MI300X (GPU-00000000000000bb)"
     assert run(case_kind) == ("amdsmi", f"AmdSmiMonitor({gpus})")
 
@@ -243,6 +243,6 @@ def test_no_package(run: Runner) -> None:
 
 
 def case_without_amdsmi() -> None:
-    """The meter where amdsmi is not installed."""
+    """The monitor where amdsmi is not installed."""
     sys.modules["amdsmi"] = None  # type: ignore[assignment]  # what makes an import fail
     AmdSmiMonitor()

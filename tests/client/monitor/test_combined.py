@@ -1,4 +1,4 @@
-"""CombinedMonitor over meters that are real as far as their lowest edges go."""
+"""CombinedMonitor over monitors that are real as far as their lowest edges go."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.client.monitor.test_rapl import count, make_zone
 
 
 def both(root: Path) -> CombinedMonitor:
-    """The meters of a machine's GPUs and of its processors."""
+    """The monitors of a machine's GPUs and of its processors."""
     return CombinedMonitor(NvmlMonitor(), RaplMonitor(root))
 
 
@@ -37,13 +37,13 @@ def case_overlap(machine: Machine, root: Path) -> tuple[float, float]:
 
 
 def case_gpu(root: Path) -> tuple[str, list[int], GpuConfig, str]:
-    """What a combined meter says of itself."""
+    """What a combined monitor says of itself."""
     monitor = both(root)
     return monitor.kind, monitor.gpu_indices, gpu_config(monitor), repr(monitor)
 
 
 def case_lost_gpu(machine: Machine, root: Path) -> tuple[str, str]:
-    """The GPU is lost within a window: what is said, and what the processors' meter then says to the same name."""
+    """The GPU is lost within a window: what is said, and what the processors' monitor then says to the same name."""
     rapl = RaplMonitor(root)
     monitor = CombinedMonitor(NvmlMonitor(), rapl)
     monitor.begin_window("epoch")
@@ -64,27 +64,27 @@ def root(machine: Machine, tmp_path: Path) -> Path:
 
 
 def test_energies_add_up(machine: Machine, root: Path, run: Runner) -> None:
-    """Energy is the sum of the meters', and windows that overlap each measure their own span."""
+    """Energy is the sum of the monitors', and windows that overlap each measure their own span."""
     assert run(case_overlap, machine, root) == (23.0, 77.0)
 
 
 def test_the_job_is_that_of_the_gpus(root: Path, run: Runner) -> None:
-    """Kind and repr name both meters; GPUs and maximum power are those of the GPU meter."""
+    """Kind and repr name both monitors; GPUs and maximum power are those of the GPU monitor."""
     kind, indices, config, text = run(case_gpu, root)
     assert (kind, indices) == ("nvml+rapl", [0])
     assert config == GpuConfig(max_power_watts=250.0, number_of_gpus=1, gpu_model="Stub V100")
     assert text == "CombinedMonitor(NvmlMonitor(Stub V100 (GPU-aaaa)), RaplMonitor(package-0))"
 
 
-def test_one_meter_fails_at_the_end(machine: Machine, root: Path, run: Runner) -> None:
-    """A meter that cannot be read is the error, and the other's window is closed all the same."""
+def test_one_monitor_fails_at_the_end(machine: Machine, root: Path, run: Runner) -> None:
+    """A monitor that cannot be read is the error, and the other's window is closed all the same."""
     lost, closed = run(case_lost_gpu, machine, root)
     assert "GPU-aaaa" in lost
     assert "'epoch' is not open" in closed
 
 
-def test_one_meter_fails_at_the_beginning(root: Path) -> None:
-    """A window is begun by all meters or by none."""
+def test_one_monitor_fails_at_the_beginning(root: Path) -> None:
+    """A window is begun by all monitors or by none."""
     estimate, rapl = EstimateMonitor(watts=10), RaplMonitor(root)
     monitor = CombinedMonitor(estimate, rapl)
     counter = root / "intel-rapl:0" / "energy_uj"
@@ -109,8 +109,8 @@ def test_names(root: Path) -> None:
     assert monitor.end_window("epoch").time > 0
 
 
-def test_a_meter_whose_window_is_open_already(root: Path) -> None:
-    """A window that somebody else opened on one of the meters stays theirs."""
+def test_a_monitor_whose_window_is_open_already(root: Path) -> None:
+    """A window that somebody else opened on one of the monitors stays theirs."""
     rapl, estimate = RaplMonitor(root), EstimateMonitor(watts=1)
     estimate.begin_window("epoch")
     monitor = CombinedMonitor(rapl, estimate)
@@ -121,23 +121,23 @@ def test_a_meter_whose_window_is_open_already(root: Path) -> None:
 
 
 def test_without_gpus(root: Path) -> None:
-    """Without a GPU the first meter speaks for the job."""
+    """Without a GPU the first monitor speaks for the job."""
     monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=20))
     assert (monitor.kind, monitor.gpu_indices) == ("rapl+estimate", [])
     assert gpu_config(monitor).max_power_watts == 150.0
 
 
 def test_what_would_count_twice(root: Path) -> None:
-    """One meter alone, and two of a kind even within another sum, are refused with what to pass."""
+    """One monitor alone, and two of a kind even within another sum, are refused with what to pass."""
     rapl = RaplMonitor(root)
-    with pytest.raises(MonitorError, match="two meters or more"):
+    with pytest.raises(MonitorError, match="two monitors or more"):
         CombinedMonitor(rapl)
     with pytest.raises(MonitorError, match="rapl would count twice"):
         CombinedMonitor(CombinedMonitor(EstimateMonitor(watts=1), rapl), rapl)
 
 
 class Zeus(EstimateMonitor):
-    """Another meter of GPUs, such as Zeus's."""
+    """Another monitor of GPUs, such as Zeus's."""
 
     kind = "ZeusMonitor"
 
@@ -146,13 +146,13 @@ class Zeus(EstimateMonitor):
         self.gpu_indices = [0]
 
 
-def test_two_meters_of_gpus(machine: Machine, run: Runner) -> None:
-    """Two meters of GPUs are refused, whatever their kinds."""
+def test_two_monitors_of_gpus(machine: Machine, run: Runner) -> None:
+    """Two monitors of GPUs are refused, whatever their kinds."""
     machine.show(replace(StubGpu(), uuid="GPU-aaaa"))
     with pytest.raises(MonitorError, match=r"NvmlMonitor\(.* both measure GPUs"):
         run(case_two_of_gpus)
 
 
 def case_two_of_gpus() -> None:
-    """Two meters of GPUs together."""
+    """Two monitors of GPUs together."""
     CombinedMonitor(NvmlMonitor(), Zeus())

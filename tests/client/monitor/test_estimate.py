@@ -1,4 +1,4 @@
-"""EstimateMonitor, and the window keeping that all meters share."""
+"""EstimateMonitor, and the window keeping that all monitors share."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_on_a_gpu(load: Load, case: Callable[[Load], None]) -> None:
 @pytest.mark.gpu
 def test_counter_and_power_on_a_gpu(gpu: NvmlMonitor, load: Load) -> None:
     """Counter and polled power agree within a tenth; card, driver and both numbers are printed."""
-    import pynvml  # noqa: PLC0415 - the driver's version is no meter's business
+    import pynvml  # noqa: PLC0415 - the driver's version is no monitor's business
 
     result = case_comparison(load, 10.0, 0.1)
     busy = "idle" if load is time.sleep else "multiplying matrices"

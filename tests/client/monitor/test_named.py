@@ -1,4 +1,4 @@
-"""Meters by name, as a job file has them."""
+"""Monitors by name, as a job file has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor.named import checked_meter, name_of, named_monitor
+from wattwise.monitor.named import checked_monitor, name_of, named_monitor
 
 from tests.client.monitor.amdsmi_stub import StubAmdGpu, build_amd_library
 from tests.client.monitor.nvml_stub import Machine, Runner, runner
@@ -14,19 +14,19 @@ from tests.client.monitor.test_amdsmi import VARIABLES
 
 
 def case_best(_machine: Machine) -> tuple[str, str]:
-    """The best meter of a machine that has GPUs."""
+    """The best monitor of a machine that has GPUs."""
     monitor = named_monitor(None)
     return monitor.kind, name_of(monitor)
 
 
 def case_amd(_machine: Machine) -> tuple[str, str]:
-    """The best meter of a machine whose GPUs are AMD's, and that which is opened elsewhere under its name."""
+    """The best monitor of a machine whose GPUs are AMD's, and that which is opened elsewhere under its name."""
     name = name_of(named_monitor(None))
     return name, named_monitor(name).kind
 
 
 def case_named(_machine: Machine) -> str:
-    """The GPUs' meter by its name."""
+    """The GPUs' monitor by its name."""
     return name_of(named_monitor("nvml"))
 
 
@@ -51,25 +51,25 @@ def test_gpus_of_amd_come_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_estimate_comes_back() -> None:
-    """A meter is opened again, elsewhere, under the name that it tells."""
+    """A monitor is opened again, elsewhere, under the name that it tells."""
     assert name_of(named_monitor("estimate:62.5")) == "estimate:62.5"
 
 
 @pytest.mark.parametrize(
     "name", ["", "nvidia", "estimate", "estimate:", "estimate:x", "estimate:0", "estimate:inf", "estimate:-1"]
 )
-def test_no_meter(name: str) -> None:
+def test_no_monitor(name: str) -> None:
     """What is none is refused, with what there is."""
     with pytest.raises(
         MonitorError, match='"nvml", "amdsmi", "rapl" or, with the watts that training draws, "estimate:150"'
     ):
-        checked_meter(name)
+        checked_monitor(name)
     with pytest.raises(MonitorError):
         named_monitor(name)
 
 
 def case_none(_machine: Machine) -> str:
-    """A machine whose GPUs are hidden and that has no processor meter either, as far as a container shows."""
+    """A machine whose GPUs are hidden and that has no processor monitor either, as far as a container shows."""
     try:
         return named_monitor(None).kind
     except MonitorError as error:
@@ -80,4 +80,4 @@ def test_nothing_to_measure_with(run: Runner, machine: Machine, monkeypatch: pyt
     """Without a GPU the processor is measured, and without that too it is an error that names the estimate."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     said = run(case_none, machine)
-    assert said == "rapl" or ("no energy meter is present" in said and 'meter = "estimate:150"' in said)
+    assert said == "rapl" or ("no energy monitor is present" in said and 'monitor = "estimate:150"' in said)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import NvmlMonitor, Window, default_monitor, meter_kind
+from wattwise.monitor import NvmlMonitor, Window, default_monitor, monitor_kind
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, PowerIntegral
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu, runner
@@ -44,9 +44,9 @@ def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[lis
 
 
 def case_kind(machine: Machine, indices: list[int]) -> str:
-    """The kind of a meter of some of three GPUs, the last of which is too old for a counter."""
+    """The kind of a monitor of some of three GPUs, the last of which is too old for a counter."""
     machine.show(FIRST, SECOND, OLD)
-    return meter_kind(NvmlMonitor(indices))
+    return monitor_kind(NvmlMonitor(indices))
 
 
 def case_overlap(machine: Machine) -> tuple[float, float]:
@@ -137,7 +137,7 @@ def wait_for_power_reads(machine: Machine, count: int) -> None:
 
 
 def case_default() -> str:
-    """The meter of a trainer that names none."""
+    """The monitor of a trainer that names none."""
     return repr(default_monitor())
 
 
@@ -188,7 +188,7 @@ def test_windows_overlap(machine: Machine, run: Runner) -> None:
 
 
 def test_lost_gpu(machine: Machine, run: Runner) -> None:
-    """A GPU lost within a window is an error that names it, and the meter works again once the GPU does."""
+    """A GPU lost within a window is an error that names it, and the monitor works again once the GPU does."""
     message, energy = run(case_lost_gpu, machine)
     assert "Stub V100 (GPU-aaaa)" in message
     assert "lost" in message
@@ -240,7 +240,7 @@ def test_mig(machine: Machine, run: Runner) -> None:
 
 @pytest.mark.parametrize(("indices", "kind"), [([0, 1], "nvml"), ([2], "nvml-polled"), ([0, 2], "nvml-polled")])
 def test_kind_tells_counters_from_polling(machine: Machine, run: Runner, indices: list[int], kind: str) -> None:
-    """A sum of counters is one kind of meter, and a sum in which any GPU's power is polled another."""
+    """A sum of counters is one kind of monitor, and a sum in which any GPU's power is polled another."""
     assert run(case_kind, machine, indices) == kind
 
 
@@ -276,12 +276,12 @@ def test_trapezoids() -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_default_monitor(run: Runner) -> None:
-    """The default meter is NVML over all visible GPUs."""
+    """The default monitor is NVML over all visible GPUs."""
     assert run(case_default) == "NvmlMonitor(Stub V100 (GPU-aaaa), Stub V100 (GPU-bbbb))"
 
 
 def expect_alternatives(run: Runner, cause: str) -> None:
-    """The default meter is refused for this cause, and the user is told of the others."""
+    """The default monitor is refused for this cause, and the user is told of the others."""
     with pytest.raises(MonitorError, match=cause) as refusal:
         run(case_default)
     for alternative in ("EstimateMonitor(watts=...)", "RaplMonitor()", "ZeusMonitor"):

@@ -1,4 +1,4 @@
-"""What docs/meters.md says of the meters."""
+"""What docs/monitors.md says of the monitors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs/meters.md"
+PAGE = Path(__file__).parents[3] / "docs/monitors.md"
 
 
 @pytest.mark.parametrize(

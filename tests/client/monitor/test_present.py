@@ -1,4 +1,4 @@
-"""Which meters a machine has: what the default one's error names, and `python -m wattwise.monitor`."""
+"""Which monitors a machine has: what the default one's error names, and `python -m wattwise.monitor`."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def case_main(*arguments: str) -> tuple[int, str]:
 
 
 def line_of(printed: str, call: str) -> str:
-    """The line of one meter."""
+    """The line of one monitor."""
     return next(line for line in printed.splitlines() if line.startswith(f"{call} "))
 
 
 def watts_of(printed: str, call: str) -> float:
-    """What one meter measured."""
+    """What one monitor measured."""
     found = re.search(r" ([\d.]+) W ", line_of(printed, call))
     assert found, printed
     return float(found[1])
 
 
-def test_meters_are_shown_with_their_watts(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Each meter has a line with its watts over the same time; counting GPUs are measured by their power as well."""
+def test_monitors_are_shown_with_their_watts(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """Each monitor has a line with its watts over the same time; counting GPUs are measured by their power as well."""
     machine.show(COUNTING)
     make_zone(tmp_path, "intel-rapl:0", "package-0")
     status, printed = run(case_main, "--seconds", "1", "--powercap", str(tmp_path))
@@ -66,7 +66,7 @@ def test_gpus_that_do_not_count(machine: Machine, run: Runner, tmp_path: Path) -
 
 
 def test_nothing_is_present(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Where nothing measures every meter says why, and the command fails."""
+    """Where nothing measures every monitor says why, and the command fails."""
     machine.file.unlink()
     status, printed = run(case_main, "--seconds", "0.1", "--powercap", str(tmp_path))
     assert status == 1
@@ -87,14 +87,14 @@ def test_the_command(machine: Machine, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
 def test_wrong_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A time that no meter can measure is refused."""
+    """A time that no monitor can measure is refused."""
     with pytest.raises(SystemExit):
         main([f"--seconds={seconds}"])
     assert "--seconds" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("machine")
-def test_meters_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitors_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AMD's GPUs are shown likewise, and named to a trainer that has no other."""
     build_library(tmp_path)
     build_amd_library(tmp_path)
@@ -109,7 +109,7 @@ def test_meters_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_alternatives(tmp_path: Path, run: Runner) -> None:
-    """The meters that work are named; where none does it is said why, and that an estimate is left."""
+    """The monitors that work are named; where none does it is said why, and that an estimate is left."""
     only = run(alternatives, tmp_path)
     assert re.match(
         r"On this machine only EstimateMonitor\(watts=...\) works \(.*RaplMonitor\(\): no RAPL package", only
@@ -118,7 +118,7 @@ def test_alternatives(tmp_path: Path, run: Runner) -> None:
     assert run(alternatives, tmp_path) == "On this machine RaplMonitor() can measure."
 
 
-def test_the_default_meter_names_them(machine: Machine, run: Runner) -> None:
+def test_the_default_monitor_names_them(machine: Machine, run: Runner) -> None:
     """A trainer without an NVIDIA GPU is told what this machine has instead."""
     machine.show()
     with pytest.raises(MonitorError, match=r"has no NVIDIA GPU; .* On this machine .*Monitor\("):

@@ -153,7 +153,7 @@ def test_no_power_limit(tmp_path: Path) -> None:
 
 
 def test_available(tmp_path: Path) -> None:
-    """A meter is available where a package zone can be read, and nowhere else."""
+    """A monitor is available where a package zone can be read, and nowhere else."""
     assert not RaplMonitor.available(tmp_path / "missing")
     make_zone(tmp_path, "intel-rapl:0", "psys")
     assert not RaplMonitor.available(tmp_path)
@@ -210,7 +210,7 @@ def closed_root() -> Iterator[Path]:
 
 @pytest.mark.usefixtures("ordinary_user")
 def test_no_permission(closed_root: Path) -> None:
-    """A counter that may not be read is an error that says how to allow it, and the meter is not available."""
+    """A counter that may not be read is an error that says how to allow it, and the monitor is not available."""
     with pytest.raises(MonitorError, match=r"run as root.*sudo chmod a\+r .*udev"):
         RaplMonitor(closed_root)
     assert not RaplMonitor.available(closed_root)

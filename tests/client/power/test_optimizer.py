@@ -42,7 +42,7 @@ from tests.client.power.training import (
     sets,
     visited,
 )
-from tests.client.training.script import JOULES, Meter, job_spec
+from tests.client.training.script import JOULES, StepMonitor, job_spec
 
 # What follows with a name in case_ runs in a process of its own.
 
@@ -97,20 +97,20 @@ def case_cost_of_profiling(machine: Machine, address: str) -> tuple[float, float
 
 
 def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], float]:
-    """A walk with meters beside that of the GPUs: what the server knows, and what the trial has used."""
+    """A walk with monitors beside that of the GPUs: what the server knows, and what the trial has used."""
 
-    def meter() -> CombinedMonitor:
+    def monitor() -> CombinedMonitor:
         return CombinedMonitor(Beside("wall"), CombinedMonitor(Beside("disks"), NvmlMonitor()))
 
-    training = Training(machine, address, meter=meter)
+    training = Training(machine, address, monitor=monitor)
     training.steps(WALK_STEPS)
     training.bso.on_evaluate(0.1)
     with Client(address) as client:
         return training.known(), client.get_trial(training.bso.trial.id).trial.energy_joules
 
 
-class Beside(Meter):
-    """A meter of no GPU, whose every window uses 10 J."""
+class Beside(StepMonitor):
+    """A monitor of no GPU, whose every window uses 10 J."""
 
     gpu_indices = ()  # type: ignore[assignment]
 
@@ -284,7 +284,7 @@ def test_walks_itself_when_the_other_is_gone(machine: Machine, grpc_addr: str, r
 
 
 def test_samples_are_of_the_gpus_alone(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """What other meters measure beside the GPUs' is in the trial's energy, and in no sample."""
+    """What other monitors measure beside the GPUs' is in the trial's energy, and in no sample."""
     (limit,), energy = run(case_combined, machine, grpc_addr)
     assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
     assert energy == pytest.approx(2 * JOULES + 2 * 5 * sum(VALLEY[round(watts)] for watts in VISITED))
@@ -367,14 +367,14 @@ def test_senseless_variables_are_refused(
 ) -> None:
     """A variable that makes no sense is named, with what to give."""
     monkeypatch.setenv(f"WATTWISE_{variable}", value)
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     with pytest.raises(PowerProfileError, match=f"^WATTWISE_{variable}='{value}' makes no sense; {least}$"):
         PowerLimitOptimizer(bso)
 
 
 def test_steps_before_the_batch_size(grpc_addr: str) -> None:
     """A step before the trial has its batch size is refused, saying what to call."""
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     with pytest.raises(OperationOrderError, match=r"call get_batch_size\(\) before"):
         PowerLimitOptimizer(bso).on_step_begin()
 
@@ -397,7 +397,7 @@ def test_steps_before_the_batch_size(grpc_addr: str) -> None:
 )
 def test_senseless_lengths_are_refused(grpc_addr: str, given: dict[str, Any]) -> None:
     """A walk that would never end or measure nothing, and what is no switch or time, is refused and named."""
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     fault = rf"^{next(iter(given))}=.* (makes no sense|is no time to wait); give"
     with pytest.raises((PowerProfileError, InvalidArgumentError), match=fault):
         PowerLimitOptimizer(bso, **given)

@@ -42,7 +42,7 @@ from tests.client.power.training import (
     sets,
     visited,
 )
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -79,7 +79,7 @@ def case_lost_gpu(machine: Machine, address: str) -> tuple[list[str], float]:
 
 
 class Foreign:
-    """A meter of another make, which fails in its own way when a walk's window ends."""
+    """A monitor of another make, which fails in its own way when a walk's window ends."""
 
     gpu_indices = (0, 1)
 
@@ -93,8 +93,8 @@ class Foreign:
         return Window(1.0, 1.0)
 
 
-def case_foreign_meter(machine: Machine, address: str) -> tuple[list[str], list[float]]:
-    """A meter that raises what is none of our errors: what is said, and the limits afterwards."""
+def case_foreign_monitor(machine: Machine, address: str) -> tuple[list[str], list[float]]:
+    """A monitor that raises what is none of our errors: what is said, and the limits afterwards."""
     lines = log_lines()
     machine.show(*GPUS)
     bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=Foreign())
@@ -244,16 +244,16 @@ def test_no_permission_is_said_once(machine: Machine, grpc_addr: str, run: Runne
 
 
 def test_lost_gpu_ends_the_walk(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """A meter that fails in mid-walk does not disturb the training; the GPUs that are left get their limit back."""
+    """A monitor that fails in mid-walk does not disturb the training; the GPUs that are left get their limit back."""
     (why, left), limit = run(case_lost_gpu, machine, grpc_addr)
     assert "training goes on" in why
     assert "nvidia-smi -i GPU-bbbb -pl 200" in left
     assert limit == 200.0
 
 
-def test_meter_of_another_make(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """Whatever a meter raises in mid-walk, the training goes on and the limits are put back."""
-    (line,), now = run(case_foreign_meter, machine, grpc_addr)
+def test_monitor_of_another_make(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Whatever a monitor raises in mid-walk, the training goes on and the limits are put back."""
+    (line,), now = run(case_foreign_monitor, machine, grpc_addr)
     assert "ValueError: no such thing; training goes on" in line
     assert now == BEFORE
 
@@ -331,12 +331,12 @@ def test_sigterm_at_any_line(machine: Machine, grpc_addr: str, run: Runner) -> N
     assert known == []
 
 
-@pytest.mark.parametrize("meter", [EstimateMonitor(watts=50), Meter()])
+@pytest.mark.parametrize("monitor", [EstimateMonitor(watts=50), StepMonitor()])
 def test_without_gpus_it_does_nothing(
-    grpc_addr: str, meter: EstimateMonitor | Meter, caplog: pytest.LogCaptureFixture
+    grpc_addr: str, monitor: EstimateMonitor | StepMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A meter of no GPU, and one whose GPUs have no driver, are said once, and training goes on."""
-    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=meter) as bso, PowerLimitOptimizer(bso) as plo:
+    """A monitor of no GPU, and one whose GPUs have no driver, are said once, and training goes on."""
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor) as bso, PowerLimitOptimizer(bso) as plo:
         bso.get_batch_size()
         bso.on_train_begin()
         for _ in range(3):
@@ -349,26 +349,26 @@ def test_without_gpus_it_does_nothing(
     assert "training goes on at the present power limit" in record.getMessage()
 
 
-class AmdMeter(Meter):
-    """In place of a meter of AMD's GPUs."""
+class AmdMonitor(StepMonitor):
+    """In place of a monitor of AMD's GPUs."""
 
     kind = "amdsmi"
 
 
 @pytest.mark.parametrize(
-    "meter",
+    "monitor",
     [
-        AmdMeter(),
-        CombinedMonitor(AmdMeter(), EstimateMonitor(watts=50)),
-        CombinedMonitor(EstimateMonitor(watts=50), AmdMeter()),
+        AmdMonitor(),
+        CombinedMonitor(AmdMonitor(), EstimateMonitor(watts=50)),
+        CombinedMonitor(EstimateMonitor(watts=50), AmdMonitor()),
     ],
     ids=["alone", "first", "last"],
 )
 def test_other_makers_gpus_keep_their_limits(
-    grpc_addr: str, meter: AmdMeter | CombinedMonitor, caplog: pytest.LogCaptureFixture
+    grpc_addr: str, monitor: AmdMonitor | CombinedMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where AMD's GPUs are measured, NVIDIA's of the same numbers are left alone, and why is said once."""
-    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=meter) as bso, PowerLimitOptimizer(bso) as plo:
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor) as bso, PowerLimitOptimizer(bso) as plo:
         bso.get_batch_size()
         bso.on_train_begin()
         plo.on_step_begin()

@@ -71,7 +71,7 @@ def test_cost_of_a_step() -> None:
 
 
 class Counter:
-    """A meter that counts as it is told to; a second and ten joules at a time."""
+    """A monitor that counts as it is told to; a second and ten joules at a time."""
 
     gpu_indices = (0,)
 

@@ -77,7 +77,7 @@ class Training:
         address: str,
         table: Mapping[int, float] = VALLEY,
         job_id: str = "",
-        meter: Callable[[], Monitor] = NvmlMonitor,
+        monitor: Callable[[], Monitor] = NvmlMonitor,
         **given: Any,
     ) -> None:
         self.machine = machine
@@ -86,7 +86,7 @@ class Training:
         self.used = [0.0, 0.0]
         self._show()
         spec = power_job(job_id or job_id_of(machine))
-        self.bso = BatchSizeOptimizer(address, spec, monitor=meter())
+        self.bso = BatchSizeOptimizer(address, spec, monitor=monitor())
         usual: dict[str, Any] = {"profile_warmup_iters": WARMUP, "profile_measure_iters": MEASURED}
         self.plo = PowerLimitOptimizer(self.bso, **(usual | given))
         self.bso.get_batch_size()

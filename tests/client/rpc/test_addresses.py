@@ -21,7 +21,7 @@ from wattwise import (
     UnsupportedCallError,
 )
 
-from tests.client.training.script import Meter, begun, epochs, job_spec
+from tests.client.training.script import StepMonitor, begun, epochs, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -79,7 +79,7 @@ def unknown_name() -> Iterator[str]:
 def test_no_server_at_the_address(place: Place, cause: str, timeout: float, caplog: pytest.LogCaptureFixture) -> None:
     """get_batch_size warns once, with the address and the cause, and raises with them when its time is up."""
     with place() as address:
-        bso = BatchSizeOptimizer(address, job_spec(), monitor=Meter(), timeout=timeout)
+        bso = BatchSizeOptimizer(address, job_spec(), monitor=StepMonitor(), timeout=timeout)
         with pytest.raises(
             ServerUnavailableError, match=f"no Wattwise server can be reached at {address}: .*({cause})"
         ):
@@ -105,7 +105,7 @@ def test_another_grpc_server_at_the_address() -> None:
     stranger.start()
     try:
         with pytest.raises(UnsupportedCallError, match=f"this is no Wattwise server, or an older one: {address}"):
-            BatchSizeOptimizer(address, job_spec(), monitor=Meter()).get_batch_size()
+            BatchSizeOptimizer(address, job_spec(), monitor=StepMonitor()).get_batch_size()
     finally:
         stranger.stop(None).wait()
         pool.shutdown()
@@ -121,7 +121,7 @@ def test_another_grpc_server_at_the_address() -> None:
 def test_what_is_no_address(address: str) -> None:
     """Something that cannot be an address is refused with how to write one, before anything is called."""
     with pytest.raises(InvalidAddressError, match="write host:port, such as localhost:50051"):
-        BatchSizeOptimizer(address, job_spec(), monitor=Meter()).get_batch_size()
+        BatchSizeOptimizer(address, job_spec(), monitor=StepMonitor()).get_batch_size()
 
 
 @pytest.mark.parametrize("address", ["localhost:50051", "[::1]:50051", "10.0.0.1:1", "dns:///localhost:1", "unix:/a/b"])

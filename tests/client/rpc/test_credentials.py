@@ -24,7 +24,7 @@ from wattwise.commands.main import main
 from wattwise.rpc.credentials import is_loopback
 from wattwise_server.security.tokens import Role
 
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 from tests.credentials import DAY, Authority, Pair, issue
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
@@ -93,7 +93,7 @@ def show(live: LiveServer, pair: Pair) -> None:
 
 def train(server: Guarded, credentials: Credentials | None) -> float:
     """One training of one epoch; returns what it cost."""
-    with BatchSizeOptimizer(server.address, job_spec(), monitor=Meter(), credentials=credentials) as bso:
+    with BatchSizeOptimizer(server.address, job_spec(), monitor=StepMonitor(), credentials=credentials) as bso:
         bso.get_batch_size()
         bso.on_train_begin()
         bso.on_evaluate(0.95)
@@ -127,7 +127,7 @@ def test_token_that_is_replaced_in_mid_training(
     showing.start("--tokens", str(tokens))
     spec = job_spec()
     with BatchSizeOptimizer(
-        showing.address, spec, monitor=Meter(), report_timeout=1, credentials=Credentials(token_file=file)
+        showing.address, spec, monitor=StepMonitor(), report_timeout=1, credentials=Credentials(token_file=file)
     ) as bso:
         bso.get_batch_size()
         bso.on_train_begin()
@@ -179,7 +179,7 @@ def test_token_is_shown_by_nothing(guarded: Guarded, caplog: pytest.LogCaptureFi
     """Neither a log line at any level, nor an error, nor what a debugger prints of the client has the token in it."""
     caplog.set_level(logging.DEBUG)
     credentials = guarded.credentials(SECRET)
-    bso = BatchSizeOptimizer(guarded.address, job_spec(), monitor=Meter(), credentials=credentials)
+    bso = BatchSizeOptimizer(guarded.address, job_spec(), monitor=StepMonitor(), credentials=credentials)
     with pytest.raises(UnauthenticatedError) as caught:
         bso.get_batch_size()
     with Client(guarded.address, credentials=credentials) as client, pytest.raises(UnauthenticatedError):
@@ -299,7 +299,7 @@ def test_bad_certificate_is_told(
     """Another host name, and a certificate beyond its time, end the first call with what is wrong."""
     authority = Authority(tmp_path)
     show(showing, authority.issue("server", *hosts, valid=valid))  # type: ignore[arg-type]
-    bso = BatchSizeOptimizer(showing.address, job_spec(), monitor=Meter(), credentials=authority.believing())
+    bso = BatchSizeOptimizer(showing.address, job_spec(), monitor=StepMonitor(), credentials=authority.believing())
     with pytest.raises(UntrustedServerError, match=told) as caught:
         bso.get_batch_size()
     assert showing.address in str(caught.value)

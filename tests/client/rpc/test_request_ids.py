@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from wattwise import BatchSizeOptimizer, Client, JobNotFoundError, NoBatchSizeConvergedError, v1
 
-from tests.client.training.script import Meter, begun, job_spec
+from tests.client.training.script import StepMonitor, begun, job_spec
 from tests.waiting import wait_until
 from tests.watched import WatchedServer
 
@@ -54,7 +54,7 @@ def test_error_of_a_launch_bears_its_name(watched: WatchedServer) -> None:
         job_id = client.register_job(spec).job.spec.job_id
         trial = client.get_next_batch_size(job_id).trial.id
         client.report_result(v1.TrainingResult(trial=trial, metric=0.1, current_epoch=1))
-    bso = BatchSizeOptimizer(watched.address, spec, monitor=Meter())
+    bso = BatchSizeOptimizer(watched.address, spec, monitor=StepMonitor())
     with pytest.raises(NoBatchSizeConvergedError) as caught:
         bso.get_batch_size()
     assert caught.value.request_id == bso.request_id

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from wattwise import BatchSizeOptimizer
 
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 
 
 def main(address: str, file: str) -> None:
     """Goes on from the checkpoint if there is one; says each epoch and waits for a line before it evaluates it."""
     checkpoint = Path(file)
-    bso = BatchSizeOptimizer(address, job_spec(job_id="test-checkpoints"), monitor=Meter())
+    bso = BatchSizeOptimizer(address, job_spec(job_id="test-checkpoints"), monitor=StepMonitor())
     if checkpoint.exists():
         bso.load_state_dict(json.loads(checkpoint.read_text()))
     bso.get_batch_size()

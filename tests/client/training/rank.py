@@ -73,7 +73,7 @@ def main() -> None:
         target_metric=0.9,
         max_epochs=8,
     )
-    # Only rank 0's meter may be used: the other's would fail.
+    # Only rank 0's monitor may be used: the other's would fail.
     monitor = EstimateMonitor(watts=100) if given.rank == 0 else None
     bso = BatchSizeOptimizer(given.address, job, monitor=monitor, timeout=2, reduce_metric=given.reduce)
     try:

@@ -28,7 +28,7 @@ JOULES = 10.0
 _ids = itertools.count()
 
 
-class Meter:
+class StepMonitor:
     """In place of a GPU's energy counter: every window lasts a second and uses 10 J."""
 
     gpu_indices = (0,)
@@ -64,7 +64,7 @@ def job_spec(**given: Any) -> JobSpec:
 
 def begun(address: str, **given: Any) -> BatchSizeOptimizer:
     """A training that is about to begin its first epoch."""
-    bso = BatchSizeOptimizer(address, job_spec(**given), monitor=Meter())
+    bso = BatchSizeOptimizer(address, job_spec(**given), monitor=StepMonitor())
     bso.get_batch_size()
     bso.on_train_begin()
     return bso

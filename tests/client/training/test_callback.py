@@ -31,14 +31,14 @@ from wattwise import (
     v1,
 )
 
-from tests.client.training.script import GPU, JOULES, Meter, begun, job_spec
+from tests.client.training.script import GPU, JOULES, StepMonitor, begun, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
 
 def test_three_calls_in_a_loop(grpc_addr: str) -> None:
     """A trainer asks for its batch size, reports epochs, and is told to stop when the target is reached."""
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     assert bso.get_batch_size() == 16
     bso.on_train_begin()
     for epoch in range(10):
@@ -59,14 +59,14 @@ def test_three_calls_in_a_loop(grpc_addr: str) -> None:
 
 def test_evaluating_after_the_end_does_nothing(grpc_addr: str) -> None:
     """Once training is finished on_evaluate neither measures nor reports nor raises."""
-    meter = Meter()
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(max_epochs=1), monitor=meter)
+    monitor = StepMonitor()
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(max_epochs=1), monitor=monitor)
     bso.get_batch_size()
     bso.on_train_begin()
     with pytest.raises(TrainFailError):
         bso.on_evaluate(0.1)
     bso.on_evaluate(0.1)
-    assert not meter.open
+    assert not monitor.open
 
 
 def test_missed_target_raises(grpc_addr: str) -> None:
@@ -94,15 +94,15 @@ def test_good_model_that_was_too_dear_is_no_failure(grpc_addr: str) -> None:
 
 def test_order_of_calls(grpc_addr: str) -> None:
     """Calls in the wrong order say what to call first."""
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before on_evaluate\(\)"):
         bso.on_evaluate(0.1)
     with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before on_train_begin\(\)"):
         bso.on_train_begin()
     with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before trial"):
         _ = bso.trial
-    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before meter"):
-        _ = bso.meter
+    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before monitor"):
+        _ = bso.monitor_kind
     with bso:
         bso.get_batch_size()
         with pytest.raises(OperationOrderError, match=r"on_train_begin\(\) ahead of"):
@@ -114,7 +114,7 @@ def test_order_of_calls(grpc_addr: str) -> None:
 
 def test_asking_twice_is_one_trial(grpc_addr: str) -> None:
     """get_batch_size gives the same batch size however often it is called."""
-    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter()) as bso:
+    with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as bso:
         assert bso.get_batch_size() == bso.get_batch_size() == bso.trial.id.batch_size
         with Client(grpc_addr) as client:
             assert client.get_job(bso.job.spec.job_id).num_trials == 1
@@ -175,14 +175,14 @@ def test_metric_that_is_no_number(grpc_addr: str, metric: Any, named: str) -> No
         (
             {"monitor": "nvml"},
             MonitorError,
-            r"'nvml' is no meter; pass one.* such as NvmlMonitor\(\)",
+            r"'nvml' is no monitor; pass one.* such as NvmlMonitor\(\)",
         ),
-        ({"monitor": EstimateMonitor}, MonitorError, "is no meter; pass one that has been made"),
+        ({"monitor": EstimateMonitor}, MonitorError, "is no monitor; pass one that has been made"),
     ],
 )
 def test_argument_of_another_kind(grpc_addr: str, given: dict[str, Any], error: type[WattwiseError], told: str) -> None:
-    """What is no job, no meter, no time or no credentials is named before anything is trained, and what to give."""
-    usual: dict[str, Any] = {"job": job_spec(gpu=GPU), "monitor": Meter()}
+    """What is no job, no monitor, no time or no credentials is named before anything is trained, and what to give."""
+    usual: dict[str, Any] = {"job": job_spec(gpu=GPU), "monitor": StepMonitor()}
     with pytest.raises(error, match=told):
         BatchSizeOptimizer(grpc_addr, **(usual | given)).get_batch_size()
 
@@ -207,8 +207,8 @@ def test_numbers_of_all_kinds(grpc_addr: str, metric: Any) -> None:
 
 def test_refused_result_raises(grpc_addr: str) -> None:
     """A measurement that makes no sense raises with the server's words, and the next one is taken as usual."""
-    meter = Meter()
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=meter)
+    monitor = StepMonitor()
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor)
     bso.get_batch_size()
     bso.on_train_begin()
     bso.on_evaluate(0.1)
@@ -322,7 +322,7 @@ def test_server_away_before_the_batch_size(server: LiveServer) -> None:
     """Without a server the error names the address and the cause, and asking again later is the same launch."""
     server.stop()
     spec = job_spec(job_id=None)
-    bso = BatchSizeOptimizer(server.address, spec, monitor=Meter(), timeout=0.5)
+    bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), timeout=0.5)
     with pytest.raises(ServerUnavailableError, match=f"{server.address}.*[Rr]efused"):
         bso.get_batch_size()
     server.start()

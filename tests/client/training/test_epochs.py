@@ -18,14 +18,14 @@ from wattwise import (
 )
 
 from tests.client.conftest import Start
-from tests.client.training.script import JOULES, Meter, begun, ended, epochs, job_spec, said, the_trial
+from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, said, the_trial
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
 
 def training(address: str, **given: Any) -> BatchSizeOptimizer:
     """A training that has not asked for anything."""
-    return BatchSizeOptimizer(address, job_spec(**given), monitor=Meter())
+    return BatchSizeOptimizer(address, job_spec(**given), monitor=StepMonitor())
 
 
 def found(address: str, bso: BatchSizeOptimizer) -> v1.Trial:

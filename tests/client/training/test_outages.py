@@ -13,7 +13,7 @@ from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
 from wattwise.training.exchange import Exchange
 
 from tests.client.rpc.middlebox import Middlebox
-from tests.client.training.script import Meter, begun, epochs, job_spec
+from tests.client.training.script import StepMonitor, begun, epochs, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -48,7 +48,7 @@ def test_killed_server_comes_back(server: LiveServer, caplog: pytest.LogCaptureF
 
 def test_hung_server_is_waited_for_once(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     """A report that gets no answer waits its time, later ones do not wait, and all ends well when the server wakes."""
-    bso = BatchSizeOptimizer(server.address, job_spec(), monitor=Meter(), report_timeout=1.0)
+    bso = BatchSizeOptimizer(server.address, job_spec(), monitor=StepMonitor(), report_timeout=1.0)
     bso.get_batch_size()
     bso.on_train_begin()
     bso.on_evaluate(0.1)
@@ -87,9 +87,9 @@ def test_decision_that_comes_late_ends_the_training(server: LiveServer) -> None:
 @pytest.mark.parametrize("higher_is_better", [True, False])
 def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is_better: bool) -> None:
     """A model that reaches its target during an outage is done at once, and the server hears of it when it is back."""
-    meter, good, poor = Meter(), *((0.95, 0.1) if higher_is_better else (0.1, 0.95))
+    monitor, good, poor = StepMonitor(), *((0.95, 0.1) if higher_is_better else (0.1, 0.95))
     bso = BatchSizeOptimizer(
-        server.address, job_spec(higher_is_better_metric=higher_is_better, target_metric=0.5), monitor=meter
+        server.address, job_spec(higher_is_better_metric=higher_is_better, target_metric=0.5), monitor=monitor
     )
     bso.get_batch_size()
     bso.on_train_begin()
@@ -100,7 +100,7 @@ def test_target_ends_the_training_without_a_server(server: LiveServer, higher_is
         goes_on.append(not bso.training_finished)
     assert goes_on == [True, True, False]
     assert bso.target_reached
-    assert not meter.open
+    assert not monitor.open
     assert bso.decision is not None
     assert "target reached while the server is away" in bso.decision.message
     assert (bso.decision.converged, bso.decision.cost) == (False, 30)

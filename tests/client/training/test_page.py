@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wattwise import BatchSizeOptimizer, Client, v1
 
-from tests.client.training.script import Meter, epochs, job_spec
+from tests.client.training.script import StepMonitor, epochs, job_spec
 
 PAGE = Path(__file__).parents[3] / "docs/trainers.md"
 
@@ -16,7 +16,7 @@ def test_loop_of_ones_own(grpc_addr: str) -> None:
     """The page's loop trains until the target is reached, of a job that leaves `max_epochs` to the server too."""
     (first, *_) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert first.count("...") == 1
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(max_epochs=None), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(max_epochs=None), monitor=StepMonitor())
     loop = first.replace("...", "metric = next(metrics)")
     exec(loop, {"bso": bso, "metrics": iter([0.1, 0.2, 0.95])})  # noqa: S102 - what the page says is our own code
     with Client(grpc_addr) as client:

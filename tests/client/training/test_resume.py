@@ -23,7 +23,7 @@ from wattwise import (
     v1,
 )
 
-from tests.client.training.script import JOULES, Meter, begun, ended, epochs, job_spec, said, tell
+from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, said, tell
 from tests.live_server import LiveServer
 
 State = dict[str, Any]
@@ -31,7 +31,7 @@ State = dict[str, Any]
 
 def resumed(address: str, state: State, **given: Any) -> BatchSizeOptimizer:
     """A training that goes on from a state, written and read as JSON, and has asked for its trial."""
-    bso = BatchSizeOptimizer(address, job_spec(**given), monitor=Meter())
+    bso = BatchSizeOptimizer(address, job_spec(**given), monitor=StepMonitor())
     bso.load_state_dict(json.loads(json.dumps(state)))
     bso.get_batch_size()
     return bso
@@ -147,7 +147,7 @@ def test_trial_that_was_decided_meanwhile(grpc_addr: str, reached: bool) -> None
     assert again.decision == bso.decision
     again.on_train_begin()
     again.on_evaluate(0.5)
-    assert isinstance(again._monitor, Meter)
+    assert isinstance(again._monitor, StepMonitor)
     assert not again._monitor.open
     if reached:
         assert list(again.epochs()) == []
@@ -229,7 +229,7 @@ def test_launch_without_job_id_goes_on(grpc_addr: str) -> None:
 def test_order_of_loading_and_saving(grpc_addr: str) -> None:
     """A state is loaded before the batch size is asked for, and there is none before."""
     _, state = preempted(grpc_addr)
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     with pytest.raises(OperationOrderError, match=r"get_batch_size\(\) before state_dict\(\)"):
         bso.state_dict()
     with bso:
@@ -251,7 +251,7 @@ def test_order_of_loading_and_saving(grpc_addr: str) -> None:
 )
 def test_state_that_is_none(grpc_addr: str, change: State, said: str) -> None:
     """What is no state of this library is refused, naming what is wrong with it."""
-    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=Meter())
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     _, state = preempted(grpc_addr)
     with pytest.raises(ResumeError) as caught:
         bso.load_state_dict(state | change)

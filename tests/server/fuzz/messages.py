@@ -83,7 +83,9 @@ def messages(draw: st.DrawFn, kind: Descriptor) -> Message:
 
 def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
     """Valid requests by the full name of their type, from which spoilt ones are made."""
-    result = v1.TrainingResult(trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1, meter="nvml")
+    result = v1.TrainingResult(
+        trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1, monitor="nvml"
+    )
     known: list[Message] = [
         v1.RegisterJobRequest(job=BASE_SPEC),
         v1.RegisterJobRequest(job=VICTIM_SPEC),

@@ -167,20 +167,20 @@ def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:
     return list(server.admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id, page_size=1000)).trials)
 
 
-def test_energy_is_counted_by_its_meter(watched: WatchedServer) -> None:
+def test_energy_is_counted_by_its_monitor(watched: WatchedServer) -> None:
     """What is estimated is counted apart from what is measured; kinds that have no label of their own share one."""
-    for meter in ("estimate", "nvml", "", "a wattmeter on the wall"):
+    for monitor in ("estimate", "nvml", "", "a wattmeter on the wall"):
         job = Trainer(watched.trainer)
-        job.report(job.next(), 10.0, metric=0.1, meter=meter)
+        job.report(job.next(), 10.0, metric=0.1, monitor=monitor)
     for label in ("estimate", "nvml", "unknown", "other"):
-        assert watched.figure("wattwise_energy_joules_total", stage="pruning", meter=label) == 10.0
+        assert watched.figure("wattwise_energy_joules_total", stage="pruning", monitor=label) == 10.0
     assert watched.figure("wattwise_energy_joules_total") == 40.0
 
 
 def test_strangers_make_no_series(watched: WatchedServer) -> None:
     """Methods and jobs that clients make up add no label: unknown methods are one, and no id is ever shown."""
     job = Trainer(watched.trainer, job_id="test-secret-project")
-    job.report(job.next(), 1.0, metric=0.1, meter="test-meter")
+    job.report(job.next(), 1.0, metric=0.1, monitor="test-monitor")
     for name in ("First", "Second", "wattwise.v1.JobAdmin"):
         call = watched.channel.unary_unary(f"/wattwise.v1.JobAdmin/{name}", bytes, bytes)
         with pytest.raises(grpc.RpcError) as caught:
@@ -192,7 +192,7 @@ def test_strangers_make_no_series(watched: WatchedServer) -> None:
     text = watched.scrape()
     assert not re.search("First|Second|test-", text)
     labels = {label for family in text_string_to_metric_families(text) for s in family.samples for label in s.labels}
-    assert labels == {"method", "code", "direction", "stage", "reason", "meter", "le", "version", "grpc", "python"}
+    assert labels == {"method", "code", "direction", "stage", "reason", "monitor", "le", "version", "grpc", "python"}
 
 
 def test_restarted_server_knows_what_there_is(watched: WatchedServer) -> None:

@@ -15,8 +15,8 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
-    Meter,
     Moments,
+    Monitor,
     Observation,
     PowerSample,
     Trial,
@@ -68,7 +68,7 @@ class StoreConformance:
         arms = tuple(replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), failures=2) for arm in job.search.arms)
         arms = (replace(arms[0], power=PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)), replace(arms[1], profiling=1))
         search = replace(job.search, arms=arms, exploring=1, min_cost=1 / 3, min_cost_batch_size=8, missed_floor=2 / 3)
-        job = replace(job, search=search, num_trials=1, meter=Meter("nvml", "estimate"))
+        job = replace(job, search=search, num_trials=1, monitor=Monitor("nvml", "estimate"))
         ended = a_trial(
             1,
             status=TrialStatus.SUCCEEDED,
@@ -77,7 +77,7 @@ class StoreConformance:
             last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW),
             cost=1 / 3,
             observation=1,
-            meter=Meter("estimate", "nvml"),
+            monitor=Monitor("estimate", "nvml"),
         )
         async with opener() as store:
             async with store.transaction("j") as tx:

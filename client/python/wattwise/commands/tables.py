@@ -20,7 +20,7 @@ _WIDTH = 100_000
 
 def print_jobs(jobs: Iterable[v1.Job]) -> None:
     """One row per job."""
-    table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "meter", "registered")
+    table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "monitor", "registered")
     for job in jobs:
         table.add_row(
             job.spec.job_id,
@@ -29,7 +29,7 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
             str(job.num_trials),
             joules(job.min_cost) + mark_of(job) if job.HasField("min_cost") else "",
             str(job.min_cost_batch_size) if job.HasField("min_cost_batch_size") else "",
-            f"{job.meter}, {job.other_meter} before" if job.other_meter else job.meter,
+            f"{job.monitor}, {job.other_monitor} before" if job.other_monitor else job.monitor,
             moment(job.create_time),
         )
     _show(table, "no jobs")
@@ -83,10 +83,10 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
     """One row per trial of a job."""
     table = _table(
         *("*trial", "*batch size", "type", "status", "ended by", "target"),
-        *("*epoch", "*metric", "*time", "*energy", "*cost", "meter", "started", "lease runs out"),
+        *("*epoch", "*metric", "*time", "*energy", "*cost", "monitor", "started", "lease runs out"),
     )
     for trial in trials:
-        mark = estimate_mark(trial.meter)
+        mark = estimate_mark(trial.monitor)
         table.add_row(
             str(trial.id.trial_number),
             str(trial.id.batch_size),
@@ -99,7 +99,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
             duration(trial.time_seconds) if trial.HasField("cost") else "",
             joules(trial.energy_joules) + mark if trial.HasField("cost") else "",
             joules(trial.cost) + mark if trial.HasField("cost") else "",
-            trial.meter,
+            trial.monitor,
             moment(trial.start_time),
             lease(trial),
         )
@@ -108,7 +108,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
 
 def mark_of(job: v1.Job) -> str:
     """What stands behind the costs of a job: whether they are estimates, or some of them."""
-    return estimate_mark(job.meter, job.other_meter)
+    return estimate_mark(job.monitor, job.other_monitor)
 
 
 def stage(job: v1.Job) -> str:
@@ -172,9 +172,9 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "stopped early", stopping
     gpu = spec.gpu
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W at most together"
-    if job.meter:
-        mixed = f", {job.other_meter} before: these costs cannot be compared" if job.other_meter else ""
-        yield "meter", f"{job.meter}{mixed}"
+    if job.monitor:
+        mixed = f", {job.other_monitor} before: these costs cannot be compared" if job.other_monitor else ""
+        yield "monitor", f"{job.monitor}{mixed}"
     yield "trials", str(job.num_trials)
     yield "registered", moment(job.create_time)
 

@@ -114,7 +114,7 @@ class Board:
         self._refresh()
 
     def _cells(self, record: Record) -> tuple[str, ...]:
-        mark = estimate_mark(record.meter)
+        mark = estimate_mark(record.monitor)
         return (
             str(record.recurrence),
             str(record.try_number),

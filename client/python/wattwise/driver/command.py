@@ -20,7 +20,7 @@ from wattwise.driver.folder import RunFolder, folder_name
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
 from wattwise.driver.launching import Run
-from wattwise.driver.meter_advice import for_job_file
+from wattwise.driver.monitor_advice import for_job_file
 from wattwise.driver.own_server import OwnServer, OwnServerError
 from wattwise.driver.preflight import opened, try_to_register
 from wattwise.driver.summary import summary
@@ -132,11 +132,11 @@ def _drive(
     folder = RunFolder.open(file.run.log_dir, file.job_id, fresh=fresh)
     spec = replace(job, job_id=folder.job_id)
     board = Board(folder.job_id, file.run.recurrences)
-    meter = _meter_in_words(monitor)
+    described = _monitor_in_words(monitor)
     with _server(server, folder, board) as address, board.shown():
-        board.say(f"run {folder.job_id!r} in {folder.path}; the server is at {address}; energy by {meter}")
+        board.say(f"run {folder.job_id!r} in {folder.path}; the server is at {address}; energy by {described}")
         drive(Run(file, folder, spec, address, credentials, monitor, board, interruption))
-    for line in summary(folder.history.read(), file.job.default_batch_size, meter):
+    for line in summary(folder.history.read(), file.job.default_batch_size, described):
         board.say(line)
 
 
@@ -150,25 +150,25 @@ def _server(server: str | None, folder: RunFolder, board: Board) -> Iterator[str
         yield address
 
 
-def _meter_in_words(monitor: WindowMonitor) -> str:
+def _monitor_in_words(monitor: WindowMonitor) -> str:
     if monitor.kind == "estimate":
         return f"an estimate, not measured: {monitor!r}"
-    return f"the meter {monitor.kind}: {monitor!r}"
+    return f"the monitor {monitor.kind}: {monitor!r}"
 
 
-def _rehearse(file: JobFile, job: JobSpec, server: str | None, meter: str) -> None:
+def _rehearse(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> None:
     """Has a server look at the job, and shows what would be launched."""
     unasked = ""
     try:
         try_to_register(job)
     except OwnServerError as error:
         unasked = f"; what a server would refuse was not looked at: {error}"
-    _show_commands(file, job, server, meter)
+    _show_commands(file, job, server, monitor)
     where = f"# in {file.train.workdir}; N, ID{'' if server else ' and PORT'} are known once it runs"
     print(f"{where}, and each later try has the next seed{unasked}", file=sys.stderr)  # noqa: T201
 
 
-def _show_commands(file: JobFile, job: JobSpec, server: str | None, meter: str) -> None:
+def _show_commands(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> None:
     """Prints the command for each batch size, the default first, in a form that a shell takes."""
     run = file.run
     folder = run.log_dir / folder_name(file.job_id)
@@ -179,7 +179,7 @@ def _show_commands(file: JobFile, job: JobSpec, server: str | None, meter: str) 
             target_metric=_TARGET if job.target_metric is None else job.target_metric,
             max_epochs=_EPOCHS if job.max_epochs is None else job.max_epochs,
             server=server or "127.0.0.1:PORT",
-            meter=meter,
+            monitor=monitor,
             trial_number="N",
             request_id="ID",
             reason="",

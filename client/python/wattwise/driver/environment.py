@@ -39,7 +39,7 @@ class Assignment:
     target_metric: float
     max_epochs: int
     server: str
-    meter: str
+    monitor: str
     trial_number: str
     request_id: str
     reason: str
@@ -71,7 +71,7 @@ def told(file: JobFile, given: Assignment) -> Told:
         "WATTWISE_JOB_SPEC": spec_to_json(given.spec),
         "WATTWISE_TRIAL_NUMBER": given.trial_number,
         "WATTWISE_REQUEST_ID": given.request_id,
-        "WATTWISE_METER": given.meter,
+        "WATTWISE_MONITOR": given.monitor,
     }
     return Told(tuple(filled(word, values) for word in file.train.command), variables | _profiling(file))
 

@@ -40,7 +40,7 @@ class Record:
         cost: η·energy + (1-η)·max power·time, in joules.
         measured_by: "command" if a client in it reported these numbers, "driver" if they are of its whole life, seen
             from outside, or None if nobody knows.
-        meter: the kind of meter that measured it, as the server shows it; the driver's where nobody measured.
+        monitor: the kind of monitor that measured it, as the server shows it; the driver's where nobody measured.
         reached: whether the metric reached its target, however dearly.
         end_reason: why it ended, in the server's words.
         exit_code: of the command, 128 + N if a signal N ended it; None if that is not known.
@@ -59,7 +59,7 @@ class Record:
     energy_joules: float | None
     cost: float | None
     measured_by: str | None
-    meter: str
+    monitor: str
     reached: bool
     end_reason: str
     exit_code: int | None

@@ -12,7 +12,7 @@ from wattwise.driver.faults import Table
 from wattwise.driver.template import faults_in, names_in
 from wattwise.errors import MonitorError, Violation, WattwiseError
 from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate
-from wattwise.monitor.named import checked_meter
+from wattwise.monitor.named import checked_monitor
 from wattwise.spec import GpuConfig, JobSpec
 
 if sys.version_info >= (3, 11):
@@ -59,7 +59,7 @@ class RunSection:
         profile_warmup_iters: unmeasured steps at each limit of that profile; None leaves it to the command, as below.
         profile_measure_iters: measured steps at each limit.
         step_watts: from one limit to the next, in watts.
-        meter: "nvml", "amdsmi", "rapl" or "estimate:WATTS"; None is the best one present.
+        monitor: "nvml", "amdsmi", "rapl" or "estimate:WATTS"; None is the best one present.
         grace_seconds: how long a command may take to end once it is told to.
     """
 
@@ -71,7 +71,7 @@ class RunSection:
     profile_warmup_iters: int | None
     profile_measure_iters: int | None
     step_watts: float | None
-    meter: str | None
+    monitor: str | None
     grace_seconds: float
 
 
@@ -81,7 +81,7 @@ class JobFile:
 
     Attributes:
         job: the job, whose `gpu` is None unless [job.gpu] says all of it.
-        gpu: what [job.gpu] says; the rest is the meter's to tell.
+        gpu: what [job.gpu] says; the rest is the monitor's to tell.
         train: how a trial is trained.
         run: how often, and with what.
     """
@@ -205,12 +205,12 @@ def _check_rates(table: Table, command: tuple[str, ...]) -> None:
 
 def _run(table: Table, folder: Path) -> RunSection:
     table.know(tuple(field.name for field in fields(RunSection)))
-    meter = table.value("meter", "a text")
-    if meter is not None:
+    monitor = table.value("monitor", "a text")
+    if monitor is not None:
         try:
-            checked_meter(meter)
+            checked_monitor(monitor)
         except MonitorError as error:
-            table.fault("meter", str(error))
+            table.fault("monitor", str(error))
     return RunSection(
         recurrences=table.whole("recurrences", 20, least=1),
         max_tries=table.whole("max_tries", 20, least=1),
@@ -224,6 +224,6 @@ def _run(table: Table, folder: Path) -> RunSection:
         if table.has("profile_measure_iters")
         else None,
         step_watts=table.number("step_watts") if table.has("step_watts") else None,
-        meter=meter,
+        monitor=monitor,
         grace_seconds=table.number("grace_seconds", 15.0),
     )

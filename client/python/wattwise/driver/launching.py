@@ -44,7 +44,7 @@ class Run:
         spec: the job under the id of this run, with its GPUs.
         server: where the server is.
         credentials: for it.
-        monitor: the meter.
+        monitor: the monitor.
         board: where it is shown what happens.
         interruption: by which signals end the driver.
     """
@@ -127,7 +127,7 @@ class Launcher:
             target_metric=self.job.target_metric,
             max_epochs=self.job.max_epochs,
             server=self.run.server,
-            meter=name_of(self.run.monitor),
+            monitor=name_of(self.run.monitor),
             trial_number=str(trial.id.trial_number),
             request_id=launch.request_id,
             reason=reason,
@@ -182,7 +182,7 @@ class Launcher:
                 energy_joules=outcome.energy_joules,
                 metric=found.metric,
                 current_epoch=found.epochs,
-                meter=outcome.meter,
+                monitor=outcome.monitor,
             )
             self.client.report_result(measured)
         except (ResultError, InvalidResultError) as error:
@@ -204,7 +204,7 @@ class Launcher:
             energy_joules=spent.energy_joules,
             cost=spent.cost,
             measured_by=spent.measured_by,
-            meter=ended.meter or (outcome.meter if outcome else "") or self.run.monitor.kind,
+            monitor=ended.monitor or (outcome.monitor if outcome else "") or self.run.monitor.kind,
             reached=_reached(self.job, ended),
             end_reason=enum_name(v1.EndReason.Name(ended.end_reason), "END_REASON_"),
             exit_code=None if outcome is None else outcome.exit_code,

@@ -25,16 +25,16 @@ class Outcome:
     Attributes:
         exit_code: its status, 128 + N if a signal N ended it.
         time_seconds: how long it lived.
-        energy_joules: what the driver's meter counted meanwhile.
+        energy_joules: what the driver's monitor counted meanwhile.
         too_dear: whether the driver had it stopped for its cost.
-        meter: the kind of the driver's meter.
+        monitor: the kind of the driver's monitor.
     """
 
     exit_code: int
     time_seconds: float
     energy_joules: float
     too_dear: bool = False
-    meter: str = ""
+    monitor: str = ""
 
     @property
     def end_reason(self) -> v1.EndReason.ValueType:

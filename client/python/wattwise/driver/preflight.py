@@ -1,4 +1,4 @@
-"""What is looked at before anything is launched: the program, the meter, and what a server says of the job."""
+"""What is looked at before anything is launched: the program, the monitor, and what a server says of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wattwise.driver.environment import search_path
 from wattwise.driver.jobfile import JobFile, JobFileError
-from wattwise.driver.meter_advice import for_job_file
+from wattwise.driver.monitor_advice import for_job_file
 from wattwise.driver.own_server import OwnServer
 from wattwise.errors import InvalidJobSpecError, JobDiffersError, MonitorError, Violation
 from wattwise.monitor import gpu_config
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def opened(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
-    """The meter, and the GPUs: what the file says of them, and the rest as the meter knows it.
+    """The monitor, and the GPUs: what the file says of them, and the rest as the monitor knows it.
 
     Raises:
         JobFileError: if one of them or the program is not there; names all that are not.
     """
     faults = list(_program_faults(file))
     try:
-        monitor = named_monitor(file.run.meter)
+        monitor = named_monitor(file.run.monitor)
     except MonitorError as error:
-        faults.append(Violation("run.meter", for_job_file(str(error))))
+        faults.append(Violation("run.monitor", for_job_file(str(error))))
     else:
         try:
             gpu = replace(gpu_config(monitor), **file.gpu) if file.job.gpu is None else file.job.gpu

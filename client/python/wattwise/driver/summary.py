@@ -9,15 +9,15 @@ from wattwise.commands.humanize import duration, joules
 from wattwise.driver.history import Record
 
 
-def summary(records: Sequence[Record], default_batch_size: int, meter: str) -> Iterator[str]:
+def summary(records: Sequence[Record], default_batch_size: int, monitor: str) -> Iterator[str]:
     """The closing lines.
 
     Args:
         records: the history of the run.
         default_batch_size: what it is compared with.
-        meter: the driver's meter, in words.
+        monitor: the driver's monitor, in words.
     """
-    mark = estimate_mark(*(record.meter for record in records))
+    mark = estimate_mark(*(record.monitor for record in records))
     recurrences = len({record.recurrence for record in records if record.reached})
     yield f"{_counted(recurrences, 'recurrence')} reached the target, in {_counted(len(records), 'trial')}:"
     spent = _sums(records)
@@ -38,7 +38,7 @@ def summary(records: Sequence[Record], default_batch_size: int, meter: str) -> I
         )
         shares = zip(("energy", "time", "cost"), spent, expected, strict=True)
         yield f"  that is {', '.join(f'{_share(is_, would)} {name}' for name, is_, would in shares)} than with it"
-    yield f"The driver's meter is {meter}."
+    yield f"The driver's monitor is {monitor}."
 
 
 def _sums(records: Sequence[Record]) -> tuple[float, float, float]:

@@ -62,7 +62,7 @@ class Training:
 
         Args:
             client: for calls that are not repeated.
-            monitor: the driver's meter.
+            monitor: the driver's monitor.
             interruption: what a second Ctrl-C does is set here.
             look: called several times a second.
 
@@ -84,7 +84,7 @@ class Training:
             status = process.end()
             windows.close()
             look()
-        return Outcome(status, windows.time_seconds, windows.energy_joules, too_dear, windows.meter), stop
+        return Outcome(status, windows.time_seconds, windows.energy_joules, too_dear, windows.monitor), stop
 
     @property
     def has_client(self) -> bool:
@@ -133,7 +133,7 @@ class Training:
             energy_joules=windows.energy_joules,
             metric=math.nan,
             current_epoch=1,
-            meter=windows.meter,
+            monitor=windows.monitor,
         )
         try:
             return client.report_result(result).stop_train

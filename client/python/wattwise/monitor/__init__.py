@@ -1,4 +1,4 @@
-"""Energy meters behind one small protocol.
+"""Energy monitors behind one small protocol.
 
 `NvmlMonitor` measures NVIDIA GPUs, `AmdSmiMonitor` AMD's, `RaplMonitor` the processors; `EstimateMonitor` multiplies a
 known power by time, and `CombinedMonitor` adds several up. Zeus's `ZeusMonitor` fits the same protocol as it is.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.kind import meter_kind
+from wattwise.monitor.kind import monitor_kind
 from wattwise.monitor.window import Measurement, Monitor, Window
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ __all__ = [
     "Window",
     "default_monitor",
     "gpu_config",
-    "meter_kind",
+    "monitor_kind",
 ]
 
 
@@ -51,24 +51,24 @@ if not TYPE_CHECKING:
     # Hidden from type checkers, to which every misspelt name would look like one of ours.
 
     def __getattr__(name: str) -> object:
-        # A trainer has one meter and need not load the others.
+        # A trainer has one monitor and need not load the others.
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def default_monitor() -> NvmlMonitor:
-    """The meter of a trainer that names none: all visible NVIDIA GPUs.
+    """The monitor of a trainer that names none: all visible NVIDIA GPUs.
 
     Raises:
         MonitorError: There is no such GPU; the message says what to pass instead, and what of it this machine has.
     """
-    from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415 - loaded by those who have no other meter
+    from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415 - loaded by those who have no other monitor
 
     try:
         return NvmlMonitor()
     except MonitorError as error:
-        from wattwise.monitor.present import alternatives  # noqa: PLC0415 - loads all meters
+        from wattwise.monitor.present import alternatives  # noqa: PLC0415 - loads all monitors
 
         raise MonitorError(f"{error}. {alternatives()}") from None
 
@@ -90,7 +90,7 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
     if callable(own):
         config: GpuConfig = own()
         return config
-    from wattwise.monitor.gpu import INSTEAD  # noqa: PLC0415 - our meters get by without it
+    from wattwise.monitor.gpu import INSTEAD  # noqa: PLC0415 - our monitors get by without it
     from wattwise.monitor.gpu_monitor import gpu_config_of  # noqa: PLC0415
 
     if not monitor.gpu_indices:

@@ -1,4 +1,4 @@
-"""`python -m wattwise.monitor`: which meters this machine has, and what each one measures right now."""
+"""`python -m wattwise.monitor`: which monitors this machine has, and what each one measures right now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattwise.errors import MonitorError
 from wattwise.monitor.amdsmi import AmdSmiMonitor
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, GpuMonitor
 from wattwise.monitor.nvml import NvmlMonitor
-from wattwise.monitor.present import Meter, present_meters
+from wattwise.monitor.present import PresentMonitor, present_monitors
 from wattwise.monitor.rapl import POWERCAP
 from wattwise.monitor.window import WindowMonitor
 
@@ -20,7 +20,7 @@ _WINDOW = "wattwise.monitor"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints a line per meter.
+    """Prints a line per monitor.
 
     Args:
         argv: The arguments; None for those of the process.
@@ -29,10 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0, or 1 when nothing here can be measured.
     """
     args = _parser().parse_args(argv)
-    meters = [other for meter in present_meters(args.powercap) for other in (meter, *_by_power(meter))]
-    watts = _watts([meter.monitor for meter in meters if isinstance(meter.monitor, WindowMonitor)], args.seconds)
-    for meter in meters:
-        _print(meter, watts.get(id(meter.monitor)))
+    monitors = [other for monitor in present_monitors(args.powercap) for other in (monitor, *_by_power(monitor))]
+    watts = _watts(
+        [monitor.monitor for monitor in monitors if isinstance(monitor.monitor, WindowMonitor)], args.seconds
+    )
+    for monitor in monitors:
+        _print(monitor, watts.get(id(monitor.monitor)))
     if not any(isinstance(told, float) for told in watts.values()):
         _say("Nothing measures here: pass EstimateMonitor(watts=...), with the watts that your training draws.")
         return 1
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m wattwise.monitor",
-        description="Shows which energy meters this machine has and what each measures, all at the same time. GPUs "
+        description="Shows which energy monitors this machine has and what each measures, all at the same time. GPUs "
         "that count energy are measured by their power too, so that the two can be compared: run it beside a load.",
     )
     parser.add_argument("--seconds", type=_seconds, default=3.0, help="how long to measure (default: 3)")
@@ -57,20 +59,20 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _by_power(meter: Meter) -> list[Meter]:
+def _by_power(monitor: PresentMonitor) -> list[PresentMonitor]:
     """The same GPUs by their power, where some of them count energy."""
-    if not isinstance(meter.monitor, GpuMonitor) or not meter.monitor.counts_energy:
+    if not isinstance(monitor.monitor, GpuMonitor) or not monitor.monitor.counts_energy:
         return []
-    kind = AmdSmiMonitor if isinstance(meter.monitor, AmdSmiMonitor) else NvmlMonitor
+    kind = AmdSmiMonitor if isinstance(monitor.monitor, AmdSmiMonitor) else NvmlMonitor
     call = f"{kind.__name__}(use_counter=False)"
     try:
-        return [Meter(call, kind(use_counter=False))]
+        return [PresentMonitor(call, kind(use_counter=False))]
     except MonitorError as error:
-        return [Meter(call, error)]
+        return [PresentMonitor(call, error)]
 
 
 def _watts(monitors: Sequence[WindowMonitor], seconds: float) -> dict[int, float | MonitorError]:
-    """What each meter measures within the same seconds, or why it cannot, by the meter's id."""
+    """What each monitor measures within the same seconds, or why it cannot, by the monitor's id."""
     begun = {id(monitor): _begun(monitor) for monitor in monitors}
     time.sleep(seconds)
     return {id(monitor): begun[id(monitor)] or _ended(monitor) for monitor in monitors}
@@ -92,13 +94,13 @@ def _ended(monitor: WindowMonitor) -> float | MonitorError:
     return window.total_energy / window.time
 
 
-def _print(meter: Meter, told: float | MonitorError | None) -> None:
-    if isinstance(meter.monitor, MonitorError):
-        _say(f"{meter.call:33} not here: {meter.why_not}")
+def _print(monitor: PresentMonitor, told: float | MonitorError | None) -> None:
+    if isinstance(monitor.monitor, MonitorError):
+        _say(f"{monitor.call:33} not here: {monitor.why_not}")
     elif isinstance(told, float):
-        _say(f"{meter.call:33} {told:8.1f} W  {meter.monitor!r}")
+        _say(f"{monitor.call:33} {told:8.1f} W  {monitor.monitor!r}")
     else:
-        _say(f"{meter.call:33} fails: {told}")
+        _say(f"{monitor.call:33} fails: {told}")
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The energy meters of AMD's GPUs, read through AMD SMI."""
+"""The energy monitors of AMD's GPUs, read through AMD SMI."""
 
 from __future__ import annotations
 

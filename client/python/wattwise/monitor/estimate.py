@@ -1,4 +1,4 @@
-"""A meter for machines that have none: constant power times time."""
+"""A monitor for machines that have none: constant power times time."""
 
 from __future__ import annotations
 

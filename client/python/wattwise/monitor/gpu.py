@@ -12,7 +12,7 @@ from wattwise.errors import MonitorError
 from wattwise.monitor.visible import chosen_devices, visible_devices
 
 INSTEAD = (
-    "pass another meter instead: monitor=RaplMonitor() for training on the processor, "
+    "pass another monitor instead: monitor=RaplMonitor() for training on the processor, "
     "monitor=EstimateMonitor(watts=...) for a known power (both in wattwise.monitor), or a ZeusMonitor"
 )
 _logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What kind of meter a monitor is: the word that travels with its energy."""
+"""What kind of monitor a monitor is: the word that travels with its energy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _JOINTS = re.compile(" then | or ")
 _NEEDED = ("begin_window", "end_window", "gpu_indices")
 
 
-def meter_kind(monitor: Monitor) -> str:
-    """The kind of a meter, as it is shown wherever its energy is.
+def monitor_kind(monitor: Monitor) -> str:
+    """The kind of a monitor, as it is shown wherever its energy is.
 
     Args:
         monitor: Ours have a `kind`, and any other may have one.
@@ -25,11 +25,11 @@ def meter_kind(monitor: Monitor) -> str:
         Its `kind`; without one "zeus" for a monitor of the package `zeus`, else "custom".
 
     Raises:
-        MonitorError: It is no meter, or its `kind` is no word that can be shown.
+        MonitorError: It is no monitor, or its `kind` is no word that can be shown.
     """
     if isinstance(monitor, type) or not all(hasattr(monitor, name) for name in _NEEDED):
         raise MonitorError(
-            f"{monitor!r} is no meter; pass one that has been made, such as NvmlMonitor() or EstimateMonitor(watts=150)"
+            f"{monitor!r} is no monitor; pass one that has been made, such as NvmlMonitor() or EstimateMonitor(watts=150)"
         )
     kind = getattr(monitor, "kind", None)
     if kind is None:
@@ -38,7 +38,7 @@ def meter_kind(monitor: Monitor) -> str:
         return kind
     raise MonitorError(
         f"the kind of {monitor!r} is {kind!r}; give it one of 1 to {_LONGEST} printable characters that says how it "
-        'measures, such as kind = "wall-meter", without " then " and " or ", which stand between kinds; or none at all'
+        'measures, such as kind = "wall-monitor", without " then " and " or ", which stand between kinds; or none at all'
     )
 
 

@@ -1,4 +1,4 @@
-"""The GPUs' own energy meters, read through NVIDIA's management library."""
+"""The GPUs' own energy monitors, read through NVIDIA's management library."""
 
 from __future__ import annotations
 

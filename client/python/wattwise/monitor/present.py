@@ -1,4 +1,4 @@
-"""Which meters this machine has."""
+"""Which monitors this machine has."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from wattwise.monitor.rapl import POWERCAP, RaplMonitor
 from wattwise.monitor.window import WindowMonitor
 
 
-class Meter(NamedTuple):
-    """A meter that this machine may have.
+class PresentMonitor(NamedTuple):
+    """A monitor that this machine may have.
 
     Attributes:
         call: What makes it.
@@ -32,22 +32,22 @@ class Meter(NamedTuple):
         return str(self.monitor).replace(f"; {INSTEAD}", "").replace(f", or {INSTEAD}", "")
 
 
-def present_meters(powercap: str | Path = POWERCAP) -> list[Meter]:
-    """Every meter that measures, in the order in which a trainer should try them.
+def present_monitors(powercap: str | Path = POWERCAP) -> list[PresentMonitor]:
+    """Every monitor that measures, in the order in which a trainer should try them.
 
     Args:
         powercap: Where the kernel shows its powercap zones.
     """
-    return [_meter("NvmlMonitor()", NvmlMonitor), *other_meters(powercap)]
+    return [_monitor("NvmlMonitor()", NvmlMonitor), *other_monitors(powercap)]
 
 
-def other_meters(powercap: str | Path = POWERCAP) -> list[Meter]:
-    """Every meter that measures but the default one.
+def other_monitors(powercap: str | Path = POWERCAP) -> list[PresentMonitor]:
+    """Every monitor that measures but the default one.
 
     Args:
         powercap: Where the kernel shows its powercap zones.
     """
-    return [_meter("AmdSmiMonitor()", AmdSmiMonitor), _meter("RaplMonitor()", lambda: RaplMonitor(powercap))]
+    return [_monitor("AmdSmiMonitor()", AmdSmiMonitor), _monitor("RaplMonitor()", lambda: RaplMonitor(powercap))]
 
 
 def alternatives(powercap: str | Path = POWERCAP) -> str:
@@ -56,18 +56,18 @@ def alternatives(powercap: str | Path = POWERCAP) -> str:
     Args:
         powercap: Where the kernel shows its powercap zones.
     """
-    meters = other_meters(powercap)
-    working = [meter.call for meter in meters if isinstance(meter.monitor, WindowMonitor)]
+    monitors = other_monitors(powercap)
+    working = [monitor.call for monitor in monitors if isinstance(monitor.monitor, WindowMonitor)]
     if working:
         return f"On this machine {' and '.join(working)} can measure."
     # Nobody without AMD's GPUs need hear of a package that is not installed.
-    wanted = [meter for meter in meters if meter.call != "AmdSmiMonitor()" or find_spec("amdsmi") is not None]
-    reasons = "; ".join(f"{meter.call}: {meter.why_not}" for meter in wanted)
+    wanted = [monitor for monitor in monitors if monitor.call != "AmdSmiMonitor()" or find_spec("amdsmi") is not None]
+    reasons = "; ".join(f"{monitor.call}: {monitor.why_not}" for monitor in wanted)
     return f"On this machine only EstimateMonitor(watts=...) works ({reasons})."
 
 
-def _meter(call: str, make: Callable[[], WindowMonitor]) -> Meter:
+def _monitor(call: str, make: Callable[[], WindowMonitor]) -> PresentMonitor:
     try:
-        return Meter(call, make())
+        return PresentMonitor(call, make())
     except MonitorError as error:
-        return Meter(call, error)
+        return PresentMonitor(call, error)

@@ -1,4 +1,4 @@
-"""The processor's own energy meter: Intel's and AMD's RAPL, read through Linux's powercap folders."""
+"""The processor's own energy monitor: Intel's and AMD's RAPL, read through Linux's powercap folders."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
         The positions in `uuids` of the visible GPUs, in the order of the variable.
 
     Raises:
-        MonitorError: A GPU is listed twice, or a slice of one ("MIG-…") is listed, which has no meter of its own.
+        MonitorError: A GPU is listed twice, or a slice of one ("MIG-…") is listed, which has no monitor of its own.
     """
     if variable is None:
         return list(range(len(uuids)))
@@ -42,7 +42,7 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
 
 
 def chosen_devices(visible: Sequence[int], indices: Sequence[int] | None) -> list[int]:
-    """Those of the visible devices that a meter is asked for.
+    """Those of the visible devices that a monitor is asked for.
 
     Args:
         visible: The visible devices.

@@ -1,4 +1,4 @@
-"""What an energy meter is: the protocol, one window's result, and the window keeping that our own meters share."""
+"""What an energy monitor is: the protocol, one window's result, and the window keeping that our own monitors share."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Measurement(Protocol):
 
     @property
     def total_energy(self) -> float:
-        """Joules that everything the meter measures used within the window."""
+        """Joules that everything the monitor measures used within the window."""
 
 
 class Monitor(Protocol):
-    """An energy meter. Ours fit, and Zeus's `ZeusMonitor` as it is.
+    """An energy monitor. Ours fit, and Zeus's `ZeusMonitor` as it is.
 
-    A meter may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are read through NVML.
+    A monitor may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are read through NVML.
     And it may have a `kind: str`, a word that is shown beside its energy: "estimate" where it does not measure.
     """
 
@@ -51,7 +51,7 @@ class Window:
 
     Attributes:
         time: Its length in seconds.
-        total_energy: Joules that everything the meter measures used within it.
+        total_energy: Joules that everything the monitor measures used within it.
     """
 
     time: float
@@ -60,11 +60,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Reading:
-    """A meter's counters at one moment; only the difference of two means anything.
+    """A monitor's counters at one moment; only the difference of two means anything.
 
     Attributes:
         time: Seconds of the monotonic clock.
-        energies: Joules by each counter of the meter.
+        energies: Joules by each counter of the monitor.
     """
 
     time: float
@@ -72,7 +72,7 @@ class Reading:
 
 
 class WindowMonitor(ABC):
-    """Windows by name over energy counters: they may nest and overlap, and threads may share the meter.
+    """Windows by name over energy counters: they may nest and overlap, and threads may share the monitor.
 
     Args:
         gpu_indices: The measured GPUs among the visible ones; empty when no GPU is measured.
@@ -100,7 +100,7 @@ class WindowMonitor(ABC):
             name: Any name that no open window has.
 
         Raises:
-            MonitorError: A window of this name is open, or the meter cannot be read.
+            MonitorError: A window of this name is open, or the monitor cannot be read.
         """
         synchronize()
         with self._lock:
@@ -114,13 +114,13 @@ class WindowMonitor(ABC):
         """Ends the window of this name, once the work that PyTorch or JAX has queued is done.
 
         Args:
-            name: The name that it was begun under; it is free again afterwards, even when the meter cannot be read.
+            name: The name that it was begun under; it is free again afterwards, even when the monitor cannot be read.
 
         Returns:
             Seconds and joules between the two calls.
 
         Raises:
-            MonitorError: No window of this name is open, or the meter cannot be read.
+            MonitorError: No window of this name is open, or the monitor cannot be read.
         """
         synchronize()
         with self._lock:
@@ -142,7 +142,7 @@ class WindowMonitor(ABC):
             MonitorError: It cannot be told; the message says what to give instead.
         """
 
-    def _joules(self, used: Sequence[float], seconds: float) -> float:  # noqa: ARG002 - for meters that need it
+    def _joules(self, used: Sequence[float], seconds: float) -> float:  # noqa: ARG002 - for monitors that need it
         """What a window used.
 
         Args:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError, OperationOrderError
-from wattwise.monitor import Monitor, meter_kind
+from wattwise.monitor import Monitor, monitor_kind
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
 from wattwise.power.profile import Profile
@@ -54,12 +54,12 @@ class PowerLimitOptimizer:
     walk takes is part of the trial's time and energy. While another trial walks, this one trains at the present limit
     and asks again after every epoch; so it does while the server is away.
 
-    All GPUs of the meter get the limit, and each gets its previous one back when the trial is over, this is closed, or
+    All GPUs of the monitor get the limit, and each gets its previous one back when the trial is over, this is closed, or
     the process exits, dies of an exception or is terminated; only what nothing can catch, such as SIGKILL and
     `os._exit`, leaves the limits as they are. Where limits cannot be set, for want of a GPU or of permission, that is
     said once and training goes on as without this.
 
-    With `torch.distributed` every rank may make the calls; rank 0 sets and measures all GPUs of its own meter.
+    With `torch.distributed` every rank may make the calls; rank 0 sets and measures all GPUs of its own monitor.
 
     Args:
         bso: the trial, which may still be without its batch size.
@@ -184,7 +184,7 @@ class PowerLimitOptimizer:
             raise
         except MonitorError as error:
             self._give_up(str(error))
-        except Exception as error:  # noqa: BLE001 - a meter of another make raises what it likes
+        except Exception as error:  # noqa: BLE001 - a monitor of another make raises what it likes
             self._give_up(f"power limits cannot be profiled: {type(error).__name__}: {error}")
         if self._closed:
             # By a signal handler, in the midst of this.
@@ -206,7 +206,7 @@ class PowerLimitOptimizer:
         if not monitor.gpu_indices:
             self._give_up(f"{monitor!r} measures no GPU")
             return
-        if any(part.startswith("amdsmi") for part in meter_kind(monitor).split("+")):
+        if any(part.startswith("amdsmi") for part in monitor_kind(monitor).split("+")):
             self._give_up(f"power limits are set on NVIDIA GPUs alone, and {monitor!r} measures others")
             return
         from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - of use only where there are GPUs
@@ -236,10 +236,10 @@ class PowerLimitOptimizer:
         between = limits_between(limits.lowest_watts, limits.highest_watts, self._step_watts)
         walk = Walk(between, lambda sample: cost_per_step(spec, sample))
         name = f"wattwise power {trial.job_id} {trial.trial_number}"
-        # A limit is the GPUs', and so is what it saves: of a combined meter the rest would only blur the comparison.
-        meter: Monitor = getattr(monitor, "gpu_meter", monitor)
+        # A limit is the GPUs', and so is what it saves: of a combined monitor the rest would only blur the comparison.
+        gpus: Monitor = getattr(monitor, "gpu_monitor", monitor)
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
-        self._profile = Profile(walk, Stretch(meter, name, *self._lengths), limits)
+        self._profile = Profile(walk, Stretch(gpus, name, *self._lengths), limits)
         self._phase = _Phase.PROFILING
 
     def _end_step(self) -> None:

@@ -37,7 +37,7 @@ class Profile:
         """A step begins.
 
         Raises:
-            MonitorError: if the meter cannot be read.
+            MonitorError: if the monitor cannot be read.
         """
         self._stretch.begin_step()
 
@@ -45,7 +45,7 @@ class Profile:
         """A step has ended; says whether the walk is over.
 
         Raises:
-            MonitorError: if the meter cannot be read, measured nothing, or the next limit cannot be set.
+            MonitorError: if the monitor cannot be read, measured nothing, or the next limit cannot be set.
         """
         measured, limit = self._stretch.end_step(), self.walk.limit
         if measured is None or limit is None:
@@ -61,7 +61,7 @@ class Profile:
         """An epoch has ended: what follows, up to the next step, is not measured.
 
         Raises:
-            MonitorError: if the meter cannot be read.
+            MonitorError: if the monitor cannot be read.
         """
         self._stretch.interrupt()
 
@@ -74,7 +74,7 @@ class Profile:
     def _check(self, measured: Measured) -> None:
         if not measured.time_seconds > 0 or not measured.energy_joules >= 0:
             raise MonitorError(
-                f"the meter measured {measured.time_seconds:g} s and {measured.energy_joules:g} J over "
+                f"the monitor measured {measured.time_seconds:g} s and {measured.energy_joules:g} J over "
                 f"{measured.steps} steps, which cannot be"
             )
         if measured.time_seconds < _SHORT_SECONDS and not self._warned:

@@ -8,7 +8,7 @@ from wattwise.monitor import Monitor
 
 
 class Measured(NamedTuple):
-    """What the measured steps took: seconds, joules as the meter measures them, and how many they were."""
+    """What the measured steps took: seconds, joules as the monitor measures them, and how many they were."""
 
     time_seconds: float
     energy_joules: float
@@ -19,8 +19,8 @@ class Stretch:
     """One stretch of steps after another, in windows that can be interrupted.
 
     Args:
-        monitor: the energy meter of the GPUs.
-        name: what the windows are called; no other window of the meter may have this name.
+        monitor: the energy monitor of the GPUs.
+        name: what the windows are called; no other window of the monitor may have this name.
         warmup: steps at the beginning of each stretch that are not measured.
         length: steps that are.
     """
@@ -38,7 +38,7 @@ class Stretch:
         """A step begins.
 
         Raises:
-            MonitorError: if the meter cannot be read.
+            MonitorError: if the monitor cannot be read.
         """
         if self._warmed >= self._warmup and not self._open:
             self._monitor.begin_window(self._name)
@@ -51,7 +51,7 @@ class Stretch:
             What the stretch took, if it ends with this step; the next one begins then.
 
         Raises:
-            MonitorError: if the meter cannot be read.
+            MonitorError: if the monitor cannot be read.
         """
         if not self._open:
             self._warmed += 1
@@ -67,7 +67,7 @@ class Stretch:
         """What follows is no training; the stretch goes on with the next step that begins.
 
         Raises:
-            MonitorError: if the meter cannot be read.
+            MonitorError: if the monitor cannot be read.
         """
         if not self._open:
             return

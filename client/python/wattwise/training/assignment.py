@@ -61,13 +61,13 @@ class Assignment:
         return self._ranks
 
     @property
-    def meter(self) -> str:
-        """The kind of meter that measures this trial, such as "nvml"; "estimate" when nothing is measured.
+    def monitor_kind(self) -> str:
+        """The kind of monitor that measures this trial, such as "nvml"; "estimate" when nothing is measured.
 
         Raises:
             OperationOrderError: before `get_batch_size`.
         """
-        return self._given("meter").answer.trial.meter
+        return self._given("monitor_kind").answer.trial.monitor
 
     @property
     def reason(self) -> str:

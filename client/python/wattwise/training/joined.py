@@ -38,7 +38,7 @@ class JoinedLaunch(Launch):
     Attributes:
         server: where the server is.
         spec: the job.
-        meter: the name of the driver's meter; None if it told none.
+        monitor_name: the name of the driver's monitor; None if it told none.
 
     Raises:
         NoDriverError: if no driver started this process; says what is missing.
@@ -46,7 +46,11 @@ class JoinedLaunch(Launch):
 
     def __init__(self, timeout: float | None, credentials: Credentials | None) -> None:
         told = _told()
-        self.server, self.spec, self.meter = told["SERVER"], spec_from_json(told["JOB_SPEC"]), told.get("METER")
+        self.server, self.spec, self.monitor_name = (
+            told["SERVER"],
+            spec_from_json(told["JOB_SPEC"]),
+            told.get("MONITOR"),
+        )
         super().__init__(self.server, self.spec, timeout, credentials)
         self.request_id = told["REQUEST_ID"]
         self._trial = v1.TrialId(
@@ -58,8 +62,8 @@ class JoinedLaunch(Launch):
         self._reason = told.get("REASON")
 
     def monitor(self) -> Monitor | None:
-        """A meter like the driver's; None for that which a trainer has by itself."""
-        return None if self.meter in (None, "nvml") else named_monitor(self.meter)
+        """A monitor like the driver's; None for that which a trainer has by itself."""
+        return None if self.monitor_name in (None, "nvml") else named_monitor(self.monitor_name)
 
     def resume(self, saved: SavedTrial) -> None:
         """Refuses, since the driver waits for the trial that it asked for, and for no other.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattwise import v1
 from wattwise.errors import OperationOrderError, TrainFailError
-from wattwise.monitor import Monitor, default_monitor, meter_kind
+from wattwise.monitor import Monitor, default_monitor, monitor_kind
 from wattwise.rpc.backoff import seconds
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
@@ -55,7 +55,7 @@ class BatchSizeOptimizer(Assignment):
     Args:
         server: host and port of the server, such as "localhost:50051".
         job: the job. Without `gpu` the GPUs are read from the monitor.
-        monitor: the energy meter of rank 0; None measures all GPUs that are visible to the process.
+        monitor: the energy monitor of rank 0; None measures all GPUs that are visible to the process.
         timeout: seconds for which `get_batch_size` looks for the server. None gives an address at which no server can
             be reached ten seconds, which bridges a restart, and a server that is there but slow sixty.
         report_timeout: seconds that `on_evaluate` waits for an answer before the server counts as away.
@@ -108,20 +108,20 @@ class BatchSizeOptimizer(Assignment):
         `get_batch_size` then answers with that trial's batch size rather than asking for a trial; all else is as usual.
 
         Args:
-            monitor: the energy meter of rank 0; None is one like the driver's.
+            monitor: the energy monitor of rank 0; None is one like the driver's.
             timeout: as for the constructor, like any other option.
             credentials: likewise; None is what the driver was given.
             options: of the constructor.
 
         Raises:
             NoDriverError: if this process was not started by `wattwise run`; says what is missing.
-            MonitorError: if the driver's meter cannot be used in this process.
+            MonitorError: if the driver's monitor cannot be used in this process.
         """
         from wattwise.training.joined import JoinedLaunch  # noqa: PLC0415 - few trainings have a driver
 
         launch = JoinedLaunch(timeout, credentials)
-        meter = launch.monitor() if monitor is None else monitor
-        bso = cls(launch.server, launch.spec, monitor=meter, timeout=timeout, credentials=credentials, **options)
+        monitor = launch.monitor() if monitor is None else monitor
+        bso = cls(launch.server, launch.spec, monitor=monitor, timeout=timeout, credentials=credentials, **options)
         bso._launch = launch
         return bso
 
@@ -135,7 +135,7 @@ class BatchSizeOptimizer(Assignment):
 
     @property
     def monitor(self) -> Monitor | None:
-        """The energy meter; of the ranks beyond 0, and before `get_batch_size`, only the one that was given."""
+        """The energy monitor; of the ranks beyond 0, and before `get_batch_size`, only the one that was given."""
         return self._monitor
 
     @property
@@ -225,7 +225,7 @@ class BatchSizeOptimizer(Assignment):
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch that it ends and opens the next one. Does nothing once training is over.
 
-        Every call is the end of an epoch. A meter that fails meanwhile is logged, and estimated until it works again.
+        Every call is the end of an epoch. A monitor that fails meanwhile is logged, and estimated until it works again.
 
         Args:
             metric: the validation metric after this epoch; of several ranks' that which `reduce_metric` says. NaN or
@@ -303,10 +303,10 @@ class BatchSizeOptimizer(Assignment):
 
     def _ask(self) -> Given:
         monitor = self._monitor = default_monitor() if self._monitor is None else self._monitor
-        kind = meter_kind(monitor)
+        kind = monitor_kind(monitor)
         given = self._launch.ask(monitor)
         # The server hears it with the first result, the other ranks with this answer.
-        given.answer.trial.meter = kind
+        given.answer.trial.monitor = kind
         trial, watts = given.answer.trial.id, given.job.spec.gpu.max_power_watts
         self._windows = windows = TrainingWindows(monitor, f"wattwise {trial.job_id} {trial.trial_number}", watts)
         _, windows.time_seconds, windows.energy_joules = given.progress

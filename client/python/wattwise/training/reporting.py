@@ -92,5 +92,5 @@ class Reporter:
             energy_joules=progress.energy_joules,
             metric=metric if math.isfinite(metric) else math.nan,
             current_epoch=progress.epoch,
-            meter=self._windows.meter,
+            monitor=self._windows.monitor,
         )

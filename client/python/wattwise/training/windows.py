@@ -6,34 +6,34 @@ import math
 import time
 
 from wattwise.errors import MonitorError
-from wattwise.monitor import Monitor, meter_kind
+from wattwise.monitor import Monitor, monitor_kind
 from wattwise.training.exchange import log
 
 
 class TrainingWindows:
     """Adds up one window after another.
 
-    A meter that fails once training runs does not end it: the window then counts with its length by the clock, and with
+    A monitor that fails once training runs does not end it: the window then counts with its length by the clock, and with
     the trial's mean power so far. A trial's first window counts at the job's maximum power, so that
     nothing looks cheap for not having been measured.
 
     Args:
-        monitor: the energy meter.
-        name: what its windows are called; no other window of the meter may have this name.
+        monitor: the energy monitor.
+        name: what its windows are called; no other window of the monitor may have this name.
         max_power_watts: the job's maximum power.
 
     Attributes:
         time_seconds: length of all closed windows.
         energy_joules: energy within them.
-        estimated_seconds: how much of that time the meter could not measure.
+        estimated_seconds: how much of that time the monitor could not measure.
     """
 
     def __init__(self, monitor: Monitor, name: str, max_power_watts: float) -> None:
         self._monitor = monitor
         self._name = name
         self._max_power_watts = max_power_watts
-        self._kind = meter_kind(monitor)
-        # Ours say what failed. Out of another's meter anything may come; out of ours, what the training itself raised.
+        self._kind = monitor_kind(monitor)
+        # Ours say what failed. Out of another's monitor anything may come; out of ours, what the training itself raised.
         self._failures = MonitorError if getattr(monitor, "tells_failures", False) else Exception
         self._began = 0.0
         self._failure: BaseException | None = None
@@ -43,28 +43,28 @@ class TrainingWindows:
         self.estimated_seconds = 0.0
 
     @property
-    def meter(self) -> str:
-        """The kind of meter behind the sums, with the estimates that stand in for what it could not measure."""
+    def monitor(self) -> str:
+        """The kind of monitor behind the sums, with the estimates that stand in for what it could not measure."""
         return f"{self._kind} or estimate" if self.estimated_seconds else self._kind
 
     def open(self) -> None:
         """Starts the first window.
 
         Raises:
-            MonitorError: if the meter cannot be read.
+            MonitorError: if the monitor cannot be read.
         """
         self._began = time.monotonic()
         self._monitor.begin_window(self._name)
 
     def reopen(self) -> None:
-        """Starts the next window, whether or not the meter can."""
+        """Starts the next window, whether or not the monitor can."""
         try:
             self.open()
         except self._failures as error:
             self._failure = error
 
     def close(self) -> None:
-        """Ends the window and counts it, by estimate where the meter fails."""
+        """Ends the window and counts it, by estimate where the monitor fails."""
         seconds = time.monotonic() - self._began
         try:
             if self._failure is None:

@@ -318,8 +318,8 @@ class Job(google.protobuf.message.Message):
     ARMS_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     NUM_TRIALS_FIELD_NUMBER: builtins.int
-    METER_FIELD_NUMBER: builtins.int
-    OTHER_METER_FIELD_NUMBER: builtins.int
+    MONITOR_FIELD_NUMBER: builtins.int
+    OTHER_MONITOR_FIELD_NUMBER: builtins.int
     POWER_LIMITS_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
     """Where the job stands in its search."""
@@ -333,11 +333,11 @@ class Job(google.protobuf.message.Message):
     """Batch size of that trial. Unset until one has converged."""
     num_trials: builtins.int
     """How many trials have been dispatched so far, which is also the number of the newest."""
-    meter: builtins.str
-    """The kind of meter that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
+    monitor: builtins.str
+    """The kind of monitor that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
     " or estimate" behind it: in some trial it failed for a while.
     """
-    other_meter: builtins.str
+    other_monitor: builtins.str
     """The other kinds that its trials were measured by, so that costs cannot be compared; " then " stands between several.
     Empty when all trials that said a kind said the same.
     """
@@ -373,12 +373,12 @@ class Job(google.protobuf.message.Message):
         arms: collections.abc.Iterable[Global___Arm] | None = ...,
         create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         num_trials: builtins.int = ...,
-        meter: builtins.str = ...,
-        other_meter: builtins.str = ...,
+        monitor: builtins.str = ...,
+        other_monitor: builtins.str = ...,
         power_limits: collections.abc.Iterable[Global___PowerLimit] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "create_time", b"create_time", "meter", b"meter", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "num_trials", b"num_trials", "other_meter", b"other_meter", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
     @typing.overload

@@ -179,8 +179,8 @@ class Trial(google.protobuf.message.Message):
     LAST_EPOCH_FIELD_NUMBER: builtins.int
     LAST_METRIC_FIELD_NUMBER: builtins.int
     LEASE_EXPIRE_TIME_FIELD_NUMBER: builtins.int
-    METER_FIELD_NUMBER: builtins.int
-    OTHER_METER_FIELD_NUMBER: builtins.int
+    MONITOR_FIELD_NUMBER: builtins.int
+    OTHER_MONITOR_FIELD_NUMBER: builtins.int
     type: Global___TrialType.ValueType
     """Why it was dispatched."""
     status: Global___TrialStatus.ValueType
@@ -199,12 +199,12 @@ class Trial(google.protobuf.message.Message):
     """Epoch of its newest report; 0 before the first."""
     last_metric: builtins.float
     """Metric of its newest report; may be NaN. Unset before the first."""
-    meter: builtins.str
-    """The kind of meter that its energy comes from: what its first result said, or "nvml then estimate" when a later one
+    monitor: builtins.str
+    """The kind of monitor that its energy comes from: what its first result said, or "nvml then estimate" when a later one
     said another; " or estimate" behind one that failed for a while. Empty while no result has said any.
     """
-    other_meter: builtins.str
-    """The other kinds of meter that earlier results of the job came from, so that costs cannot be compared; " then "
+    other_monitor: builtins.str
+    """The other kinds of monitor that earlier results of the job came from, so that costs cannot be compared; " then "
     stands between several. Empty when there are none.
     """
     @property
@@ -239,11 +239,11 @@ class Trial(google.protobuf.message.Message):
         last_epoch: builtins.int = ...,
         last_metric: builtins.float | None = ...,
         lease_expire_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        meter: builtins.str = ...,
-        other_meter: builtins.str = ...,
+        monitor: builtins.str = ...,
+        other_monitor: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "cost", b"cost", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "converged", b"converged", "cost", b"cost", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "id", b"id", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "meter", b"meter", "other_meter", b"other_meter", "start_time", b"start_time", "status", b"status", "time_seconds", b"time_seconds", "type", b"type"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "converged", b"converged", "cost", b"cost", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "id", b"id", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "start_time", b"start_time", "status", b"status", "time_seconds", b"time_seconds", "type", b"type"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cost", b"_cost"]) -> typing.Literal["cost"] | None: ...
     @typing.overload
@@ -262,7 +262,7 @@ class TrainingResult(google.protobuf.message.Message):
     ENERGY_JOULES_FIELD_NUMBER: builtins.int
     METRIC_FIELD_NUMBER: builtins.int
     CURRENT_EPOCH_FIELD_NUMBER: builtins.int
-    METER_FIELD_NUMBER: builtins.int
+    MONITOR_FIELD_NUMBER: builtins.int
     time_seconds: builtins.float
     """Seconds spent training in this trial so far. Finite, not negative, never less than reported before."""
     energy_joules: builtins.float
@@ -271,8 +271,8 @@ class TrainingResult(google.protobuf.message.Message):
     """The validation metric after this epoch. NaN is taken for a metric that has not reached its target; infinity is refused."""
     current_epoch: builtins.int
     """The epoch that just ended, counted from 1. Epochs may be skipped but never go back."""
-    meter: builtins.str
-    """The kind of meter that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
+    monitor: builtins.str
+    """The kind of monitor that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
     or a word of the trainer's own, of at most 50 printable characters. " or estimate" behind it: it failed for a while,
     and an estimate stands in for what it could not measure. Empty: not said, or as said before.
     """
@@ -288,10 +288,10 @@ class TrainingResult(google.protobuf.message.Message):
         energy_joules: builtins.float = ...,
         metric: builtins.float = ...,
         current_epoch: builtins.int = ...,
-        meter: builtins.str = ...,
+        monitor: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "meter", b"meter", "metric", b"metric", "time_seconds", b"time_seconds", "trial", b"trial"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "time_seconds", b"time_seconds", "trial", b"trial"]) -> None: ...
 
 Global___TrainingResult: typing_extensions.TypeAlias = TrainingResult
 
@@ -321,7 +321,7 @@ class Decision(google.protobuf.message.Message):
     cost_bound: builtins.float
     """The cost at which the trial is stopped, in joules. Unset while there is none."""
     warning: builtins.str
-    """What the trainer's user should know although training goes on: that the trial is measured by another kind of meter
+    """What the trainer's user should know although training goes on: that the trial is measured by another kind of monitor
     than earlier trials of its job, naming both. The same in every answer about the trial; empty when there is nothing.
     """
     def __init__(

@@ -251,15 +251,15 @@ export interface Job {
   /** How many trials have been dispatched so far, which is also the number of the newest. */
   numTrials: number;
   /**
-   * The kind of meter that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
+   * The kind of monitor that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
    * " or estimate" behind it: in some trial it failed for a while.
    */
-  meter: string;
+  monitor: string;
   /**
    * The other kinds that its trials were measured by, so that costs cannot be compared; " then " stands between several.
    * Empty when all trials that said a kind said the same.
    */
-  otherMeter: string;
+  otherMonitor: string;
   /** The cheapest power limits that are known, by ascending batch size; empty while no trial has profiled any. */
   powerLimits: PowerLimit[];
 }
@@ -894,8 +894,8 @@ function createBaseJob(): Job {
     arms: [],
     createTime: undefined,
     numTrials: 0,
-    meter: "",
-    otherMeter: "",
+    monitor: "",
+    otherMonitor: "",
     powerLimits: [],
   };
 }
@@ -933,11 +933,11 @@ export const Job: MessageFns<Job> = {
     if (message.numTrials !== 0) {
       writer.uint32(72).int32(message.numTrials);
     }
-    if (message.meter !== "") {
-      writer.uint32(82).string(message.meter);
+    if (message.monitor !== "") {
+      writer.uint32(82).string(message.monitor);
     }
-    if (message.otherMeter !== "") {
-      writer.uint32(98).string(message.otherMeter);
+    if (message.otherMonitor !== "") {
+      writer.uint32(98).string(message.otherMonitor);
     }
     for (const v of message.powerLimits) {
       PowerLimit.encode(v!, writer.uint32(90).fork()).join();
@@ -1045,7 +1045,7 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.meter = reader.string();
+            message.monitor = reader.string();
             continue;
           }
           case 12: {
@@ -1053,7 +1053,7 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.otherMeter = reader.string();
+            message.otherMonitor = reader.string();
             continue;
           }
           case 11: {
@@ -1090,8 +1090,8 @@ export const Job: MessageFns<Job> = {
     message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
     message.createTime = object.createTime ?? undefined;
     message.numTrials = object.numTrials ?? 0;
-    message.meter = object.meter ?? "";
-    message.otherMeter = object.otherMeter ?? "";
+    message.monitor = object.monitor ?? "";
+    message.otherMonitor = object.otherMonitor ?? "";
     message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
     return message;
   },

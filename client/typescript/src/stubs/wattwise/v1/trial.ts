@@ -257,15 +257,15 @@ export interface Trial {
     | Date
     | undefined;
   /**
-   * The kind of meter that its energy comes from: what its first result said, or "nvml then estimate" when a later one
+   * The kind of monitor that its energy comes from: what its first result said, or "nvml then estimate" when a later one
    * said another; " or estimate" behind one that failed for a while. Empty while no result has said any.
    */
-  meter: string;
+  monitor: string;
   /**
-   * The other kinds of meter that earlier results of the job came from, so that costs cannot be compared; " then "
+   * The other kinds of monitor that earlier results of the job came from, so that costs cannot be compared; " then "
    * stands between several. Empty when there are none.
    */
-  otherMeter: string;
+  otherMonitor: string;
 }
 
 /** What a trainer measured up to the end of one epoch. Time and energy are sums since the trial's first epoch. */
@@ -283,11 +283,11 @@ export interface TrainingResult {
   /** The epoch that just ended, counted from 1. Epochs may be skipped but never go back. */
   currentEpoch: number;
   /**
-   * The kind of meter that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
+   * The kind of monitor that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
    * or a word of the trainer's own, of at most 50 printable characters. " or estimate" behind it: it failed for a while,
    * and an estimate stands in for what it could not measure. Empty: not said, or as said before.
    */
-  meter: string;
+  monitor: string;
 }
 
 /** What the server makes of a trial. */
@@ -307,7 +307,7 @@ export interface Decision {
     | number
     | undefined;
   /**
-   * What the trainer's user should know although training goes on: that the trial is measured by another kind of meter
+   * What the trainer's user should know although training goes on: that the trial is measured by another kind of monitor
    * than earlier trials of its job, naming both. The same in every answer about the trial; empty when there is nothing.
    */
   warning: string;
@@ -421,8 +421,8 @@ function createBaseTrial(): Trial {
     lastEpoch: 0,
     lastMetric: undefined,
     leaseExpireTime: undefined,
-    meter: "",
-    otherMeter: "",
+    monitor: "",
+    otherMonitor: "",
   };
 }
 
@@ -467,11 +467,11 @@ export const Trial: MessageFns<Trial> = {
     if (message.leaseExpireTime !== undefined) {
       Timestamp.encode(toTimestamp(message.leaseExpireTime), writer.uint32(106).fork()).join();
     }
-    if (message.meter !== "") {
-      writer.uint32(114).string(message.meter);
+    if (message.monitor !== "") {
+      writer.uint32(114).string(message.monitor);
     }
-    if (message.otherMeter !== "") {
-      writer.uint32(122).string(message.otherMeter);
+    if (message.otherMonitor !== "") {
+      writer.uint32(122).string(message.otherMonitor);
     }
     return writer;
   },
@@ -598,7 +598,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.meter = reader.string();
+            message.monitor = reader.string();
             continue;
           }
           case 15: {
@@ -606,7 +606,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.otherMeter = reader.string();
+            message.otherMonitor = reader.string();
             continue;
           }
         }
@@ -639,14 +639,14 @@ export const Trial: MessageFns<Trial> = {
     message.lastEpoch = object.lastEpoch ?? 0;
     message.lastMetric = object.lastMetric ?? undefined;
     message.leaseExpireTime = object.leaseExpireTime ?? undefined;
-    message.meter = object.meter ?? "";
-    message.otherMeter = object.otherMeter ?? "";
+    message.monitor = object.monitor ?? "";
+    message.otherMonitor = object.otherMonitor ?? "";
     return message;
   },
 };
 
 function createBaseTrainingResult(): TrainingResult {
-  return { trial: undefined, timeSeconds: 0, energyJoules: 0, metric: 0, currentEpoch: 0, meter: "" };
+  return { trial: undefined, timeSeconds: 0, energyJoules: 0, metric: 0, currentEpoch: 0, monitor: "" };
 }
 
 export const TrainingResult: MessageFns<TrainingResult> = {
@@ -666,8 +666,8 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     if (message.currentEpoch !== 0) {
       writer.uint32(40).int32(message.currentEpoch);
     }
-    if (message.meter !== "") {
-      writer.uint32(50).string(message.meter);
+    if (message.monitor !== "") {
+      writer.uint32(50).string(message.monitor);
     }
     return writer;
   },
@@ -730,7 +730,7 @@ export const TrainingResult: MessageFns<TrainingResult> = {
               break;
             }
 
-            message.meter = reader.string();
+            message.monitor = reader.string();
             continue;
           }
         }
@@ -757,7 +757,7 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     message.energyJoules = object.energyJoules ?? 0;
     message.metric = object.metric ?? 0;
     message.currentEpoch = object.currentEpoch ?? 0;
-    message.meter = object.meter ?? "";
+    message.monitor = object.monitor ?? "";
     return message;
   },
 };

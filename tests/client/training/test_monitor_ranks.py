@@ -1,4 +1,4 @@
-"""The meter of a training of several ranks."""
+"""The monitor of a training of several ranks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 
-def test_every_rank_knows_the_meter(server: LiveServer) -> None:
-    """Rank 0 alone has a meter, and all ranks can tell its kind."""
+def test_every_rank_knows_the_monitor(server: LiveServer) -> None:
+    """Rank 0 alone has a monitor, and all ranks can tell its kind."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "tests.client.training.meter_rank", server.address]
+    command = [sys.executable, "-m", "tests.client.training.monitor_rank", server.address]
     running = [
         subprocess.Popen([*command, rank, port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in ("0", "1")

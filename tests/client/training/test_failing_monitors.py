@@ -1,4 +1,4 @@
-"""A meter that fails while a training runs: a real RAPL meter whose counter goes away, and meters of others."""
+"""A monitor that fails while a training runs: a real RAPL monitor whose counter goes away, and monitors of others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wattwise import (
 from wattwise.monitor import Window
 
 from tests.client.monitor.test_rapl import count, make_zone
-from tests.client.training.script import GPU, Meter, job_spec
+from tests.client.training.script import GPU, StepMonitor, job_spec
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def test_nothing_was_measured_yet(grpc_addr: str, tmp_path: Path, caplog: pytest
 
 
 def test_the_first_window_cannot_be_opened(grpc_addr: str, tmp_path: Path) -> None:
-    """Before anything is trained a meter that fails is an error."""
+    """Before anything is trained a monitor that fails is an error."""
     counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=RaplMonitor(tmp_path)) as bso:
         bso.get_batch_size()
@@ -88,8 +88,8 @@ def test_the_first_window_cannot_be_opened(grpc_addr: str, tmp_path: Path) -> No
             bso.on_train_begin()
 
 
-class Odd(Meter):
-    """Another's meter, that answers or raises this."""
+class Odd(StepMonitor):
+    """Another's monitor, that answers or raises this."""
 
     def __init__(self, answer: Window | Exception) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class Odd(Meter):
         Window(time=-1.0, total_energy=1.0),
     ],
 )
-def test_meters_of_others(grpc_addr: str, answer: Window | Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever another's meter raises, and what no energy or time can be, is estimated by the clock."""
+def test_monitors_of_others(grpc_addr: str, answer: Window | Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever another's monitor raises, and what no energy or time can be, is estimated by the clock."""
     with training(grpc_addr, Odd(answer)) as bso:
         bso.on_evaluate(0.1)
     (first,) = measurements(grpc_addr, bso)
@@ -122,24 +122,24 @@ def test_meters_of_others(grpc_addr: str, answer: Window | Exception, caplog: py
 
 
 class CrashedGpu(EstimateMonitor):
-    """A meter of ours that waits for a GPU on which the training has crashed."""
+    """A monitor of ours that waits for a GPU on which the training has crashed."""
 
     def end_window(self, _name: str, /) -> Window:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
 
-@pytest.mark.parametrize("also", [(), (Meter(),)], ids=["alone", "combined"])
-def test_what_the_training_raised_is_not_the_meters_failure(grpc_addr: str, also: tuple[Monitor, ...]) -> None:
+@pytest.mark.parametrize("also", [(), (StepMonitor(),)], ids=["alone", "combined"])
+def test_what_the_training_raised_is_not_the_monitors_failure(grpc_addr: str, also: tuple[Monitor, ...]) -> None:
     """A GPU's error that is told only where work in flight is waited for reaches the user, as it was raised."""
-    meter: Monitor = CombinedMonitor(CrashedGpu(65), *also) if also else CrashedGpu(65)
-    with training(grpc_addr, meter) as bso, pytest.raises(RuntimeError, match="device-side assert"):
+    monitor: Monitor = CombinedMonitor(CrashedGpu(65), *also) if also else CrashedGpu(65)
+    with training(grpc_addr, monitor) as bso, pytest.raises(RuntimeError, match="device-side assert"):
         bso.on_evaluate(0.1)
 
 
-def test_another_meter_in_a_combination_may_fail(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever it raises is the meter's failure, and training goes on with an estimate."""
+def test_another_monitor_in_a_combination_may_fail(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever it raises is the monitor's failure, and training goes on with an estimate."""
 
-    class Broken(Meter):
+    class Broken(StepMonitor):
         def end_window(self, _name: str, /) -> Window:
             raise RuntimeError("no answer from the wall plug")
 

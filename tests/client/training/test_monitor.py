@@ -1,4 +1,4 @@
-"""What a trainer tells of its meter, and what it is told of the job's."""
+"""What a trainer tells of its monitor, and what it is told of the job's."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import pytest
 from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobNotFoundError, JobSpec, MonitorError
 from wattwise.monitor import Monitor, Window
 
-from tests.client.training.script import Meter, job_spec
+from tests.client.training.script import StepMonitor, job_spec
 from tests.live_server import LiveServer
 
 
-class WallMeter(Meter):
-    """A meter that somebody built, with a word for itself."""
+class WallMonitor(StepMonitor):
+    """A monitor that somebody built, with a word for itself."""
 
-    kind = "wall-meter"
+    kind = "wall-monitor"
 
 
-class Nameless(Meter):
-    """A meter whose kind is no word."""
+class Nameless(StepMonitor):
+    """A monitor whose kind is no word."""
 
     kind = ""
 
 
-class ZeusLike(Meter):
-    """A meter of the package `zeus`, as far as its class tells."""
+class ZeusLike(StepMonitor):
+    """A monitor of the package `zeus`, as far as its class tells."""
 
     __module__ = "zeus.monitor.energy"
 
@@ -48,23 +48,23 @@ def trained(address: str, monitor: Monitor, spec: JobSpec, *metrics: float) -> B
     ("monitor", "kind"),
     [
         (EstimateMonitor(watts=65), "estimate"),
-        (WallMeter(), "wall-meter"),
-        (Meter(), "custom"),
+        (WallMonitor(), "wall-monitor"),
+        (StepMonitor(), "custom"),
         (ZeusLike(), "zeus"),
         (OwnZeus(), "zeus"),
     ],
 )
 def test_kind_travels_with_the_results(grpc_addr: str, monitor: Monitor, kind: str) -> None:
-    """The server keeps the kind of the meter that the trainer was given, and the trainer can be asked for it."""
+    """The server keeps the kind of the monitor that the trainer was given, and the trainer can be asked for it."""
     spec = job_spec()
     bso = trained(grpc_addr, monitor, spec, 0.95)
-    assert bso.meter == kind
+    assert bso.monitor_kind == kind
     with Client(grpc_addr) as client:
-        assert client.get_trial(bso.trial.id).trial.meter == kind
-        assert client.get_job(bso.job.spec.job_id).meter == kind
+        assert client.get_trial(bso.trial.id).trial.monitor == kind
+        assert client.get_job(bso.job.spec.job_id).monitor == kind
 
 
-def test_meter_whose_kind_cannot_be_shown_is_refused(grpc_addr: str) -> None:
+def test_monitor_whose_kind_cannot_be_shown_is_refused(grpc_addr: str) -> None:
     """It is an error before the job is registered, and says what to give."""
     spec = job_spec()
     bso = BatchSizeOptimizer(grpc_addr, spec, monitor=Nameless())
@@ -74,21 +74,21 @@ def test_meter_whose_kind_cannot_be_shown_is_refused(grpc_addr: str) -> None:
         client.get_job(spec.job_id or "")
 
 
-def test_another_meter_is_warned_of_once(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_monitor_is_warned_of_once(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
     """One line in the trainer's log names both kinds, however many epochs follow; the decision says it each time."""
     spec = job_spec()
-    trained(grpc_addr, WallMeter(), spec, 0.1, 0.95)
+    trained(grpc_addr, WallMonitor(), spec, 0.1, 0.95)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     bso = trained(grpc_addr, EstimateMonitor(watts=1), spec, 0.1, 0.2, 0.3)
     (said,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "trial 2 is measured by estimate, earlier results" in said
-    assert "by wall-meter: their costs cannot be compared" in said
+    assert "by wall-monitor: their costs cannot be compared" in said
     assert bso.decision is not None
     assert bso.decision.warning == said
 
 
-class Failing(WallMeter):
-    """A meter that answers nothing in the named window, counted from 1."""
+class Failing(WallMonitor):
+    """A monitor that answers nothing in the named window, counted from 1."""
 
     def __init__(self, fails: int) -> None:
         super().__init__()
@@ -103,22 +103,22 @@ class Failing(WallMeter):
 
 
 @pytest.mark.parametrize("fails", [1, 2])
-def test_meter_that_fails_for_one_window_is_no_other(
+def test_monitor_that_fails_for_one_window_is_no_other(
     grpc_addr: str, caplog: pytest.LogCaptureFixture, fails: int
 ) -> None:
-    """A job stays of one meter: nobody is told to give it another job_id, and its energy is marked as an estimate."""
+    """A job stays of one monitor: nobody is told to give it another job_id, and its energy is marked as an estimate."""
     spec = job_spec()
-    trained(grpc_addr, WallMeter(), spec, 0.95)
+    trained(grpc_addr, WallMonitor(), spec, 0.95)
     bso = trained(grpc_addr, Failing(fails), spec, 0.1, 0.2, 0.95)
-    trained(grpc_addr, WallMeter(), spec, 0.95)
+    trained(grpc_addr, WallMonitor(), spec, 0.95)
     assert not [message for message in caplog.messages if "cannot be compared" in message]
     assert "no answer from the wall plug" in caplog.text
     assert bso.decision is not None
-    assert bso.decision.message.endswith("the energy is an estimate where the meter failed")
+    assert bso.decision.message.endswith("the energy is an estimate where the monitor failed")
     with Client(grpc_addr) as client:
         job, trials = client.get_job(bso.job.spec.job_id), list(client.list_trials(bso.job.spec.job_id))
-    assert (job.meter, job.other_meter) == ("wall-meter or estimate", "")
-    assert [trial.meter for trial in trials] == ["wall-meter", "wall-meter or estimate", "wall-meter"]
+    assert (job.monitor, job.other_monitor) == ("wall-monitor or estimate", "")
+    assert [trial.monitor for trial in trials] == ["wall-monitor", "wall-monitor or estimate", "wall-monitor"]
 
 
 def test_warning_reaches_a_trainer_that_cannot_stream(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,11 +126,11 @@ def test_warning_reaches_a_trainer_that_cannot_stream(server: LiveServer, caplog
     server.stop()
     server.start("--max-streams", "1")
     spec = job_spec()
-    with BatchSizeOptimizer(server.address, job_spec(), monitor=Meter()) as other:
+    with BatchSizeOptimizer(server.address, job_spec(), monitor=StepMonitor()) as other:
         other.get_batch_size()
         other.on_train_begin()
         other.on_evaluate(0.1)
-        trained(server.address, Meter(), spec, 0.95)
-        trained(server.address, WallMeter(), spec, 0.1, 0.2)
+        trained(server.address, StepMonitor(), spec, 0.95)
+        trained(server.address, WallMonitor(), spec, 0.1, 0.2)
     (said,) = [record.getMessage() for record in caplog.records if "cannot be compared" in record.getMessage()]
-    assert "measured by wall-meter, earlier results" in said
+    assert "measured by wall-monitor, earlier results" in said

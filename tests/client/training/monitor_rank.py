@@ -1,4 +1,4 @@
-"""One rank that says which meter its training has: `python -m tests.client.training.meter_rank ADDRESS RANK PORT`."""
+"""One rank that says which monitor its training has: `python -m tests.client.training.monitor_rank ADDRESS RANK PORT`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
 
 
 def main(address: str, rank: str, port: str) -> None:
-    """Asks for the batch size, prints the kind of meter, and ends."""
+    """Asks for the batch size, prints the kind of monitor, and ends."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2)
     job = JobSpec(job_id_prefix="ranks", job_id="ranks", batch_sizes=[64], default_batch_size=64)
-    # Only rank 0's meter may be used: the other's would fail.
+    # Only rank 0's monitor may be used: the other's would fail.
     with BatchSizeOptimizer(address, job, monitor=EstimateMonitor(watts=100) if rank == "0" else None) as bso:
         bso.get_batch_size()
-        sys.stdout.write(f"{bso.meter}\n")
+        sys.stdout.write(f"{bso.monitor_kind}\n")
     dist.destroy_process_group()
 
 
