@@ -159,7 +159,7 @@ def test_client_that_reports_nothing(runs: Runs, server: LiveServer) -> None:
 
 
 def test_monitor_of_the_command(runs: Runs) -> None:
-    """What a client measured by a monitor of its own is not shown as an estimate because the driver's monitor is one."""
+    """What a client measured by its own monitor is not shown as an estimate because the driver's monitor is one."""
     job = write_job(runs.folder, with_client("own-monitor"), run={"recurrences": 1})
     done = runs.run(job)
     assert (done.returncode, [line["monitor"] for line in runs.history()]) == (0, ["rack"])

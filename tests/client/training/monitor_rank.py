@@ -1,4 +1,4 @@
-"""One rank that says which monitor its training has: `python -m tests.client.training.monitor_rank ADDRESS RANK PORT`."""
+"""One rank that prints its monitor: `python -m tests.client.training.monitor_rank ADDRESS RANK PORT`."""
 
 from __future__ import annotations
 

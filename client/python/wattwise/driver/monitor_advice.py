@@ -8,9 +8,8 @@ from wattwise.monitor.gpu import INSTEAD
 
 _ESTIMATE = 'monitor = "estimate:150" (the watts that training draws)'
 _ADVICE = {
-    re.escape(
-        INSTEAD
-    ): f'give another monitor under [run]: monitor = "rapl" for training on the processor, or {_ESTIMATE}',
+    re.escape(INSTEAD): 'give another monitor under [run]: monitor = "rapl" for training on the processor, '
+    f"or {_ESTIMATE}",
     r"pass monitor=EstimateMonitor\([^)]*\)( instead)?": f"write under [run] {_ESTIMATE}",
     r"give the job gpu=GpuConfig\([^)]*\)": "give max_power_watts, number_of_gpus and gpu_model under [job.gpu]",
     "gpu_indices or CUDA_VISIBLE_DEVICES": "CUDA_VISIBLE_DEVICES",

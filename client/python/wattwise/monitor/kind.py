@@ -29,7 +29,7 @@ def monitor_kind(monitor: Monitor) -> str:
     """
     if isinstance(monitor, type) or not all(hasattr(monitor, name) for name in _NEEDED):
         raise MonitorError(
-            f"{monitor!r} is no monitor; pass one that has been made, such as NvmlMonitor() or EstimateMonitor(watts=150)"
+            f"{monitor!r} is not a monitor; pass an instance, such as NvmlMonitor() or EstimateMonitor(watts=150)"
         )
     kind = getattr(monitor, "kind", None)
     if kind is None:
@@ -38,7 +38,7 @@ def monitor_kind(monitor: Monitor) -> str:
         return kind
     raise MonitorError(
         f"the kind of {monitor!r} is {kind!r}; give it one of 1 to {_LONGEST} printable characters that says how it "
-        'measures, such as kind = "wall-monitor", without " then " and " or ", which stand between kinds; or none at all'
+        'measures, such as kind = "wall-monitor", without " then " and " or ", which join kinds; or leave it out'
     )
 
 

@@ -54,8 +54,8 @@ class PowerLimitOptimizer:
     walk takes is part of the trial's time and energy. While another trial walks, this one trains at the present limit
     and asks again after every epoch; so it does while the server is away.
 
-    All GPUs of the monitor get the limit, and each gets its previous one back when the trial is over, this is closed, or
-    the process exits, dies of an exception or is terminated; only what nothing can catch, such as SIGKILL and
+    All GPUs of the monitor get the limit, and each gets its previous one back when the trial is over, this is closed,
+    or the process exits, dies of an exception or is terminated; only what nothing can catch, such as SIGKILL and
     `os._exit`, leaves the limits as they are. Where limits cannot be set, for want of a GPU or of permission, that is
     said once and training goes on as without this.
 

@@ -13,8 +13,8 @@ from wattwise.training.exchange import log
 class TrainingWindows:
     """Adds up one window after another.
 
-    A monitor that fails once training runs does not end it: the window then counts with its length by the clock, and with
-    the trial's mean power so far. A trial's first window counts at the job's maximum power, so that
+    A monitor that fails once training runs does not end it: the window then counts with its length by the clock, and
+    with the trial's mean power so far. A trial's first window counts at the job's maximum power, so that
     nothing looks cheap for not having been measured.
 
     Args:
@@ -33,7 +33,7 @@ class TrainingWindows:
         self._name = name
         self._max_power_watts = max_power_watts
         self._kind = monitor_kind(monitor)
-        # Ours say what failed. Out of another's monitor anything may come; out of ours, what the training itself raised.
+        # Ours raise MonitorError. Others may raise anything; what else ours raise is the training's own failure.
         self._failures = MonitorError if getattr(monitor, "tells_failures", False) else Exception
         self._began = 0.0
         self._failure: BaseException | None = None
