@@ -21,6 +21,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _TOO_LARGE = "message larger than max"
 
 log = logging.getLogger("wattwise")
+"""The logger of the whole client package."""
 
 
 class Violation(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, Violation
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, Violation, log
 
 Policy: TypeAlias = str
 """A name of the enum `Policy` in the protos, such as "POLICY_GTS"."""
@@ -28,8 +27,6 @@ _WANTED: dict[int, str] = {
     FieldDescriptor.CPPTYPE_MESSAGE: "give GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)",
 }
 """What to give instead of what is of another type, by that of the message's field."""
-
-log = logging.getLogger("wattwise")
 
 
 class _Spelled:

@@ -6,8 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError
-from wattwise.training.exchange import log
+from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError, log
 from wattwise.training.session import BEATS_PER_LEASE
 
 if TYPE_CHECKING:

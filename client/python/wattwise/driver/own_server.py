@@ -14,8 +14,7 @@ from pathlib import Path
 
 from wattwise.driver.durable import try_lock
 from wattwise.driver.process import Process
-from wattwise.errors import WattwiseError
-from wattwise.training.exchange import log
+from wattwise.errors import WattwiseError, log
 
 _START_SECONDS = 60.0
 _LOOK_SECONDS = 0.5

@@ -14,8 +14,7 @@ from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.lease import Lease
 from wattwise.driver.outcome import Outcome
 from wattwise.driver.process import Process
-from wattwise.errors import WattwiseError
-from wattwise.training.exchange import log
+from wattwise.errors import WattwiseError, log
 from wattwise.training.joined import JOINED
 from wattwise.training.rules import cost
 from wattwise.training.windows import TrainingWindows

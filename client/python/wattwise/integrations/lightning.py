@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wattwise import v1
-from wattwise.errors import TrainerSetupError
+from wattwise.errors import TrainerSetupError, log
 from wattwise.integrations.steps import StepListener
 from wattwise.integrations.training import Training, devices_of_all_ranks
 from wattwise.training.exits import end_reason
@@ -32,8 +31,6 @@ from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
 
 _SPLIT = Split("batch_size", "accumulate_grad_batches")
-
-log = logging.getLogger("wattwise")
 
 
 class WattwiseCallback(Callback):

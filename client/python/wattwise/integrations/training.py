@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import TrainerSetupError, TrainFailError
+from wattwise.errors import TrainerSetupError, TrainFailError, log
 from wattwise.integrations.steps import StepListener, Steps
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.ranks import Ranks, alone_by_mistake
 from wattwise.training.split import GlobalBatch
-
-log = logging.getLogger("wattwise")
 
 
 class Training:

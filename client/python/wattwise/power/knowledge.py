@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from wattwise import v1
-from wattwise.errors import InvalidRequestError, JobNotFoundError, TrialNotFoundError, WattwiseError
-from wattwise.training.exchange import log
+from wattwise.errors import InvalidRequestError, JobNotFoundError, TrialNotFoundError, WattwiseError, log
 from wattwise.training.launch import Launch
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from wattwise.errors import MonitorError, OperationOrderError
+from wattwise.errors import MonitorError, OperationOrderError, log
 from wattwise.monitor import Monitor, monitor_kind
 from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
@@ -17,7 +17,6 @@ from wattwise.power.settings import settings
 from wattwise.power.stretch import Stretch
 from wattwise.power.walk import Walk, cost_per_step, limits_between
 from wattwise.rpc.backoff import seconds
-from wattwise.training.exchange import log
 from wattwise.training.optimizer import BatchSizeOptimizer
 
 if TYPE_CHECKING:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from wattwise import v1
-from wattwise.errors import MonitorError
+from wattwise.errors import MonitorError, log
 from wattwise.monitor.power_limits import PowerLimits
 from wattwise.power.stretch import Measured, Stretch
 from wattwise.power.walk import Walk
-from wattwise.training.exchange import log
 
 _SHORT_SECONDS = 0.5
 """NVIDIA's energy counters move ten to fifty times a second: much shorter and the steps between two of their moves

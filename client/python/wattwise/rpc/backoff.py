@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from wattwise.errors import DeadlineError, InvalidArgumentError, ServerUnavailableError, WattwiseError
+from wattwise.errors import DeadlineError, InvalidArgumentError, ServerUnavailableError, WattwiseError, log
 from wattwise.quantity import quantity
 
 T = TypeVar("T")
 
 _LONGEST_SECONDS = 365 * 24 * 3600.0
 """Much more is too much for gRPC, which then waits for nothing."""
-
-log = logging.getLogger("wattwise")
 
 
 def pauses(first: float, longest: float) -> Iterator[float]:

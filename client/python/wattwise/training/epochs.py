@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from wattwise.errors import InvalidArgumentError, OperationOrderError
-from wattwise.training.exchange import log
+from wattwise.errors import InvalidArgumentError, OperationOrderError, log
 
 if TYPE_CHECKING:
     from wattwise.training.optimizer import BatchSizeOptimizer

@@ -11,9 +11,7 @@ import threading
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.errors import WattwiseError
-
-log = logging.getLogger("wattwise")
+from wattwise.errors import WattwiseError, log
 
 
 class Report(NamedTuple):

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import NoDriverError, ResumeError, WattwiseError
+from wattwise.errors import NoDriverError, ResumeError, WattwiseError, log
 from wattwise.monitor import Monitor
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import GpuConfig, JobSpec
-from wattwise.training.exchange import log
 from wattwise.training.launch import Given, Launch
 from wattwise.training.resume import SavedTrial
 from wattwise.training.session import Session

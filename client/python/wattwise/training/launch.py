@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.errors import JobNotFoundError, ResumeError, TrialNotFoundError, WattwiseError
+from wattwise.errors import JobNotFoundError, ResumeError, TrialNotFoundError, WattwiseError, log
 from wattwise.monitor import Monitor, gpu_config
 from wattwise.rpc.backoff import seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, checked_job
-from wattwise.training.exchange import log
 from wattwise.training.resume import Progress, SavedTrial
 from wattwise.training.session import Session
 

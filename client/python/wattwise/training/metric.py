@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from wattwise.errors import InvalidArgumentError, MetricTypeError
+from wattwise.errors import InvalidArgumentError, MetricTypeError, log
 
 MetricReduction: TypeAlias = Literal["first", "mean", "sum", "min", "max"]
 
@@ -18,8 +17,6 @@ _REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "max": max,
 }
-
-log = logging.getLogger("wattwise")
 
 
 def checked_reduction(name: MetricReduction) -> MetricReduction:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from wattwise.errors import OperationOrderError, WattwiseError
+from wattwise.errors import OperationOrderError, WattwiseError, log
 
 T = TypeVar("T")
-
-log = logging.getLogger("wattwise")
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ import math
 from typing import NamedTuple
 
 from wattwise import v1
-from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError
-from wattwise.training.exchange import log
+from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError, log
 from wattwise.training.metric import NanWarning, number
 from wattwise.training.offline import decision_without_server
 from wattwise.training.resume import Progress

@@ -16,11 +16,12 @@ from wattwise.errors import (
     TrialNotFoundError,
     UnsupportedCallError,
     WattwiseError,
+    log,
 )
 from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
-from wattwise.training.exchange import Ending, Exchange, Report, log
+from wattwise.training.exchange import Ending, Exchange, Report
 from wattwise.training.stream import ResultStream
 
 BEATS_PER_LEASE = 3

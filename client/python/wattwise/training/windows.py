@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from wattwise.errors import MonitorError
+from wattwise.errors import MonitorError, log
 from wattwise.monitor import Monitor, monitor_kind
-from wattwise.training.exchange import log
 
 
 class TrainingWindows:
