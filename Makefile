@@ -16,7 +16,7 @@ SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay conformance test-clients test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check clean
+.PHONY: help setup demo serve examples bench replay conformance test-clients test soak test-torch test-jax test-zeus test-trainers test-gpu check lint types imports protos protos-check wheel-check readme-check figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,9 @@ wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its
 
 readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
+
+figures: ## lines of code and documentation, functions, import floors and circles (TREE=folder of another checkout)
+	$(PYTHON) tests/house.py $(TREE)
 
 clean: ## remove the virtual environments and what tools left behind
 	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) $(ZEUS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
