@@ -23,7 +23,7 @@ from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.optimizer import Optimizer
-from wattwise_server.usecases.power_limits import PowerLimits
+from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
 from tests.conformance.refusal import Refused, refusal_of
 from tests.conformance.replay import Replay
@@ -45,7 +45,7 @@ class InProcess:
     def __init__(self, store: Store) -> None:
         clock, streams = steady_clock(), OpenStreams(0)
         self.optimizer = Optimizer(store, clock)
-        self.trainers = BatchSizeOptimizerService(self.optimizer, PowerLimits(store, clock), streams)
+        self.trainers = BatchSizeOptimizerService(self.optimizer, PowerLimitProfiler(store, clock), streams)
         self.people = JobAdminService(Administration(store, clock), streams)
 
     async def call(self, method: str, request: Message) -> Any:

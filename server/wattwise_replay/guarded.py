@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from wattwise_server.domain import JobSpec, Search
-from wattwise_server.policy.base import Choice, Event, Exhausted, Policy
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Policy
 
 from wattwise_replay.errors import ReplayError
 
@@ -21,9 +21,6 @@ class Guarded:
         name: the policy's name in the registry, such as "GTS".
         policy: the policy.
 
-    Attributes:
-        watches_epochs: as the policy's.
-
     Raises:
         ReplayError: from every method, where the policy fails or answers what the protocol does not allow.
     """
@@ -31,8 +28,17 @@ class Guarded:
     def __init__(self, name: str, policy: Policy) -> None:
         self._name = name
         self._policy = policy
+
+    @property
+    def watches_epochs(self) -> bool:
+        """Whether it observes every epoch."""
         with self._blamed("asked whether it watches epochs"):
-            self.watches_epochs = bool(policy.watches_epochs)
+            return bool(self._policy.watches_epochs)
+
+    def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:
+        """What is wrong with the fields that only this policy reads."""
+        with self._blamed("asked for the job's faults"):
+            return list(self._policy.faults(spec))
 
     def register(self, spec: JobSpec) -> Search:
         """The state of a job without trials."""
@@ -53,6 +59,11 @@ class Guarded:
         """The state after an event."""
         with self._blamed(f"told of {type(event).__name__}, trial {event.trial.number}"):
             return _search(self._policy.observe(spec, search, event))
+
+    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+        """What it believes about its arms."""
+        with self._blamed("asked for its belief"):
+            return self._policy.belief(spec, search)
 
     @contextmanager
     def _blamed(self, when: str) -> Iterator[None]:

@@ -8,7 +8,7 @@ from itertools import count
 from wattwise import JobSpec, v1
 from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import Dispatched, Exhausted, Measured, Succeeded
+from wattwise_server.policy.base import Dispatched, Exhausted, Reported, Succeeded
 from wattwise_server.policy.cost import cost, cost_bound
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
@@ -38,11 +38,12 @@ class InProcess:
     power = "cheapest"
 
     def __init__(self, job: JobSpec) -> None:
+        policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
-            self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay")
+            self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay", policies)
         except InvalidJobSpecError as error:
             raise ReplayError(f"no such job: {error}") from error
-        self._policy = Guarded(self._spec.policy, POLICIES[self._spec.policy])
+        self._policy = policies[self._spec.policy]
         self._search: Search = self._policy.register(self._spec)
         self._running: dict[int, Trial] = {}
         self._number = 0
@@ -88,7 +89,7 @@ class InProcess:
             measured = measurement(epochs, epoch, self._spec.target_metric)
             if watches:
                 running = self._running[trial.number]._replace(last=measured)
-                self._search = self._policy.observe(self._spec, self._search, Measured(running))
+                self._search = self._policy.observe(self._spec, self._search, Reported(running))
             verdict = judge(self._spec, self._search.min_cost, measured)
             if verdict.end_reason is not None:
                 return measured, verdict

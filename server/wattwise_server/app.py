@@ -27,7 +27,7 @@ from wattwise_server.security.guard import Guard
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.optimizer import Optimizer
-from wattwise_server.usecases.power_limits import PowerLimits
+from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             administration = Administration(store, clock, watch.observer)
             calls, streams = Calls(), OpenStreams(config.limits.max_streams)
             services = Registrar(server, *guard.wraps, calls.wrap, watch.calls.wrap).server
-            power_limits = PowerLimits(store, clock, watch.observer)
+            power_limits = PowerLimitProfiler(store, clock, watch.observer)
             trainers = BatchSizeOptimizerService(optimizer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, services)
             v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), services)

@@ -8,7 +8,7 @@ Units are joules, seconds and watts throughout; times are UTC.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -143,15 +143,6 @@ class Observation:
     converged: bool
 
 
-class PowerSample(NamedTuple):
-    """What some training steps took with every GPU at one power limit, in watts, seconds and joules of all GPUs."""
-
-    power_limit_watts: float
-    time_seconds: float
-    energy_joules: float
-    steps: int
-
-
 @dataclass(frozen=True, slots=True)
 class ArmState:
     """All that a policy remembers of one batch size: running sums, and the window or the held costs one by one.
@@ -168,8 +159,6 @@ class ArmState:
         held: Costs, in order, of those that did not and lie below the bound: each counts as the bound.
         window: The newest observations, only for a job with a window.
         counted: The costs as the bandit counts them: reached, missed and held, or the window.
-        power: The cheapest of all samples that were reported of power limits; None while there is none.
-        profiling: Number of the trial that profiles power limits, which it does for as long as it runs.
     """
 
     batch_size: int
@@ -183,8 +172,6 @@ class ArmState:
     held: tuple[float, ...] = ()
     window: tuple[Observation, ...] = ()
     counted: Moments = field(default=Moments())
-    power: PowerSample | None = None
-    profiling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -223,6 +210,29 @@ class Search:
         return next(arm for arm in self.arms if arm.batch_size == batch_size)
 
 
+class PowerSample(NamedTuple):
+    """Time and energy of some training steps with every GPU at one power limit; the energy is that of all GPUs."""
+
+    power_limit_watts: float
+    time_seconds: float
+    energy_joules: float
+    steps: int
+
+
+class PowerLimitState(NamedTuple):
+    """What a job knows about the power limits of one batch size.
+
+    Attributes:
+        batch_size: The batch size.
+        cheapest: The cheapest of all reported samples; None before the first report.
+        profiling: Number of the trial that profiles this batch size; it does so for as long as it runs.
+    """
+
+    batch_size: int
+    cheapest: PowerSample | None = None
+    profiling: int | None = None
+
+
 class Monitor(NamedTuple):
     """The kind of monitor that energy comes from, and the others that came before it in the job; '': none.
 
@@ -235,7 +245,17 @@ class Monitor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job: what was registered, and what has been learnt."""
+    """A job: what was registered, and what has been learnt.
+
+    Attributes:
+        spec: The configuration.
+        search: The policy's state.
+        create_time: When it was registered.
+        num_trials: Trials that were dispatched.
+        num_observations: Trials that succeeded.
+        monitor: The kinds of monitor that measured its trials.
+        power_limits: One per batch size that was profiled or is being profiled, ascending.
+    """
 
     spec: JobSpec
     search: Search
@@ -243,6 +263,17 @@ class Job:
     num_trials: int = 0
     num_observations: int = 0
     monitor: Monitor = field(default=Monitor())
+    power_limits: tuple[PowerLimitState, ...] = ()
+
+    def power_limit(self, batch_size: int) -> PowerLimitState:
+        """What is known about the power limits of a batch size."""
+        known = (state for state in self.power_limits if state.batch_size == batch_size)
+        return next(known, PowerLimitState(batch_size))
+
+    def with_power_limit(self, changed: PowerLimitState) -> Job:
+        """The job with the state of one batch size replaced."""
+        others = (state for state in self.power_limits if state.batch_size != changed.batch_size)
+        return replace(self, power_limits=tuple(sorted((*others, changed), key=lambda state: state.batch_size)))
 
 
 class TrialKey(NamedTuple):
@@ -322,6 +353,10 @@ class Trial(NamedTuple):
     def running(self) -> bool:
         """Whether a trainer has it."""
         return self.status is TrialStatus.DISPATCHED
+
+    def lease_expired(self, now: datetime) -> bool:
+        """Whether it runs on a lease that has run out."""
+        return self.running and self.lease_expire_time is not None and self.lease_expire_time <= now
 
     @property
     def lost(self) -> bool:

@@ -25,6 +25,7 @@ class Faulty(Gts):
     """The policy GTS with a fault in one of its methods."""
 
     def __init__(self, method: str, answer: object) -> None:
+        super().__init__()
         self._method = method
         self._answer = answer
 
@@ -86,7 +87,7 @@ def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_policy_that_lacks_what_the_protocol_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """An object that is no policy at all is named as well."""
     monkeypatch.setitem(registry.POLICIES, "GTS", object())
-    with pytest.raises(ReplayError, match="asked whether it watches epochs: AttributeError"):
+    with pytest.raises(ReplayError, match=r"policy/gts\.py\) .*AttributeError"):
         InProcess(job(world(5).workload, "POLICY_GTS"))
 
 

@@ -53,6 +53,11 @@ class Site:
 def draft(job_id: str = "j", **given: Any) -> JobDraft:
     """A job whose cost is its energy, with leases of an hour."""
     usual: dict[str, Any] = {
+        "job_id": job_id,
+        "job_id_prefix": "j",
+        "batch_sizes": (8, 16, 32),
+        "default_batch_size": 16,
+        "gpu": GpuConfig(100.0, 1, "Test GPU"),
         "eta_knob": 1.0,
         "max_epochs": 10,
         "target_metric": 0.9,
@@ -60,7 +65,7 @@ def draft(job_id: str = "j", **given: Any) -> JobDraft:
         "num_pruning_rounds": 1,
         "trial_lease_seconds": 3600.0,
     }
-    return JobDraft(job_id, "j", (8, 16, 32), 16, GpuConfig(100.0, 1, "Test GPU"), **(usual | given))
+    return usual | given
 
 
 async def report(site: Site, key: TrialKey, epoch: int, metric: float = 0.1) -> Decision:

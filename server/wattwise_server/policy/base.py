@@ -1,9 +1,10 @@
-"""The protocol of a policy, the choices that it makes and the events that it observes."""
+"""The protocol of a policy, its choices, its beliefs and the events that it observes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -56,13 +57,31 @@ class Revived:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Reported:
     """A running trial reported an epoch, its `last`; comes before Succeeded if the epoch ends it."""
 
     trial: Trial
 
 
-Event = Dispatched | Measured | Succeeded | Failed | Revived
+Event = Dispatched | Reported | Succeeded | Failed | Revived
+
+
+class ArmBelief(NamedTuple):
+    """What a policy believes about one batch size, as `GetJob` shows it.
+
+    Attributes:
+        batch_size: The batch size.
+        mean: Expected reward of a trial, in joules; a reward is a negative cost.
+        precision: 1/variance of that mean, in 1/J²; infinite when the policy has no doubt.
+        reward_precision: 1/variance of a single reward, in 1/J².
+        observations: Trials that the belief rests on.
+    """
+
+    batch_size: int
+    mean: float
+    precision: float
+    reward_precision: float
+    observations: int
 
 
 class Policy(Protocol):
@@ -75,6 +94,9 @@ class Policy(Protocol):
 
     watches_epochs: bool
 
+    def faults(self, spec: JobSpec) -> Iterable[tuple[str, str]]:
+        """What is wrong with the fields that only this policy reads: pairs of a field's name and what to change."""
+
     def register(self, spec: JobSpec) -> Search:
         """The state of a job without trials."""
 
@@ -83,6 +105,9 @@ class Policy(Protocol):
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """The state after an event. A revived exploration has its slot back if `exploring` is its number."""
+
+    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+        """What it believes about the arms that it chooses from; empty while it has no such belief."""
 
 
 def counts_as_failure(reason: EndReason | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +10,12 @@ import numpy as np
 from wattwise_server.domain import ArmState, EndReason, JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import (
+    ArmBelief,
     Choice,
     Dispatched,
     Event,
     Failed,
-    Measured,
+    Reported,
     Revived,
     Succeeded,
     counts_as_failure,
@@ -28,9 +29,21 @@ _LONGEST_ABSENCE = 10
 
 
 class Gts:
-    """Gaussian Thompson sampling; also the second stage of pruning."""
+    """Gaussian Thompson sampling; also the second stage of `PruningGts`.
+
+    Args:
+        fixable: Whether a job may fix the reward precision; otherwise it is always learned.
+    """
 
     watches_epochs = False
+
+    def __init__(self, *, fixable: bool = True) -> None:
+        self._fixable = fixable
+
+    def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
+        """A fixed reward precision has to be given."""
+        if not spec.learn_reward_precision and not spec.reward_precision:
+            yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 
     def register(self, spec: JobSpec) -> Search:
         """A bandit whose arms are all the batch sizes."""
@@ -38,13 +51,13 @@ class Gts:
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:
         """Draws one of the arms that are not put aside."""
-        drawn = thompson.draw(spec, candidates(search, trial_number), rng)
+        drawn = thompson.draw(spec, candidates(search, trial_number), rng, self._fixed(spec))
         return Choice(TrialType.MAB, drawn.batch_size, drawn.reason)
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Adds a success to its arm's observations, counts failures in a row."""
         match event:
-            case Dispatched() | Measured():
+            case Dispatched() | Reported():
                 return search
             case Succeeded(trial):
                 search = with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=0))
@@ -55,6 +68,14 @@ class Gts:
                 # What was lost before the bandit began was not counted, and what failed since stays as it is.
                 counted = search.arm(trial.batch_size).last_failure == trial.number
                 return with_failure_taken_back(search, trial) if counted else search
+
+    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+        """The posterior of every surviving arm."""
+        fixed = self._fixed(spec)
+        return [ArmBelief(arm.batch_size, *thompson.posterior(spec, arm.counted, fixed)) for arm in search.surviving]
+
+    def _fixed(self, spec: JobSpec) -> float | None:
+        return spec.reward_precision if self._fixable and not spec.learn_reward_precision else None
 
 
 POLICY = Gts()

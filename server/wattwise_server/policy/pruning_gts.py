@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from wattwise_server.domain import EndReason, JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
+    ArmBelief,
     Choice,
     Dispatched,
     Event,
@@ -22,13 +24,17 @@ from wattwise_server.policy.base import (
 )
 from wattwise_server.policy.gts import Gts
 
-_BANDIT = Gts()
+_BANDIT = Gts(fixable=False)
 
 
 class PruningGts:
     """The paper's policy."""
 
     watches_epochs = False
+
+    def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - it reads no field that others do not
+        """None: it reads no fields of its own."""
+        return ()
 
     def register(self, spec: JobSpec) -> Search:
         """A search at the default batch size of its first round."""
@@ -62,6 +68,10 @@ class PruningGts:
                 return _failed(spec, search, trial)
             case _:
                 return _BANDIT.observe(spec, search, event)
+
+    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+        """The bandit's posteriors; nothing before the last pruning round has ended."""
+        return _BANDIT.belief(spec, search) if search.stage is Stage.MAB else ()
 
 
 POLICY = PruningGts()

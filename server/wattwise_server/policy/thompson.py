@@ -12,18 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from wattwise_server.domain import ArmState, JobSpec, Moments
 
-_FIXED_BY = "GTS"
-"""The policy under which a job may fix the reward precision."""
 
-
-@dataclass(frozen=True, slots=True)
-class Posterior:
-    """Belief about one arm's mean reward: mean in J, both precisions in 1/J²; infinite when there is no doubt left."""
+class Posterior(NamedTuple):
+    """Belief about one arm's mean reward: mean in J, both precisions in 1/J², infinite if every reward was the same."""
 
     mean: float
     precision: float
@@ -31,28 +28,26 @@ class Posterior:
     observations: int
 
 
-def posterior(spec: JobSpec, costs: Moments) -> Posterior:
+def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = None) -> Posterior:
     """The conjugate update of a Gaussian mean (Murphy, "Conjugate Bayesian analysis of the Gaussian", 2007, eq. 29-30).
 
-    Without doubt about a single reward (one observation, or equal ones) the posterior is the mean of the rewards.
+    Args:
+        spec: The job, which has the prior.
+        costs: What the arm's trials cost.
+        reward_precision: 1/variance of a single reward; None learns it. The learned one is infinite for one observation
+            and for equal ones; the posterior is then the mean of the rewards.
     """
     n, mean_reward = costs.count, -costs.mean
     if n == 0:
         return Posterior(spec.mab_prior_mean, spec.mab_prior_precision, 0.0, 0)
-    reward_precision = _reward_precision(spec, costs)
+    if reward_precision is None:
+        reward_precision = 1 / costs.variance if costs.variance > np.finfo(float).tiny else math.inf
     precision = spec.mab_prior_precision + n * reward_precision
     if math.isinf(precision):
         return Posterior(mean_reward, math.inf, reward_precision, n)
     prior_share = spec.mab_prior_precision / precision
     mean = prior_share * spec.mab_prior_mean + (1 - prior_share) * mean_reward
     return Posterior(mean, precision, reward_precision, n)
-
-
-def _reward_precision(spec: JobSpec, costs: Moments) -> float:
-    if spec.policy == _FIXED_BY and not spec.learn_reward_precision:
-        return spec.reward_precision
-    variance = costs.variance
-    return 1 / variance if variance > np.finfo(float).tiny else math.inf
 
 
 def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:
@@ -70,14 +65,23 @@ class Draw:
     reason: str
 
 
-def draw(spec: JobSpec, arms: Sequence[ArmState], rng: np.random.Generator) -> Draw:
-    """Draws one of the arms: the unexplored first, then those without information, then by sampling."""
+def draw(
+    spec: JobSpec, arms: Sequence[ArmState], rng: np.random.Generator, reward_precision: float | None = None
+) -> Draw:
+    """Draws one of the arms: the unexplored first, then those without information, then by sampling.
+
+    Args:
+        spec: The job.
+        arms: The arms to draw from.
+        rng: The randomness.
+        reward_precision: As for `posterior`.
+    """
     unexplored = [arm for arm in arms if arm.num_succeeded < spec.mab_num_explorations]
     if unexplored:
         arm = unexplored[rng.integers(len(unexplored))]
         done = f"{arm.num_succeeded} of {spec.mab_num_explorations} explorations"
         return Draw(arm.batch_size, f"batch size {arm.batch_size} has {done}; every arm gets them before sampling")
-    beliefs = [posterior(spec, arm.counted) for arm in arms]
+    beliefs = [posterior(spec, arm.counted, reward_precision) for arm in arms]
     blank = [arm for arm, belief in zip(arms, beliefs, strict=True) if belief.precision == 0]
     if blank:
         size = blank[rng.integers(len(blank))].batch_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
 
@@ -15,25 +16,19 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
-    Stage,
     Trial,
     TrialKey,
     TrialStatus,
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
-from wattwise_server.policy.thompson import posterior
+from wattwise_server.policy.registry import POLICIES
 from wattwise_server.rpc.convert_power import power_limits
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.report import Report
 
-_OPTIONAL = tuple(
-    field.name for field in v1.JobSpec.DESCRIPTOR.fields if field.has_presence and field.name not in ("job_id", "gpu")
-)
-_RESOLVED = tuple(name for name in _OPTIONAL if name not in ("beta_knob", "mab_seed"))
-
 
 def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
-    """A registration as asked for.
+    """The fields of the job that the client set.
 
     Raises:
         InvalidJobSpecError: there is no job in it.
@@ -41,27 +36,14 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
     if not request.HasField("job"):
         raise InvalidJobSpecError(Violation("job", "is not set; give the job's configuration"))
     job = request.job
-    present = {field.name for field, _ in job.ListFields()}
-    given: dict[str, Any] = {name: getattr(job, name) if name in present else None for name in _OPTIONAL}
-    return JobDraft(
-        job_id=job.job_id if job.HasField("job_id") else None,
-        job_id_prefix=job.job_id_prefix,
-        batch_sizes=tuple(job.batch_sizes),
-        default_batch_size=job.default_batch_size,
-        gpu=_gpu(job.gpu) if job.HasField("gpu") else None,
-        policy=_policy(job.policy),
-        **given,
-    )
-
-
-def _gpu(gpu: v1.GpuConfig) -> GpuConfig:
-    return GpuConfig(gpu.max_power_watts, gpu.number_of_gpus, gpu.gpu_model)
-
-
-def _policy(policy: v1.Policy.ValueType) -> str | None:
-    if policy == v1.POLICY_UNSPECIFIED:
-        return None
-    return v1.Policy.Name(policy).removeprefix("POLICY_") if policy in v1.Policy.values() else str(policy)
+    draft: dict[str, Any] = {field.name: value for field, value in job.ListFields()}
+    draft["batch_sizes"] = tuple(job.batch_sizes)
+    if "policy" in draft:
+        known = job.policy in v1.Policy.values()
+        draft["policy"] = v1.Policy.Name(job.policy).removeprefix("POLICY_") if known else str(job.policy)
+    if "gpu" in draft:
+        draft["gpu"] = GpuConfig(job.gpu.max_power_watts, job.gpu.number_of_gpus, job.gpu.gpu_model)
+    return draft
 
 
 def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest) -> TrialKey:
@@ -174,7 +156,7 @@ def job(known: Job) -> v1.Job:
         surviving_batch_sizes=[arm.batch_size for arm in search.surviving],
         min_cost=search.min_cost,
         min_cost_batch_size=search.min_cost_batch_size,
-        arms=_arms(known) if search.stage is Stage.MAB else [],
+        arms=_arms(known),
         create_time=_timestamp(known.create_time),
         num_trials=known.num_trials,
         monitor=known.monitor.kind,
@@ -184,34 +166,22 @@ def job(known: Job) -> v1.Job:
 
 
 def _spec(spec: JobSpec) -> v1.JobSpec:
-    resolved = {name: getattr(spec, name) for name in _RESOLVED}
-    gpu = spec.gpu
-    return v1.JobSpec(
-        job_id=spec.job_id,
-        job_id_prefix=spec.job_id_prefix,
-        batch_sizes=spec.batch_sizes,
-        default_batch_size=spec.default_batch_size,
-        beta_knob=spec.beta_knob,
-        mab_seed=spec.mab_seed,
-        policy=v1.Policy.Value(f"POLICY_{spec.policy}"),
-        gpu=v1.GpuConfig(
-            max_power_watts=gpu.max_power_watts, number_of_gpus=gpu.number_of_gpus, gpu_model=gpu.gpu_model
-        ),
-        **resolved,
-    )
+    values: dict[str, Any] = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    values["policy"] = v1.Policy.Value(f"POLICY_{spec.policy}")
+    values["gpu"] = v1.GpuConfig(**asdict(spec.gpu))
+    return v1.JobSpec(**values)
 
 
 def _arms(known: Job) -> list[v1.Arm]:
-    beliefs = [(arm.batch_size, posterior(known.spec, arm.counted)) for arm in known.search.surviving]
     return [
         v1.Arm(
-            batch_size=size,
+            batch_size=belief.batch_size,
             param_mean=belief.mean,
             param_precision=belief.precision,
             reward_precision=belief.reward_precision,
             num_observations=belief.observations,
         )
-        for size, belief in beliefs
+        for belief in POLICIES[known.spec.policy].belief(known.spec, known.search)
     ]
 
 

@@ -30,12 +30,12 @@ def power_limits(job: Job) -> list[v1.PowerLimit]:
     """The cheapest limit of every batch size that has one."""
     return [
         v1.PowerLimit(
-            batch_size=arm.batch_size,
-            power_limit_watts=arm.power.power_limit_watts,
-            cost_per_step=cost_per_step(job.spec, arm.power),
-            time_seconds_per_step=arm.power.time_seconds / arm.power.steps,
-            energy_joules_per_step=arm.power.energy_joules / arm.power.steps,
+            batch_size=state.batch_size,
+            power_limit_watts=state.cheapest.power_limit_watts,
+            cost_per_step=cost_per_step(job.spec, state.cheapest),
+            time_seconds_per_step=state.cheapest.time_seconds / state.cheapest.steps,
+            energy_joules_per_step=state.cheapest.energy_joules / state.cheapest.steps,
         )
-        for arm in job.search.arms
-        if arm.power is not None
+        for state in job.power_limits
+        if state.cheapest is not None
     ]

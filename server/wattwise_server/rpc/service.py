@@ -15,13 +15,13 @@ from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES,
 from wattwise_server.rpc.streams import TrialStream
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.optimizer import Optimizer
-from wattwise_server.usecases.power_limits import PowerLimits
+from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
 
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     """Called by trainers."""
 
-    def __init__(self, optimizer: Optimizer, power_limits: PowerLimits, streams: OpenStreams) -> None:
+    def __init__(self, optimizer: Optimizer, power_limits: PowerLimitProfiler, streams: OpenStreams) -> None:
         self._optimizer = optimizer
         self._power_limits = power_limits
         self._streams = streams

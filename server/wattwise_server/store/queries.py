@@ -29,10 +29,10 @@ _TRIALS = """
       ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
 """
-# One statement, so that a job and its arms are of one moment.
+# One statement, so that a job, its arms and its power limits are of one moment.
 _JOBS = """
     SELECT * FROM (SELECT * FROM jobs WHERE {condition} ORDER BY job_key LIMIT ?) JOIN arms USING (job_key)
-    ORDER BY job_key, batch_size
+    LEFT JOIN power_limits USING (job_key, batch_size) ORDER BY job_key, batch_size
 """
 _OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL"
 _HELD = f"SELECT cost {_OBSERVATIONS} AND NOT converged AND cost < coalesce(?, 9e999) ORDER BY observation"
@@ -77,14 +77,14 @@ class Queries:
         if not found:
             return None
         arms = tuple([await self._with_history(found[0], read_arm(row)) for row in found])
-        return found[0]["job_key"], read_job(found[0], arms)
+        return found[0]["job_key"], read_job(found, arms)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
         """Jobs by key, with their keys; their arms without what is not in their rows."""
         sql = _JOBS.format(condition="job_key > ? AND substr(job_id, 1, ?) = ?")
         found = await self._all(sql, after, len(prefix), prefix, limit)
         by_job = [list(rows) for _, rows in groupby(found, key=lambda row: row["job_key"])]
-        return [(rows[0]["job_key"], read_job(rows[0], tuple(map(read_arm, rows)))) for rows in by_job]
+        return [(rows[0]["job_key"], read_job(rows, tuple(map(read_arm, rows)))) for rows in by_job]
 
     async def jobs_with_running_trials(self) -> Sequence[str]:
         """Their ids."""

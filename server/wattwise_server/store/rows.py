@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +16,7 @@ from wattwise_server.domain import (
     Measurement,
     Moments,
     Monitor,
+    PowerLimitState,
     PowerSample,
     Search,
     Stage,
@@ -87,7 +88,6 @@ _JOB_STATE = (
 )
 _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
-_POWER = ("power_limit_watts", "power_time_seconds", "power_energy_joules", "power_steps")
 _ARM = (
     "pruned",
     "round_cost",
@@ -95,9 +95,8 @@ _ARM = (
     "last_failure",
     "num_succeeded",
     *(f"{name}_{part}" for name in _SUMS for part in _MOMENTS),
-    *_POWER,
-    "profiling",
 )
+_SAMPLE = ("power_limit_watts", "time_seconds", "energy_joules", "steps")
 _TRIAL = (
     "batch_size",
     "type",
@@ -131,6 +130,7 @@ _UPDATE_JOB = Sql(
     rank=1,
 )
 _SAVE_ARM = Sql(_upsert("arms", ("job_key", "batch_size"), _ARM), rank=2)
+_SAVE_POWER_LIMIT = Sql(_upsert("power_limits", ("job_key", "batch_size"), (*_SAMPLE, "profiling")), rank=2)
 _SAVE_TRIAL = Sql(_upsert("trials", ("job_key", "trial_number"), _TRIAL), rank=3)
 _MEASUREMENT_ROW = f"({', '.join('?' * len(_MEASUREMENT))})"
 _ADD_MEASUREMENT = Sql(
@@ -142,7 +142,7 @@ _FORGET_MEASUREMENTS = Sql("DELETE FROM measurements WHERE job_key = ? AND trial
 
 
 def insert_job(key: int, job: Job) -> list[Statement]:
-    """Creates a job with its arms."""
+    """Creates a job with its arms and power limits."""
     spec = job.spec
     once = (
         spec.job_id,
@@ -152,12 +152,19 @@ def insert_job(key: int, job: Job) -> list[Statement]:
         spec.policy,
         to_micros(job.create_time),
     )
-    return [Statement(_INSERT_JOB, (key, *once, *_job_state(job))), *save_arms(key, job.search.arms)]
+    inserted = Statement(_INSERT_JOB, (key, *once, *_job_state(job)))
+    return [inserted, *_save_arms(key, job.search.arms), *_save_power_limits(key, job.power_limits)]
 
 
-def update_job(key: int, job: Job) -> Statement:
-    """Saves what changes in a job, but for its arms."""
-    return Statement(_UPDATE_JOB, (*_job_state(job), key))
+def update_job(key: int, before: Job, job: Job) -> list[Statement]:
+    """Saves what changed in a job."""
+    statements = [Statement(_UPDATE_JOB, (*_job_state(job), key))]
+    old_arms = before.search.arms
+    statements += _save_arms(key, [new for new, old in zip(job.search.arms, old_arms, strict=True) if new is not old])
+    if job.power_limits is not before.power_limits:
+        known = set(before.power_limits)
+        statements += _save_power_limits(key, [state for state in job.power_limits if state not in known])
+    return statements
 
 
 def _job_state(job: Job) -> tuple[object, ...]:
@@ -177,7 +184,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
     )
 
 
-def save_arms(key: int, arms: Sequence[ArmState]) -> list[Statement]:
+def _save_arms(key: int, arms: Sequence[ArmState]) -> list[Statement]:
     """Saves arms, but for what is derived from the trials."""
     return [Statement(_SAVE_ARM, (key, arm.batch_size, *_arm(arm))) for arm in arms]
 
@@ -185,7 +192,15 @@ def save_arms(key: int, arms: Sequence[ArmState]) -> list[Statement]:
 def _arm(arm: ArmState) -> tuple[object, ...]:
     sums = (getattr(getattr(arm, name), part) for name in _SUMS for part in _MOMENTS)
     known = (arm.pruned, arm.round_cost, arm.failures, arm.last_failure, arm.num_succeeded)
-    return (*known, *sums, *(arm.power or (None,) * len(_POWER)), arm.profiling)
+    return (*known, *sums)
+
+
+def _save_power_limits(key: int, states: Iterable[PowerLimitState]) -> list[Statement]:
+    nothing = (None,) * len(_SAMPLE)
+    return [
+        Statement(_SAVE_POWER_LIMIT, (key, state.batch_size, *(state.cheapest or nothing), state.profiling))
+        for state in states
+    ]
 
 
 def save_trial(key: int, trial: Trial) -> Statement:
@@ -226,8 +241,9 @@ def _measurement(measured: Measurement) -> tuple[object, ...]:
     return (measured.epoch, measured.time_seconds, measured.energy_joules, measured.metric, time)
 
 
-def read_job(row: Row, arms: tuple[ArmState, ...]) -> Job:
-    """A row of jobs with its arms."""
+def read_job(rows: Sequence[Row], arms: tuple[ArmState, ...]) -> Job:
+    """A job from its rows, one per batch size, and the arms in them."""
+    row = rows[0]
     spec = JobSpec(
         job_id=row["job_id"],
         job_id_prefix=row["job_id_prefix"],
@@ -244,8 +260,24 @@ def read_job(row: Row, arms: tuple[ArmState, ...]) -> Job:
             name: row[name] for name in _JOB_STATE if name not in ("stage", "num_trials", "num_observations", *_MONITOR)
         },
     )
-    counts = (row["num_trials"], row["num_observations"])
-    return Job(spec, search, from_micros(row["create_time"]), *counts, _read_monitor(row))
+    return Job(
+        spec,
+        search,
+        create_time=from_micros(row["create_time"]),
+        num_trials=row["num_trials"],
+        num_observations=row["num_observations"],
+        monitor=_read_monitor(row),
+        power_limits=tuple(map(_read_power_limit, filter(_has_power_limit, rows))),
+    )
+
+
+def _has_power_limit(row: Row) -> bool:
+    return row["steps"] is not None or row["profiling"] is not None
+
+
+def _read_power_limit(row: Row) -> PowerLimitState:
+    cheapest = None if row["steps"] is None else PowerSample(*(row[name] for name in _SAMPLE))
+    return PowerLimitState(row["batch_size"], cheapest, row["profiling"])
 
 
 def _read_monitor(row: Row) -> Monitor:
@@ -269,8 +301,6 @@ def read_arm(row: Row) -> ArmState:
         reached=reached,
         missed=missed,
         counted=counted,
-        power=None if row["power_steps"] is None else PowerSample(*(row[name] for name in _POWER)),
-        profiling=row["profiling"],
     )
 
 

@@ -76,9 +76,7 @@ class SqliteTransaction:
             self.key = self._store.new_key()
             self.statements += rows.insert_job(self.key, job)
         else:
-            before = self.job.search.arms
-            changed = [new for new, old in zip(job.search.arms, before, strict=True) if new is not old]
-            self.statements += [rows.update_job(self.key, job), *rows.save_arms(self.key, changed)]
+            self.statements += rows.update_job(self.key, self.job, job)
         self.job = job
         self.topics.add((self.job_id, None))
 

@@ -9,7 +9,7 @@ from wattwise_server.clock import Clock
 from wattwise_server.domain import EndReason, Job, Search, Trial, TrialStatus, TrialType
 from wattwise_server.observability.events import Event as Seen
 from wattwise_server.observability.events import JobDeleted, MonitorsDiffer, Observer, TrialEnded, TrialRevived
-from wattwise_server.policy.base import Event, Failed, Measured, Revived, Succeeded
+from wattwise_server.policy.base import Event, Failed, Reported, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
@@ -37,7 +37,7 @@ class Lifecycle:
         """Tells a policy that watches epochs of one; returns the job."""
         if not POLICIES[job.spec.policy].watches_epochs:
             return job
-        job = replace(job, search=observe(job, Measured(trial)))
+        job = replace(job, search=observe(job, Reported(trial)))
         tx.save_job(job)
         return job
 
@@ -92,13 +92,9 @@ class Lifecycle:
     async def free_slot(self, tx: Transaction, job: Job) -> Job:
         """Gives the exploration slot up at once if its trial's lease has run out."""
         holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
-        if holder is not None and self.has_lapsed(holder):
+        if holder is not None and holder.lease_expired(self._clock()):
             return self.fail(tx, job, holder, EndReason.LOST)[0]
         return job
-
-    def has_lapsed(self, trial: Trial) -> bool:
-        """Whether a trial is to be given up."""
-        return trial.running and trial.lease_expire_time is not None and trial.lease_expire_time <= self._clock()
 
     def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
         job = replace(job, search=observe(job, event))

@@ -68,7 +68,7 @@ class Optimizer:
             JobDiffersError: the id is taken by another configuration.
             TooManyJobsError: the prefix has as many jobs as it may.
         """
-        spec = resolve(draft, f"{draft.job_id_prefix}-{secrets.token_hex(4)}")
+        spec = resolve(draft, f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}")
         async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
                 check_identical(tx.job.spec, spec)
@@ -229,7 +229,7 @@ class Optimizer:
     async def _give_up(self, key: TrialKey) -> None:
         async with self._store.transaction(key.job_id) as tx:
             trial = await tx.trial(key.trial_number) if tx.job else None
-            if tx.job and trial and self._lifecycle.has_lapsed(trial):
+            if tx.job and trial and trial.lease_expired(self._clock()):
                 self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
 
     async def _find(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:

@@ -1,34 +1,36 @@
-"""The use cases of trainers that set power limits: who profiles, and what is known. Rules are in `policy/power.py`."""
+"""The use cases of trainers that set power limits: which trial profiles, and which limit is the cheapest."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import ArmState, Job, PowerSample, Trial, TrialKey
+from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, Trial, TrialKey
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import UNOBSERVED, Observer, PowerProfiled
-from wattwise_server.policy.explorer import with_arm
-from wattwise_server.policy.power import cheapest
+from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import job_of, trial_of
-from wattwise_server.usecases.power_profile import check_profile
+from wattwise_server.usecases.report import LARGEST_COST
+
+MAX_SAMPLES = 1000
+"""Far more than the distinct power limits of any GPU."""
 
 
 class KnownLimit(NamedTuple):
-    """What a trainer is told: the cheapest limit in watts, if any is known, and whether another trial profiles."""
+    """The cheapest limit in watts, if one is known, and whether another trial profiles."""
 
     power_limit_watts: float | None
     profiled_by_another: bool
 
 
-class PowerLimits:
-    """Finds out the cheapest power limit of every batch size. Every method may raise `StorageUnavailableError`.
+class PowerLimitProfiler:
+    """Finds the cheapest power limit of every batch size. Every method may raise `StorageUnavailableError`.
 
-    One trial of a batch size profiles at a time, for as long as it runs: what it holds needs no release of its own,
-    and survives a restart of the server as the trial does.
+    One trial per batch size profiles at a time, for as long as it runs: the role needs no release, and survives a
+    restart of the server as the trial does.
     """
 
     def __init__(self, store: Store, clock: Clock, observer: Observer = UNOBSERVED) -> None:
@@ -37,10 +39,10 @@ class PowerLimits:
         self._observer = observer
 
     async def limit(self, key: TrialKey) -> KnownLimit:
-        """The cheapest limit of a batch size; lets the trial that asks profile if nothing is known and nobody does.
+        """The cheapest limit of a batch size. If none is known and no trial profiles, the asking trial now does.
 
         Args:
-            key: The job, the batch size, and the trial that asks; 0 only looks.
+            key: The job, the batch size and the asking trial; trial 0 only looks.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
@@ -48,56 +50,84 @@ class PowerLimits:
         """
         async with self._store.transaction(key.job_id) as tx:
             job = job_of(tx, key.job_id)
-            arm = _arm(job, key.batch_size)
+            _check_batch_size(job, key.batch_size)
             asking = (await trial_of(tx, key))[1] if key.trial_number else None
-            profiling = await self._profiling(tx, arm)
-            limit = arm.power.power_limit_watts if arm.power else None
+            state = job.power_limit(key.batch_size)
+            limit = state.cheapest.power_limit_watts if state.cheapest else None
+            profiling = await self._profiling(tx, state)
             if limit is None and profiling is None and asking is not None:
                 if not asking.running:
-                    # Lost, or over: it is to ask again once it is heard of.
+                    # Lost or ended: it may ask again after it was revived.
                     return KnownLimit(None, profiled_by_another=True)
-                search = with_arm(job.search, arm.batch_size, lambda arm: replace(arm, profiling=asking.number))
-                tx.save_job(replace(job, search=search))
+                tx.save_job(job.with_power_limit(state._replace(profiling=asking.number)))
                 return KnownLimit(None, profiled_by_another=False)
             by_another = profiling is not None and (asking is None or profiling.number != asking.number)
             return KnownLimit(limit, by_another)
 
     async def report(self, key: TrialKey, samples: Sequence[PowerSample]) -> float:
-        """Takes a profile; returns the cheapest limit that is known then, in watts.
-
-        A trial that has ended may still report: what it measured is no less true.
+        """Saves a profile; returns the cheapest known limit, in watts. A trial that has ended may report too.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
-            InvalidRequestError: the profile makes no sense; nothing was changed.
+            InvalidRequestError: the profile is invalid; nothing was changed.
         """
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await trial_of(tx, key)
-            check_profile(job.spec, samples)
-            arm = job.search.arm(trial.batch_size)
-            best = cheapest(job.spec, samples if arm.power is None else (arm.power, *samples))
-            profiling = None if arm.profiling == trial.number else arm.profiling
-            if (best, profiling) != (arm.power, arm.profiling):
-                known = replace(arm, power=best, profiling=profiling)
-                job = replace(job, search=with_arm(job.search, trial.batch_size, lambda _: known))
-                tx.save_job(job)
+            _check_profile(job.spec, samples)
+            state = job.power_limit(trial.batch_size)
+            best = cheapest(job.spec, samples if state.cheapest is None else (state.cheapest, *samples))
+            profiling = None if state.profiling == trial.number else state.profiling
+            changed = PowerLimitState(trial.batch_size, best, profiling)
+            if changed != state:
+                tx.save_job(job.with_power_limit(changed))
                 tx.once_durable(self._observer.witness(PowerProfiled(trial, len(samples), best)))
             return best.power_limit_watts
 
-    async def _profiling(self, tx: Transaction, arm: ArmState) -> Trial | None:
-        """The trial that profiles this batch size, if it still runs."""
-        trial = await tx.trial(arm.profiling) if arm.profiling is not None else None
-        return trial if trial is not None and self._runs(trial) else None
-
-    def _runs(self, trial: Trial) -> bool:
-        expires = trial.lease_expire_time
-        return trial.running and (expires is None or expires > self._clock())
+    async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:
+        """The trial that profiles, if it still runs."""
+        trial = await tx.trial(state.profiling) if state.profiling is not None else None
+        runs = trial is not None and trial.running and not trial.lease_expired(self._clock())
+        return trial if runs else None
 
 
-def _arm(job: Job, batch_size: int) -> ArmState:
+def _check_batch_size(job: Job, batch_size: int) -> None:
     sizes = job.spec.batch_sizes
     if batch_size not in sizes:
         listed = ", ".join(map(str, sizes))
         fault = f"{batch_size} is not a batch size of this job; use one of {listed}"
         raise InvalidRequestError(Violation("batch_size", fault))
-    return job.search.arm(batch_size)
+
+
+def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
+    """Raises InvalidRequestError with one violation per fault."""
+    if not samples:
+        raise InvalidRequestError(Violation("samples", "is empty; report at least one power limit"))
+    if len(samples) > MAX_SAMPLES:
+        raise InvalidRequestError(Violation("samples", f"has {len(samples)} samples; report at most {MAX_SAMPLES}"))
+    faults = []
+    seen: set[float] = set()
+    for place, sample in enumerate(samples):
+        found = _sample_faults(spec, sample)
+        limit = sample.power_limit_watts
+        if limit in seen:
+            found.append(("power_limit_watts", f"{limit:g} is listed twice; report every limit once"))
+        seen.add(limit)
+        faults += [Violation(f"samples[{place}].{name}", fault) for name, fault in found]
+    if faults:
+        raise InvalidRequestError(*faults)
+
+
+def _sample_faults(spec: JobSpec, sample: PowerSample) -> list[tuple[str, str]]:
+    limit, seconds, joules, steps = sample
+    faults = []
+    if not 0 < limit < math.inf:
+        faults.append(("power_limit_watts", f"is {limit}; report the limit of one GPU in watts, above 0 and finite"))
+    if not 0 < seconds < math.inf:
+        faults.append(("time_seconds", f"is {seconds}; report the seconds that the steps took, above 0 and finite"))
+    if not 0 <= joules < math.inf:
+        faults.append(("energy_joules", f"is {joules}; report the joules of all GPUs, 0 or more and finite"))
+    if steps < 1:
+        faults.append(("steps", f"is {steps}; report the number of measured steps, 1 or more"))
+    if not faults and not cost_per_step(spec, sample) <= LARGEST_COST:
+        faults.append(("energy_joules", f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"))
+    return faults

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import GpuConfig
 from wattwise_server.observability.events import Event, Observers, Tell
 from wattwise_server.store.open import open_store
-from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.optimizer import Optimizer
+
+from tests.server.site import draft
 
 
 class Faulty:
@@ -48,10 +48,8 @@ async def test_observer_that_fails_is_logged_and_harms_nobody(tmp_path: Path, ca
     observers, clock = Observers([Faulty(blind=True), Faulty(blind=False)]), steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
         optimizer = Optimizer(store, clock, observer=observers)
-        gpu = GpuConfig(100.0, 1, "Test GPU")
-        draft = JobDraft(job_id_prefix="test", job_id="test-1", batch_sizes=(8,), default_batch_size=8, gpu=gpu)
-        assert (await optimizer.register(draft))[1]
-        trial, _ = await optimizer.next_trial("test-1", "")
+        assert (await optimizer.register(draft("j-1")))[1]
+        trial, _ = await optimizer.next_trial("j-1", "")
         assert trial.number == 1
     said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
     for told in ("0 jobs, 0 trials", "witnessed JobRegistered", "witnessed TrialDispatched"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import JobSpec, Search, TrialType
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import Choice, Event, Measured
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Reported
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.registry import POLICIES
 
@@ -26,6 +26,9 @@ class Careful:
 
     watches_epochs = True
 
+    def faults(self, _spec: JobSpec) -> Sequence[tuple[str, str]]:
+        return ()
+
     def register(self, spec: JobSpec) -> Search:
         return Gts().register(spec)
 
@@ -35,9 +38,12 @@ class Careful:
         return Choice(TrialType.MAB, size, f"{len(seen)} epochs were seen")
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
-        if isinstance(event, Measured) and event.trial.last is not None:
+        if isinstance(event, Reported) and event.trial.last is not None:
             return replace(search, notes=json.dumps([*json.loads(search.notes or "[]"), event.trial.last.epoch]))
         return Gts().observe(spec, search, event)
+
+    def belief(self, _spec: JobSpec, _search: Search) -> Sequence[ArmBelief]:
+        return ()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from wattwise_server.domain import (
     Moments,
     Monitor,
     Observation,
+    PowerLimitState,
     PowerSample,
     Trial,
     TrialKey,
@@ -66,9 +67,11 @@ class StoreConformance:
         """A job, its arms and its trials come back as they were saved, to the last bit and microsecond."""
         job = a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True)
         arms = tuple(replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), failures=2) for arm in job.search.arms)
-        arms = (replace(arms[0], power=PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)), replace(arms[1], profiling=1))
         search = replace(job.search, arms=arms, exploring=1, min_cost=1 / 3, min_cost_batch_size=8, missed_floor=2 / 3)
         job = replace(job, search=search, num_trials=1, monitor=Monitor("nvml", "estimate"))
+        sample = PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)
+        for state in (PowerLimitState(8, sample), PowerLimitState(16, profiling=1)):
+            job = job.with_power_limit(state)
         ended = a_trial(
             1,
             status=TrialStatus.SUCCEEDED,

@@ -13,11 +13,10 @@ from pathlib import Path
 import grpc
 import pytest
 from wattwise import v1
-from wattwise_server.domain import EndReason, GpuConfig, TrialKey, TrialType
+from wattwise_server.domain import EndReason, TrialKey, TrialType
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
-from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.optimizer import Optimizer
 
 from tests.jobs import Trainer
@@ -269,10 +268,8 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
     time = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'leases.db'}", lambda: time) as store:
         optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
-        gpu = GpuConfig(100.0, 1, "Test GPU")
         for number in range(300):
-            draft = JobDraft(f"j{number}", "j", (8, 16), 8, gpu, trial_lease_seconds=60.0)
-            await optimizer.register(draft)
+            await optimizer.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
             await optimizer.next_trial(f"j{number}", "")
         seen: list[str] = []
         await store._writer._group.connection.set_trace_callback(seen.append)

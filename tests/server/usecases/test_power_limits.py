@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise_server.domain import GpuConfig, JobSpec, PowerSample
+from wattwise_server.domain import ArmState, GpuConfig, JobSpec, PowerLimitState, PowerSample, Search
+from wattwise_server.policy.base import Event
+from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.power import cheapest, cost_per_step
+from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.open import open_store
-from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.optimizer import Optimizer
-from wattwise_server.usecases.power_limits import PowerLimits
+from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
 from tests.jobs import Trainer, power_sample
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.site import Site, draft
+from tests.server.site import report as report_epoch
 
 Stub = v1.BatchSizeOptimizerStub
 
@@ -126,8 +131,8 @@ async def test_lapsed_lease_is_enough(tmp_path: Path) -> None:
     """A trial whose lease has run out profiles no more, even before it has been given up."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", lambda: now) as store:
-        optimizer, limits = Optimizer(store, lambda: now), PowerLimits(store, lambda: now)
-        await optimizer.register(JobDraft("j", "j", (8,), 8, GpuConfig(100.0, 1, "Test GPU")))
+        optimizer, limits = Optimizer(store, lambda: now), PowerLimitProfiler(store, lambda: now)
+        await optimizer.register(draft(batch_sizes=(8,), default_batch_size=8, trial_lease_seconds=300.0))
         first, second = [(await optimizer.next_trial("j", name))[0].key for name in ("first", "second")]
         await limits.limit(first)
         now += timedelta(seconds=200)
@@ -136,6 +141,35 @@ async def test_lapsed_lease_is_enough(tmp_path: Path) -> None:
         now += timedelta(seconds=100)
         assert not (await limits.limit(second)).profiled_by_another
         assert (await limits.limit(first)).profiled_by_another
+
+
+class Rebuilding(Gts):
+    """A policy that replaces all of its arms at every event."""
+
+    def observe(self, spec: JobSpec, search: Search, _event: Event) -> Search:
+        return replace(search, arms=tuple(map(ArmState, spec.batch_sizes)))
+
+
+async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known limits and the profiling trial are the job's: they survive new arms, and a restart after that."""
+    monkeypatch.setitem(POLICIES, "GTS", Rebuilding())
+    site = Site(tmp_path / "w.db")
+    await site.open()
+    await site.optimizer.register(draft(policy="GTS", batch_sizes=(8, 16), trial_lease_seconds=0.0))
+    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(8)]
+    by_size = {key.batch_size: key for key in keys}
+    profiler = PowerLimitProfiler(site.store, lambda: site.now)
+    assert await profiler.report(by_size[8], [PowerSample(225.0, 1.0, 90.0, 10)]) == 225
+    assert not (await profiler.limit(by_size[16])).profiled_by_another
+    await report_epoch(site, by_size[8], 1, metric=0.95)
+    for _ in range(2):
+        job = await site.administration.job("j")
+        assert job.power_limits == (
+            PowerLimitState(8, PowerSample(225.0, 1.0, 90.0, 10)),
+            PowerLimitState(16, profiling=by_size[16].trial_number),
+        )
+        await site.open()
+    await site.close()
 
 
 def test_profile_of_an_ended_trial_counts(grpc_stub: Stub) -> None:
