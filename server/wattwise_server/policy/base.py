@@ -85,14 +85,11 @@ class ArmBelief(NamedTuple):
 
 
 class Policy(Protocol):
-    """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written.
+    """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written."""
 
-    Attributes:
-        watches_epochs: Whether it observes every epoch of every trial, each of which then writes the job's row as well;
-            False observes trials alone.
-    """
-
-    watches_epochs: bool
+    @property
+    def watches_epochs(self) -> bool:
+        """Whether it observes every epoch of every trial, at the cost of writing the job's row with each report."""
 
     def faults(self, spec: JobSpec) -> Iterable[tuple[str, str]]:
         """What is wrong with the fields that only this policy reads: pairs of a field's name and what to change."""
