@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -53,25 +54,13 @@ def _upsert(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
     )
 
 
-_SPEC = (
-    "default_batch_size",
-    "eta_knob",
-    "beta_knob",
-    "target_metric",
-    "higher_is_better_metric",
-    "max_epochs",
-    "num_pruning_rounds",
-    "window_size",
-    "mab_prior_mean",
-    "mab_prior_precision",
-    "mab_num_explorations",
-    "mab_seed",
-    "learn_reward_precision",
-    "reward_precision",
-    "trial_lease_seconds",
+# Every field of JobSpec is a column of its name, but for those that are stored in another way.
+_SPEC = tuple(
+    field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu", "disable_early_stopping")
 )
-_GPU = ("max_power_watts", "number_of_gpus", "gpu_model")
-_JOB_ONCE = ("job_id", "job_id_prefix", *_SPEC, *_GPU, "policy", "create_time")
+_BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.type == "bool")
+_GPU = tuple(field.name for field in fields(GpuConfig))
+_JOB_ONCE = (*_SPEC, *_GPU, "create_time")
 _MONITOR = ("monitor", "other_monitor")
 _JOB_STATE = (
     "stage",
@@ -145,11 +134,8 @@ def insert_job(key: int, job: Job) -> list[Statement]:
     """Creates a job with its arms and power limits."""
     spec = job.spec
     once = (
-        spec.job_id,
-        spec.job_id_prefix,
         *(getattr(spec, name) for name in _SPEC),
         *(getattr(spec.gpu, name) for name in _GPU),
-        spec.policy,
         to_micros(job.create_time),
     )
     inserted = Statement(_INSERT_JOB, (key, *once, *_job_state(job)))
@@ -245,13 +231,10 @@ def read_job(rows: Sequence[Row], arms: tuple[ArmState, ...]) -> Job:
     """A job from its rows, one per batch size, and the arms in them."""
     row = rows[0]
     spec = JobSpec(
-        job_id=row["job_id"],
-        job_id_prefix=row["job_id_prefix"],
         batch_sizes=tuple(arm.batch_size for arm in arms),
         gpu=GpuConfig(*(row[name] for name in _GPU)),
-        policy=row["policy"],
         disable_early_stopping=row["beta_knob"] is None,
-        **{name: _typed(name, row[name]) for name in _SPEC},
+        **{name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC},
     )
     search = Search(
         stage=Stage(row["stage"]),
@@ -282,10 +265,6 @@ def _read_power_limit(row: Row) -> PowerLimitState:
 
 def _read_monitor(row: Row) -> Monitor:
     return Monitor(*(row[name] for name in _MONITOR))
-
-
-def _typed(name: str, value: Any) -> Any:
-    return bool(value) if name in ("higher_is_better_metric", "learn_reward_precision") else value
 
 
 def read_arm(row: Row) -> ArmState:

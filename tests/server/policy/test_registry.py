@@ -1,17 +1,25 @@
-"""How the server finds its policies."""
+"""How the server finds its policies, and what it takes to add one."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import wattwise
 import wattwise_server
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from wattwise import v1
 from wattwise_server.policy.registry import POLICIES
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.refusals import refused
 
 _FOUND = "from wattwise_server.policy.registry import POLICIES; print(*POLICIES)"
 
@@ -42,20 +50,70 @@ def test_file_is_a_policy(server: Path) -> None:
     assert (found.stderr, set(found.stdout.split())) == ("", {*POLICIES, "MINE"})
 
 
-def test_file_without_a_policy_is_none(server: Path) -> None:
-    """What has no `POLICY` only helps those that have."""
+def test_file_without_a_policy_is_ignored(server: Path) -> None:
+    """A file without a `POLICY` registers nothing."""
     (server / "policy" / "helping.py").write_text("FACTOR = 2\n")
     assert set(ask(server).stdout.split()) == set(POLICIES)
 
 
 def test_file_that_fails_is_named(server: Path) -> None:
-    """A policy that cannot be imported is said with its file and what is wrong with it."""
+    """A policy that cannot be imported is reported with its file and the error."""
     (server / "policy" / "mine.py").write_text("POLICY = Mine()\n")
-    said = ask(server).stderr
-    assert "the policy in policy/mine.py cannot be loaded: NameError: name 'Mine' is not defined" in said
+    error = ask(server).stderr
+    assert "policy/mine.py" in error
+    assert "NameError: name 'Mine' is not defined" in error
 
 
 def test_every_policy_of_the_wire_is_there() -> None:
-    """Each value of the enum but the unspecified has a file."""
+    """Each value of the enum but the unspecified one has a file."""
     named = {name.removeprefix("POLICY_") for name, value in v1.Policy.items() if value != v1.POLICY_UNSPECIFIED}
     assert named == set(POLICIES)
+
+
+def documented() -> tuple[str, int, str]:
+    """The policy that docs/policies.md adds: its name, its number on the wire, and its file."""
+    page = (Path(__file__).parents[3] / "docs" / "policies.md").read_text()
+    value = re.search(r"```proto\n.*?POLICY_(\w+) = (\d+);.*?```", page, re.DOTALL)
+    file = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert value
+    assert file
+    return value[1], int(value[2]), file[1]
+
+
+def add_enum_value(stub: Path, name: str, number: int) -> None:
+    """Adds a value to the enum `Policy` of a generated stub, as `make protos` does; protoc is no test dependency."""
+    text = stub.read_text()
+    (literal,) = re.findall(r"AddSerializedFile\((b'.*')\)", text)
+    file = FileDescriptorProto.FromString(ast.literal_eval(literal))
+    (policy,) = (enum for enum in file.enum_type if enum.name == "Policy")
+    policy.value.add(name=name, number=number)
+    stub.write_text(text.replace(literal, repr(file.SerializeToString())))
+
+
+def test_one_file_and_one_enum_value_add_a_policy(server: Path, tmp_path: Path) -> None:
+    """The policy of docs/policies.md registers jobs, refuses a field, chooses batch sizes and shows its beliefs."""
+    name, number, file = documented()
+    shutil.copytree(Path(wattwise.__file__).parent, tmp_path / "wattwise")
+    add_enum_value(tmp_path / "wattwise" / "v1" / "job_pb2.py", f"POLICY_{name}", number)
+    (server / "policy" / f"{name.lower()}.py").write_text(file)
+    with LiveServer(tmp_path) as live:
+        live.environment["PYTHONPATH"] = str(tmp_path)
+        live.start()
+        with refused() as refusal:
+            Trainer(live.trainer, policy=number, mab_num_explorations=0)
+        assert list(refusal.faults) == ["job.mab_num_explorations"]
+        job = Trainer(live.trainer, policy=number, mab_num_explorations=1)
+        chosen = []
+        for cost in (40.0, 20.0, 30.0, 50.0, 25.0):
+            trial = job.next()
+            chosen.append(trial.id.batch_size)
+            job.report(trial, cost)
+        assert chosen == [8, 16, 32, 64, 16]
+        shown = live.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
+        assert (shown.spec.policy, shown.min_cost) == (number, 20.0)
+        assert [(arm.batch_size, arm.param_mean, arm.num_observations) for arm in shown.arms] == [
+            (8, -40.0, 1),
+            (16, -22.5, 2),
+            (32, -30.0, 1),
+            (64, -50.0, 1),
+        ]

@@ -1,0 +1,43 @@
+"""A file of an earlier schema keeps all that was in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from wattwise_server.clock import steady_clock
+from wattwise_server.domain import Moments, PowerLimitState, PowerSample
+from wattwise_server.store.migrate import migrate, migrations
+from wattwise_server.store.open import open_store
+
+_JOB = """
+    INSERT INTO jobs (job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
+        higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean, mab_prior_precision,
+        mab_num_explorations, policy, learn_reward_precision, reward_precision, max_power_watts, number_of_gpus,
+        gpu_model, trial_lease_seconds, create_time, stage, pruning_round, round_default, num_trials, num_observations)
+    VALUES ('j', 'j', 16, 0.5, 2, 0.9, 1, 10, 1, 0, 0, 0, 2, 'GTS', 1, 0, 100, 1, 'GPU', 300, 0, 'MAB', 0, 16, 0, 0)
+"""
+_ARM = """
+    INSERT INTO arms VALUES (1, ?, 0, NULL, 1, 2, 3, 4, 0.5, 6.5, 0, 0, 0, 4, 0.5, 6.5, ?, ?, ?, ?, ?)
+"""
+
+
+async def test_power_limits_leave_the_arms_with_their_data(tmp_path: Path) -> None:
+    """Version 7 moves known limits and the profiling trial from the arms to the job, and keeps the arms' sums."""
+    with closing(sqlite3.connect(tmp_path / "w.db", isolation_level=None)) as connection:
+        migrate(connection, "w.db", {version: sql for version, sql in migrations().items() if version < 7})
+        connection.execute(_JOB)
+        connection.execute(_ARM, (8, 225.5, 1 / 3, 0.1 + 0.2, 40, None))
+        connection.execute(_ARM, (16, None, None, None, None, 7))
+        connection.execute(_ARM, (32, None, None, None, None, None))
+    async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
+        assert tx.job is not None
+        assert tx.job.power_limits == (
+            PowerLimitState(8, PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)),
+            PowerLimitState(16, profiling=7),
+        )
+        for arm in tx.job.search.arms:
+            assert (arm.failures, arm.last_failure, arm.num_succeeded) == (1, 2, 3)
+            assert arm.reached == arm.counted == Moments(4, 0.5, 6.5)
+        assert tx.job.spec.batch_sizes == (8, 16, 32)
