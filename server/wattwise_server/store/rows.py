@@ -230,11 +230,12 @@ def _measurement(measured: Measurement) -> tuple[object, ...]:
 def read_job(rows: Sequence[Row], arms: tuple[ArmState, ...]) -> Job:
     """A job from its rows, one per batch size, and the arms in them."""
     row = rows[0]
+    columns: dict[str, Any] = {name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC}
     spec = JobSpec(
         batch_sizes=tuple(arm.batch_size for arm in arms),
         gpu=GpuConfig(*(row[name] for name in _GPU)),
         disable_early_stopping=row["beta_knob"] is None,
-        **{name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC},
+        **columns,
     )
     search = Search(
         stage=Stage(row["stage"]),
