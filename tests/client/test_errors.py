@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import wattwise
 from wattwise import Client, JobNotFoundError, ServerError, TrainFailError, Violation, WattwiseError, v1
-from wattwise.errors import _BY_REASON
+from wattwise.rpc.statuses import BY_REASON
 
 from tests.client.training.script import job_spec
 
@@ -25,7 +25,7 @@ def _all_errors() -> list[type[WattwiseError]]:
 
 def test_every_reason_has_its_exception() -> None:
     """Whatever reason the server may give, the client has an exception for it."""
-    assert set(_BY_REASON) == set(v1.ErrorReason.keys()) - {"ERROR_REASON_UNSPECIFIED"}
+    assert set(BY_REASON) == set(v1.ErrorReason.keys()) - {"ERROR_REASON_UNSPECIFIED"}
 
 
 def test_contract_says_what_to_do_about_every_reason() -> None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from wattwise.integrations.learning_rate import scaled_learning_rate
     from wattwise.integrations.loader import data_loader
     from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
-    from wattwise.power import PowerLimitOptimizer
+    from wattwise.power.optimizer import PowerLimitOptimizer
     from wattwise.rpc.client import Client
     from wattwise.rpc.credentials import Credentials
     from wattwise.spec import GpuConfig, JobSpec

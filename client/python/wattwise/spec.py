@@ -1,9 +1,10 @@
-"""What a trainer says of its job. Every field stands for the field of the same name in the server's `JobSpec`."""
+"""What users specify: the job, with one field for each field of `JobSpec` in the protos, and how values are read."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -11,58 +12,66 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, Violation, log
+from wattwise.errors import InvalidArgumentError, InvalidJobSpecError, Violation, WattwiseError, log
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Policy: TypeAlias = str
 """A name of the enum `Policy` in the protos, such as "POLICY_GTS"."""
 
 M = TypeVar("M", bound=Message)
 
-_WHOLE = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
-_WANTED: dict[int, str] = {
-    **dict.fromkeys(_WHOLE, "give a whole number, such as 32; int() makes one of a float or a text"),
-    FieldDescriptor.CPPTYPE_DOUBLE: "give a number, such as 0.5; float() makes one of a text",
+_INTEGERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
+_EXPECTED: dict[int, str] = {
+    **dict.fromkeys(_INTEGERS, "give a whole number, such as 32; int() converts a float or a string"),
+    FieldDescriptor.CPPTYPE_DOUBLE: "give a number, such as 0.5; float() converts a string",
     FieldDescriptor.CPPTYPE_BOOL: "give True or False",
-    FieldDescriptor.CPPTYPE_STRING: "give a text; str() makes one of a number",
+    FieldDescriptor.CPPTYPE_STRING: "give a string; str() converts a number",
     FieldDescriptor.CPPTYPE_MESSAGE: "give GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)",
 }
-"""What to give instead of what is of another type, by that of the message's field."""
 
 
-class _Spelled:
-    """Refuses an argument that stands for no field, with the name that was meant."""
+class _Message:
+    """Base of the dataclasses that stand for a message and have its fields."""
 
-    if not TYPE_CHECKING:
-        # Hidden from type checkers, which know the fields from the dataclass.
+    def __new__(cls, *_: object, **values: object) -> Self:
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        for name in values:
+            if name not in names:
+                # Imported here because it is only needed for the message.
+                from difflib import get_close_matches  # noqa: PLC0415
 
-        def __new__(cls, *unnamed: Any, **given: Any) -> Any:
-            if unnamed:
-                raise TypeError(f"{cls.__name__} takes its fields by name, such as {fields(cls)[0].name}=...")
-            for name in given.keys() - cls.__dataclass_fields__.keys():
-                raise TypeError(_misspelt(cls, name))
-            return super().__new__(cls)
+                near = get_close_matches(name, names, 1)
+                hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(names)}"
+                raise TypeError(f"{cls.__name__} has no field {name}; {hint}")
+        return super().__new__(cls)
 
-
-def _misspelt(kind: type[Any], name: str) -> str:
-    # Of use once somebody has made a mistake.
-    from difflib import get_close_matches  # noqa: PLC0415
-
-    known = [field.name for field in fields(kind)]
-    near = get_close_matches(name, known, 1)
-    return f"{kind.__name__} has no {name}; " + (
-        f"did you mean {near[0]}?" if near else f"its fields are {', '.join(known)}"
-    )
+    def _fill(self, message: M, path: str) -> M:
+        """Sets the message's fields to this object's values, except those that are None."""
+        for field in message.DESCRIPTOR.fields:
+            value: Any = getattr(self, field.name)
+            if value is None:
+                continue
+            try:
+                # protobuf would accept a dict for a message, with 0 for each missing key.
+                sent = value if field.message_type is None else value.to_proto()
+                message.MergeFrom(type(message)(**{field.name: sent}))
+            except (AttributeError, TypeError, ValueError) as error:
+                fault = Violation(f"{path}.{field.name}", f"invalid value {value!r}: {_advice(field, value, error)}")
+                raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from None
+        return message
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuConfig(_Spelled):
+class GpuConfig(_Message):
     """The GPUs that every trial of a job runs on.
 
     Attributes:
-        max_power_watts: the largest power limit of one GPU times the number of GPUs, in watts. It prices time: a
-            second of training costs as much as this many joules.
+        max_power_watts: the largest power limit of one GPU times the number of GPUs, in watts. It sets the price of
+            time: one second of training costs this many joules.
         number_of_gpus: how many GPUs one trial uses, over all its processes.
-        gpu_model: the model's name as its driver tells it, such as "NVIDIA H200".
+        gpu_model: the model's name as its driver reports it, such as "NVIDIA H200".
     """
 
     max_power_watts: float
@@ -70,60 +79,61 @@ class GpuConfig(_Spelled):
     gpu_model: str
 
     def to_proto(self) -> v1.GpuConfig:
-        """The message that stands for it.
+        """This configuration as a message.
 
         Raises:
-            InvalidJobSpecError: if a value is of the wrong type.
+            InvalidJobSpecError: if a value has the wrong type.
         """
-        return _filled(v1.GpuConfig, self, "job.gpu")
+        return self._fill(v1.GpuConfig(), "job.gpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSpec(_Spelled):
+class JobSpec(_Message):
     """A recurring training job: the same model, data pipeline and target, launched again and again.
 
-    None leaves a field to the server's default. All launches under one `job_id` must agree in every field. An argument
-    that is none of these is a TypeError, which names the nearest one.
+    A field that is None gets the server's default. All launches with one `job_id` must agree in every field.
 
     Attributes:
         job_id: the job's identity over all its launches, such as "mnist-nightly"; starts with the prefix. None makes
-            every launch a new job, which never learns anything: good for a first try only.
+            every launch a new job that learns nothing: use it only for a first try.
         job_id_prefix: what `job_id` starts with, such as the model's or the team's name.
-        batch_sizes: the global batch sizes to choose from. Few and far apart (powers of two) find a good one after
-            few launches; many close ones cost launches to tell apart.
-        default_batch_size: the batch size used so far, which is tried first. One that is known to work makes the
-            first launch as good as ever.
-        eta_knob: weight of energy against time. 0 minimises time alone, 0.5 (the default) weighs a joule of energy
-            and a joule's worth of time alike, 1 minimises energy alone.
-        beta_knob: a trial is stopped once its cost exceeds this multiple of the job's cheapest. Near 1 it gives up
-            early and may give up on good ones; 2 (the default) bounds a bad batch size to twice the best; from 5 on
-            hardly anything is stopped. Below 1 even a repetition of the cheapest is stopped, which is warned of.
-        disable_early_stopping: True never stops a trial for its cost. Not together with `beta_knob`.
-        target_metric: the validation metric at which a model is good enough (default 0.5). Too ambitious, and no
-            batch size reaches it; too modest, and models are worse than they could be.
+        batch_sizes: the global batch sizes to choose from. Few and far apart (powers of two), a good one is found
+            after few launches; many close ones take more launches to tell apart.
+        default_batch_size: the batch size used so far, which is tried first. Choose one that is known to work, and
+            the first launch is as good as before.
+        eta_knob: weight of energy against time. 0 minimises only time, 0.5 (the default) weighs a joule of energy
+            and a joule's worth of time equally, 1 minimises only energy.
+        beta_knob: a trial is stopped when its cost exceeds this multiple of the job's lowest cost. Values near 1 stop
+            early and may stop good batch sizes; 2 (the default) limits a bad batch size to twice the lowest cost;
+            from 5 on almost nothing is stopped. Below 1 even a repetition of the cheapest trial is stopped; a warning
+            is logged.
+        disable_early_stopping: True never stops a trial for its cost. Cannot be combined with `beta_knob`.
+        target_metric: the validation metric at which a model is good enough (default 0.5). If it is too ambitious, no
+            batch size reaches it; if it is too modest, models are worse than they could be.
         higher_is_better_metric: True (the default) for an accuracy, False for a loss.
-        max_epochs: a trial that has not reached the target by then is over (default 100). Too low prunes batch sizes
-            that are slow but cheap; too high lets a hopeless one run until its cost stops it.
-        num_pruning_rounds: how often all batch sizes are walked through before the search proper starts. 0 skips
-            that, 2 (the default) drops what fails in either of two walks, more only help if training is very noisy.
-        window_size: how many of a batch size's newest costs count. 0 (the default) is all of them; 10 or so follows
-            data that drift; below 3 it forgets so fast that the choice is erratic.
-        mab_prior_mean: what is believed of a batch size's reward (its negative cost) before it was tried, in joules
-            (default 0). Without meaning while `mab_prior_precision` is 0.
-        mab_prior_precision: how firmly that is believed, as 1/variance in 1/joules². 0 (the default) believes
-            nothing; much above the precision of real costs holds on to the prior against the evidence.
-        mab_num_explorations: how many succeeded trials every surviving batch size gets before the search draws among
-            them. 1 starts early on little evidence, 2 (the default) is usual, more pays off if costs are very noisy.
-        mab_seed: seed of the random draws, for repeatable experiments. None (the default) draws from entropy.
-        policy: "POLICY_PRUNING_GTS" (the default) drops what does not converge before it searches; "POLICY_GTS"
-            keeps every batch size, for jobs where all of them are known to converge.
-        learn_reward_precision: under "POLICY_GTS", whether the noise of the costs is learnt from them (default True).
+        max_epochs: the last epoch of a trial that has not reached the target (default 100). Too low prunes batch
+            sizes that are slow but cheap; too high lets a hopeless one run until its cost stops it.
+        num_pruning_rounds: how many times all batch sizes are tried before the search proper starts. 0 skips this,
+            2 (the default) drops batch sizes that fail in one of two rounds, more helps only if training is very
+            noisy.
+        window_size: how many of the newest costs of a batch size count. 0 (the default) counts all; 10 or so follows
+            data that drift; below 3 the choice becomes erratic.
+        mab_prior_mean: the expected reward (negative cost) of an untried batch size, in joules (default 0). Has no
+            effect while `mab_prior_precision` is 0.
+        mab_prior_precision: the confidence in that expectation, as 1/variance in 1/joules². 0 (the default) is none;
+            values far above the precision of real costs let the prior outweigh the evidence.
+        mab_num_explorations: how many succeeded trials each surviving batch size gets before the search samples among
+            them. 1 starts early on little evidence, 2 (the default) is usual, more is useful if costs are very noisy.
+        mab_seed: seed of the random draws, for repeatable experiments. None (the default) uses entropy.
+        policy: "POLICY_PRUNING_GTS" (the default) drops batch sizes that do not converge before it searches;
+            "POLICY_GTS" keeps every batch size, for jobs in which all are known to converge.
+        learn_reward_precision: under "POLICY_GTS", whether the noise of the costs is estimated from them (default
+            True).
         reward_precision: under "POLICY_GTS" with `learn_reward_precision` False, the known noise of a reward as
-            1/variance in 1/joules². Low explores for long, high settles soon.
-        gpu: the GPUs. None (the usual) reads them from the energy monitor.
-        trial_lease_seconds: silence after which a running trial is taken for lost and its batch size is free to be
-            tried again. Low (30) notices a dead trainer soon; 300 (the default) bears with long stalls; 0 waits for
-            ever.
+            1/variance in 1/joules². Low values explore longer, high values settle sooner.
+        gpu: the GPUs. None (the usual choice) reads them from the energy monitor.
+        trial_lease_seconds: silence after which a running trial counts as lost and its batch size can be tried again.
+            Low values (30) detect a dead trainer soon; 300 (the default) tolerates long stalls; 0 waits forever.
     """
 
     job_id_prefix: str
@@ -148,72 +158,74 @@ class JobSpec(_Spelled):
     gpu: GpuConfig | None = None
     trial_lease_seconds: float | None = None
 
-    def warn_of_doubt(self) -> None:
-        """Logs what is allowed and yet hardly meant."""
+    def warn_if_doubtful(self) -> None:
+        """Logs a warning for values that are valid but rarely intended."""
         beta = self.beta_knob
         if beta is not None and 0 < beta < 1:
             log.warning(
-                "beta_knob=%g is below 1: once a trial has converged, any other is stopped, and has not converged, "
-                "unless it costs less than %g times the cheapest; give 1 or more, usually 1.5 to 3",
+                "beta_knob=%g is below 1: after a trial has converged, all others are stopped before they converge "
+                "unless they cost less than %g times the lowest cost; give 1 or more, usually 1.5 to 3",
                 *(beta, beta),
             )
 
     def named(self) -> JobSpec:
-        """Itself if it has a `job_id`, otherwise a copy with a fresh one, "<prefix>-<8 hex digits>"."""
+        """This spec if it has a `job_id`, otherwise a copy with a new one, "<prefix>-<8 hex digits>"."""
         if self.job_id is not None:
             return self
         return replace(self, job_id=f"{self.job_id_prefix}-{os.urandom(4).hex()}")
 
     def to_proto(self) -> v1.JobSpec:
-        """The message that stands for it.
+        """This spec as a message.
 
         Raises:
-            InvalidJobSpecError: if a value is of the wrong type. Whether the values make sense is the server's say.
+            InvalidJobSpecError: if a value has the wrong type. The server checks whether the values are valid.
         """
-        return _filled(v1.JobSpec, self, "job")
+        return self._fill(v1.JobSpec(), "job")
 
 
-def checked_job(given: object) -> JobSpec:
-    """What was given as a job.
+def _advice(field: Any, value: object, error: Exception) -> str:
+    if field.name == "batch_sizes":
+        return "give a list of whole numbers, such as [32, 64]; int() converts a float or a string"
+    if field.enum_type is not None:
+        return f"give one of {', '.join(value.name for value in field.enum_type.values[1:])}"
+    if isinstance(value, int) and not isinstance(value, bool) and field.cpp_type in _INTEGERS:
+        # Out of range, which protobuf's message says.
+        return str(error)
+    return _EXPECTED.get(field.cpp_type, str(error))
+
+
+def check_job(job: object) -> JobSpec:
+    """The job, if it is a `JobSpec`.
 
     Raises:
-        InvalidArgumentError: if it is none.
+        InvalidArgumentError: if it is not.
     """
-    if not isinstance(given, JobSpec):
-        what = type(given).__name__
-        raise InvalidArgumentError(f"the job is something of type {what}; give JobSpec(job_id_prefix=..., ...)")
-    return given
+    if not isinstance(job, JobSpec):
+        raise InvalidArgumentError(f"the job must be a JobSpec, not {type(job).__name__}: give JobSpec(...)")
+    return job
 
 
-def _filled(kind: type[M], source: GpuConfig | JobSpec, path: str) -> M:
-    message = kind()
-    for field in fields(source):
-        value = getattr(source, field.name)
-        if value is None:
-            continue
-        try:
-            message.MergeFrom(kind(**{field.name: _sent(field.name, value)}))
-        except (TypeError, ValueError) as error:
-            advice = _advice(field.name, kind.DESCRIPTOR.fields_by_name[field.name].cpp_type, value, error)
-            fault = Violation(f"{path}.{field.name}", f"{value!r} cannot be used: {advice}")
-            raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from None
-    return message
+def to_number(value: object) -> float:
+    """The value as a float; NaN, which is in no range, if it is not a number. Strings are not numbers."""
+    if isinstance(value, str | bytes | bytearray):
+        return math.nan
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
-def _sent(name: str, value: object) -> object:
-    if isinstance(value, GpuConfig):
-        return value.to_proto()
-    if name == "gpu":
-        raise TypeError("protobuf would take a dict too, and 0 for what it lacks")
-    return value
+def read_switch(variable: str, error: type[WattwiseError], variables: Mapping[str, str] = os.environ) -> bool | None:
+    """The value of an environment variable that is a switch; None if it is unset or empty.
 
-
-def _advice(name: str, kind: int, value: object, error: Exception) -> str:
-    """What to write instead; of what is not foreseen, what protobuf says."""
-    if name == "batch_sizes":
-        return "give a list of whole numbers, such as [32, 64]; int() makes one of a float or a text"
-    if name == "policy":
-        return f"give one of {', '.join(v1.Policy.keys()[1:])}"
-    if isinstance(value, int) and not isinstance(value, bool) and kind in _WHOLE:
-        return str(error)
-    return _WANTED.get(kind, str(error))
+    Args:
+        variable: its name.
+        error: the exception to raise if the text is neither of 1, true, yes, on nor of 0, false, no, off.
+        variables: the environment.
+    """
+    text = variables.get(variable, "")
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("", "0", "false", "no", "off"):
+        return False if text else None
+    raise error(f"invalid value {text!r} of {variable}: give 1 or 0")

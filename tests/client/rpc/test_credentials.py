@@ -21,7 +21,7 @@ from wattwise import (
     v1,
 )
 from wattwise.commands.main import main
-from wattwise.rpc.credentials import is_loopback
+from wattwise.rpc.address import is_loopback
 from wattwise_server.security.tokens import Role
 
 from tests.client.training.script import StepMonitor, job_spec

@@ -27,7 +27,7 @@ from wattwise.driver.summary import summary
 from wattwise.errors import CredentialsError, InvalidAddressError, MonitorError
 from wattwise.monitor.named import name_of
 from wattwise.monitor.window import WindowMonitor
-from wattwise.rpc.address import checked
+from wattwise.rpc.address import check_address
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 
@@ -112,7 +112,7 @@ def _checked_credentials(args: argparse.Namespace) -> Credentials:
     """What the server is shown, after a look at its address and at the files that are named."""
     if args.server is None:
         return Credentials()
-    address, credentials = checked(args.server), credentials_of(args)
+    address, credentials = check_address(args.server), credentials_of(args)
     credentials.channel_credentials()
     credentials.authorization(address)
     return credentials

@@ -16,7 +16,7 @@ import math
 from typing import Literal, TypeAlias
 
 from wattwise.errors import InvalidArgumentError
-from wattwise.quantity import quantity
+from wattwise.spec import to_number
 
 ScalingRule: TypeAlias = Literal["linear", "sqrt"]
 
@@ -73,5 +73,5 @@ def _rule(optimizer: str | None, rule: str | None) -> ScalingRule:
 
 def _check_above_zero(**given: float) -> None:
     for name, value in given.items():
-        if not 0 < quantity(value) < math.inf:
+        if not 0 < to_number(value) < math.inf:
             raise InvalidArgumentError(f"{name}={value!r} scales no learning rate; give a finite number above 0")

@@ -7,8 +7,7 @@ import time
 
 from wattwise.errors import MonitorError
 from wattwise.monitor.window import Reading, WindowMonitor
-from wattwise.quantity import quantity
-from wattwise.spec import GpuConfig
+from wattwise.spec import GpuConfig, to_number
 
 
 class EstimateMonitor(WindowMonitor):
@@ -28,7 +27,7 @@ class EstimateMonitor(WindowMonitor):
 
     def __init__(self, watts: float) -> None:
         super().__init__()
-        if not 0 < quantity(watts) < math.inf:
+        if not 0 < to_number(watts) < math.inf:
             raise MonitorError(f"watts={watts!r} is not a power; give the watts that training draws, above 0")
         self.watts = float(watts)
 

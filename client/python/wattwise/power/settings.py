@@ -6,7 +6,7 @@ import os
 from typing import NamedTuple
 
 from wattwise.errors import PowerProfileError
-from wattwise.quantity import quantity
+from wattwise.spec import to_number
 
 _USUAL_STEP_WATTS, _USUAL_WARMUP_ITERS, _USUAL_MEASURE_ITERS = 25.0, 10, 40
 _PREFIX = "WATTWISE_"
@@ -47,14 +47,14 @@ def settings(
 
 def _number(name: str, given: float | None, variable: str, usual: float, least: float) -> float:
     if given is not None:
-        return _checked(name, given, quantity(given), least)
+        return _checked(name, given, to_number(given), least)
     told = _told(variable)
     return usual if told is None else _checked(_PREFIX + variable, told, _read(told, float), least)
 
 
 def _whole(name: str, given: int | None, variable: str, usual: int, least: int) -> int:
     if given is not None:
-        value = quantity(given)
+        value = to_number(given)
         return int(_checked(name, given, value if value % 1 == 0 else float("nan"), least))
     told = _told(variable)
     return usual if told is None else int(_checked(_PREFIX + variable, told, _read(told, int), least))

@@ -1,18 +1,21 @@
-"""Where a server is, as users write it."""
+"""The server's address as users write it."""
 
 from __future__ import annotations
 
+import re
+import socket
+
 from wattwise.errors import InvalidAddressError
 
-# gRPC's own ways to name a server, passed on as they are.
+# gRPC's own address schemes, passed on unchanged.
 _SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "xds:")
 
 
-def checked(address: object) -> str:
-    """The address if it can be one: a mistake in it would otherwise look like a server that is away.
+def check_address(address: object) -> str:
+    """The address, if it is well-formed: gRPC would report a malformed one as an unreachable server.
 
     Raises:
-        InvalidAddressError: if it is none; says what to write.
+        InvalidAddressError: if it is malformed.
     """
     if isinstance(address, str):
         host, _, port = address.rpartition(":")
@@ -20,5 +23,27 @@ def checked(address: object) -> str:
         if address.startswith(_SCHEMES) or (host and in_range and "/" not in host and not any(map(str.isspace, host))):
             return address
     raise InvalidAddressError(
-        f"{address!r} is no address of a Wattwise server: write host:port, such as localhost:50051, without http://"
+        f"invalid server address {address!r}: write host:port, such as localhost:50051, without http://"
     )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether traffic to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    # A list of addresses, or one with a name server to query, does not match, whatever it starts with.
+    found = re.fullmatch(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:\[([^][]+)\]|([^][:,/]+))(?::\w+)?", address)
+    if found is None:
+        return False
+    host = found[1] or found[2]
+    return host.lower() == "localhost" or _is_loopback_ip(host)
+
+
+def _is_loopback_ip(host: str) -> bool:
+    # Not from `ipaddress`, which takes longer to import than the rest of this package.
+    for family, loopback in ((socket.AF_INET, b"\x7f"), (socket.AF_INET6, b"\0" * 15 + b"\1")):
+        try:
+            return socket.inet_pton(family, host).startswith(loopback)
+        except OSError:  # noqa: PERF203 - two iterations
+            continue
+    return False

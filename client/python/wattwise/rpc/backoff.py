@@ -1,4 +1,4 @@
-"""Waiting between attempts: exponential backoff with full jitter, under one deadline."""
+"""Retries: exponential backoff with full jitter, under one deadline."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from wattwise.errors import DeadlineError, InvalidArgumentError, ServerUnavailableError, WattwiseError, log
-from wattwise.quantity import quantity
+from wattwise.spec import to_number
 
 T = TypeVar("T")
 
 _LONGEST_SECONDS = 365 * 24 * 3600.0
-"""Much more is too much for gRPC, which then waits for nothing."""
+"""gRPC does not wait at all if a timeout is much longer than this."""
 
 
 def pauses(first: float, longest: float) -> Iterator[float]:
-    """Yields waiting times without end, each drawn from 0 to a bound that doubles.
+    """Yields an endless series of waiting times, each drawn between 0 and a bound that doubles.
 
     Args:
         first: the first bound, in seconds.
-        longest: the bound that is never exceeded, in seconds.
+        longest: the largest bound, in seconds.
     """
-    # Imported where it is needed, which it hardly ever is: it would be the slowest part of this package's import.
+    # Imported here because most processes never wait.
     from random import SystemRandom  # noqa: PLC0415
 
-    # Never the generator that the trainer seeds: what it draws must not depend on the state of a network.
+    # Not the global generator: a retry must not change the random numbers of a trainer that seeds it.
     jitter = SystemRandom()
     bound = first
     while True:
@@ -34,34 +34,32 @@ def pauses(first: float, longest: float) -> Iterator[float]:
 
 
 def seconds(name: str, value: float) -> float:
-    """A time that is to be waited at most.
-
-    Args:
-        name: what the user calls it.
-        value: seconds.
+    """A timeout that the user gave under this name.
 
     Raises:
-        InvalidArgumentError: if it is none.
+        InvalidArgumentError: if it is not a number of seconds.
     """
-    if 0 <= quantity(value) <= _LONGEST_SECONDS:
+    if 0 <= to_number(value) <= _LONGEST_SECONDS:
         return value
-    raise InvalidArgumentError(f"{name}={value!r} is no time to wait; give seconds, from 0 to {_LONGEST_SECONDS:.0f}")
+    raise InvalidArgumentError(
+        f"{name}={value!r} is invalid; give a number of seconds from 0 to {_LONGEST_SECONDS:.0f}"
+    )
 
 
 def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: float | None = None) -> T:
-    """Attempts something until it succeeds, fails for good, or the time is up.
+    """Repeats an attempt until it succeeds, fails with an error that is not retryable, or time runs out.
 
     Args:
-        attempt: is called with the seconds that are left.
-        timeout: seconds for all attempts and the waiting between them.
-        search_timeout: seconds of these for a server that no attempt has reached, which is warned of once; None is all
-            of them, in silence.
+        attempt: called with the seconds that are left.
+        timeout: seconds for all attempts and the pauses between them.
+        search_timeout: seconds after which a server that no attempt has reached is given up; the first failure logs
+            one warning. None is `timeout`, without a warning.
 
     Returns:
-        What the first successful attempt returned.
+        The result of the successful attempt.
 
     Raises:
-        WattwiseError: of the last attempt; or, if that only ran out of time, of the one before, which knows the cause.
+        WattwiseError: the error of the last attempt; if that one only timed out, the error before, which has the cause.
     """
     begun, searching = time.monotonic(), search_timeout is not None
     left, cause, waits = timeout, None, pauses(0.1, 3.0)
@@ -78,10 +76,10 @@ def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: floa
             if not error.retryable or left <= 0 or (searching and over >= (search_timeout or 0.0)):
                 raise
             if first and searching:
-                log.warning("%s; it is looked for during %g seconds", error, search_timeout)
+                log.warning("%s; retrying for %g seconds", error, search_timeout)
         time.sleep(pause)
 
 
 def _unreached(error: WattwiseError) -> bool:
-    """Whether nobody who speaks for a Wattwise server said so."""
+    """Whether no Wattwise server has answered."""
     return type(error) is ServerUnavailableError and not error.reason

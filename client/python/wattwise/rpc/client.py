@@ -1,4 +1,4 @@
-"""The server's calls as methods: every one with a deadline, retries and exceptions that say what to do."""
+"""The server's calls as methods, with deadlines, retries and exceptions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import grpc
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.errors import from_rpc_error
-from wattwise.rpc.address import checked
+from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import pauses, retrying, seconds
 from wattwise.rpc.connection import Connection, DecisionStream
 from wattwise.rpc.credentials import Credentials
+from wattwise.rpc.statuses import from_rpc_error
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,36 +28,36 @@ Response = TypeVar("Response", bound=Message)
 
 
 def new_request_id() -> str:
-    """128 random bits by which the server knows a call that is repeated."""
-    # Not from the module uuid, which takes as long to import as a call takes.
+    """128 random bits that identify a call and its repetitions to the server."""
+    # Not from `uuid`, which takes as long to import as a call takes.
     return os.urandom(16).hex()
 
 
 class Client:
     """A connection to a Wattwise server.
 
-    The channel opens on first use and goes on after a fork, since the child process leaves it alone. A child that calls
-    the server gets a channel of its own; but gRPC does not promise to work in a forked process whose parent has used
-    it, and now and then crashes there: start such processes with the "spawn" method. GRPC_ENABLE_FORK_SUPPORT is best
-    left unset: 1 makes those calls safe, but every fork, thus every data-loader worker, waits for threads of an open
-    stream; with 0 calls in a forked process hang.
+    The channel opens on first use. It survives a fork: the child process leaves it alone, and gets its own channel if
+    it calls the server. gRPC does not guarantee to work in a forked process whose parent has used it, and sometimes
+    crashes there: start such processes with the "spawn" method. Leave GRPC_ENABLE_FORK_SUPPORT unset: 1 makes calls
+    in a forked process safe, but then every fork, including that of a data-loader worker, waits for the threads of an
+    open stream; with 0, calls in a forked process hang.
 
-    All methods may be called from any thread. Those that call the server raise `ServerUnavailableError` if it cannot
-    be reached in time, and otherwise the `WattwiseError` that stands for its refusal.
+    All methods may be called from any thread. Methods that call the server raise `ServerUnavailableError` if it cannot
+    be reached in time, and the `WattwiseError` for its error otherwise.
 
     Args:
         address: host and port of the server, such as "localhost:50051".
-        timeout: seconds that a call may take with all its retries, unless the call says otherwise.
+        timeout: seconds for a call with all its retries; each method can override it.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
-        search_timeout: seconds of `timeout` for a server that cannot be reached at all, as with a wrong address; one
-            warning is logged at the first attempt. None is all of them, without a warning.
-        credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
-        request_id: what every call of this client is named in the server's log and in errors: up to 100 printable ASCII
-            characters. None names each call by itself, its retries like the first attempt.
+        search_timeout: seconds after which a server that cannot be reached at all, as with a wrong address, is given
+            up; the first failure logs one warning. None is `timeout`, without a warning.
+        credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
+        request_id: the id of all calls of this client in the server's log and in errors: up to 100 printable ASCII
+            characters. None gives each call an id, shared by its retries.
 
     Raises:
-        InvalidAddressError: if the address is none.
-        InvalidArgumentError: if `timeout` is no number of seconds.
+        InvalidAddressError: if the address is malformed.
+        InvalidArgumentError: if `timeout` is not a number of seconds.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Client:
         credentials: Credentials | None = None,
         request_id: str | None = None,
     ) -> None:
-        self.address = checked(address)
+        self.address = check_address(address)
         self._search_timeout = search_timeout
         self._timeout = seconds("timeout", timeout)
         self._retry = retry
@@ -86,23 +86,23 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the channel; running calls fail. Does nothing when closed already."""
+        """Closes the channel; running calls fail. Does nothing if it is closed already."""
         self._connection.close()
 
     def register_job(self, spec: JobSpec, *, timeout: float | None = None) -> v1.RegisterJobResponse:
-        """Creates the job, or confirms that the one under its id has the identical configuration.
+        """Creates the job, or confirms that the job with this id has the identical configuration.
 
         Args:
-            spec: the job. Without a `job_id` it gets a fresh one, here and not on the server, so that a retry asks
-                for the same job again.
+            spec: the job. A missing `job_id` is generated here and not by the server, so that a retry asks for the
+                same job.
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidJobSpecError: if the configuration has faults.
-            JobDiffersError: if the id is taken by another configuration.
+            InvalidJobSpecError: if the configuration is invalid.
+            JobDiffersError: if the job with this id has another configuration.
         """
         request = v1.RegisterJobRequest(job=spec.named().to_proto())
-        spec.warn_of_doubt()
+        spec.warn_if_doubtful()
         return self._call(self._optimizer.RegisterJob, request, timeout)
 
     def get_next_batch_size(
@@ -112,13 +112,13 @@ class Client:
 
         Args:
             job_id: the job.
-            request_id: calls with the same one get the same trial. None makes one for this call and its retries.
-            resume: take the trial of this request back if it was preempted or lost meanwhile.
+            request_id: calls with the same id get the same trial. None generates one for this call and its retries.
+            resume: whether to resume the trial of this request if it was preempted or lost.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
-            NoBatchSizeConvergedError: if no batch size of the job can reach its target.
+            NoBatchSizeConvergedError: if no batch size of the job reached its target.
         """
         request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id(), resume=resume)
         return self._call(self._optimizer.GetNextBatchSize, request, timeout)
@@ -131,36 +131,36 @@ class Client:
             timeout: seconds; None is the client's.
 
         Raises:
-            InvalidResultError: if the measurement contradicts itself or an earlier one.
-            JobNotFoundError: if the job is not registered, or no more.
+            InvalidResultError: if the measurement is inconsistent, in itself or with an earlier one.
+            JobNotFoundError: if the job is not registered, or was deleted.
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.ReportResultRequest(result=result)
         return self._call(self._optimizer.ReportResult, request, timeout).decision
 
     def stream_results(self, requests: Iterator[v1.StreamResultsRequest]) -> DecisionStream:
-        """Opens one trial's stream; there is no deadline and no retry.
+        """Opens the stream of a trial, without deadline and retries.
 
         Args:
-            requests: what to send, asked for by a thread of gRPC's; its end ends the trainer's side of the stream.
+            requests: the messages to send, iterated by a gRPC thread; their end closes this side of the stream.
         """
-        return DecisionStream(self._connection.link(), requests, self.address, self._name())
+        return DecisionStream(self._connection.link(), requests, self.address, self._call_id())
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
-        """Renews a trial's lease and asks whether it may go on.
+        """Renews a trial's lease and returns whether it may continue.
 
         Args:
             trial: the trial.
             timeout: seconds; None is the client's.
 
         Raises:
-            JobNotFoundError: if the job is not registered, or no more.
+            JobNotFoundError: if the job is not registered, or was deleted.
             TrialNotFoundError: if the job has no such trial.
         """
         return self._call(self._optimizer.Heartbeat, v1.HeartbeatRequest(trial=trial), timeout).decision
 
     def end_trial(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, *, timeout: float | None = None) -> v1.Trial:
-        """Says that a trial's trainer is gone. One that is decided already is left as it is.
+        """Ends a trial because its trainer is done. A trial that is decided already does not change.
 
         Args:
             trial: the trial.
@@ -168,22 +168,22 @@ class Client:
             timeout: seconds; None is the client's.
 
         Raises:
-            JobNotFoundError: if the job is not registered, or no more.
+            JobNotFoundError: if the job is not registered, or was deleted.
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.EndTrialRequest(trial=trial, reason=reason)
         return self._call(self._optimizer.EndTrial, request, timeout).trial
 
     def get_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetPowerLimitResponse:
-        """The cheapest power limit of a trial's batch size; if none is known and nobody profiles, the trial does now.
+        """The cheapest power limit of a batch size. If none is known and no trial profiles, this trial has to profile.
 
         Args:
-            trial: the trial that asks; with a trial number of 0 the call only looks.
+            trial: the trial; with trial number 0 the call only looks up the limit.
             timeout: seconds; None is the client's.
 
         Raises:
             InvalidRequestError: if the job has no such batch size.
-            JobNotFoundError, TrialNotFoundError: if there is no such trial, or no more.
+            JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
         """
         size, number = trial.batch_size, trial.trial_number
         request = v1.GetPowerLimitRequest(job_id=trial.job_id, batch_size=size, trial_number=number)
@@ -192,25 +192,25 @@ class Client:
     def report_power_profile(
         self, trial: v1.TrialId, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
     ) -> float:
-        """Reports what a trial measured at several power limits.
+        """Reports the measurements of a trial at several power limits.
 
         Args:
             trial: the trial.
-            samples: one per power limit.
+            samples: one for each power limit.
             timeout: seconds; None is the client's.
 
         Returns:
-            The cheapest power limit of one GPU that is known of the batch size now, in watts.
+            The cheapest known power limit of one GPU for the batch size, in watts.
 
         Raises:
-            InvalidRequestError: if the profile makes no sense.
-            JobNotFoundError, TrialNotFoundError: if there is no such trial, or no more.
+            InvalidRequestError: if the profile is invalid.
+            JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
         """
         request = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
         return self._call(self._optimizer.ReportPowerProfile, request, timeout).power_limit_watts
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
-        """One job as it stands.
+        """The current state of a job.
 
         Args:
             job_id: the job.
@@ -224,11 +224,11 @@ class Client:
     def list_jobs(
         self, *, job_id_prefix: str = "", page_size: int = 0, timeout: float | None = None
     ) -> Iterator[v1.Job]:
-        """Yields all jobs, oldest first, asking for page after page.
+        """Yields all jobs, oldest first, page by page.
 
         Args:
-            job_id_prefix: only jobs whose id starts with this; empty is all.
-            page_size: how many jobs to ask for at a time; 0 is the server's choice.
+            job_id_prefix: only jobs whose id starts with this; empty for all.
+            page_size: number of jobs per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
         """
         request = v1.ListJobsRequest(job_id_prefix=job_id_prefix, page_size=page_size)
@@ -248,13 +248,13 @@ class Client:
         page_size: int = 0,
         timeout: float | None = None,
     ) -> Iterator[v1.Trial]:
-        """Yields a job's trials by number, asking for page after page.
+        """Yields a job's trials by number, page by page.
 
         Args:
             job_id: the job.
-            status: only trials of this status; unspecified is all.
-            batch_size: only trials of this batch size; 0 is all.
-            page_size: how many trials to ask for at a time; 0 is the server's choice.
+            status: only trials with this status; unspecified for all.
+            batch_size: only trials with this batch size; 0 for all.
+            page_size: number of trials per page; 0 is the server's default.
             timeout: seconds for each page; None is the client's.
 
         Raises:
@@ -269,7 +269,7 @@ class Client:
                 return
 
     def get_trial(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetTrialResponse:
-        """One trial with its measurements.
+        """A trial with its measurements.
 
         Args:
             trial: the trial; a batch size of 0 is not checked.
@@ -282,32 +282,32 @@ class Client:
         return self._call(self._admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout)
 
     def delete_job(self, job_id: str, *, timeout: float | None = None) -> v1.DeleteJobResponse:
-        """Deletes a job with its trials; those that run are told to stop.
+        """Deletes a job and its trials; running trials are stopped.
 
         Args:
             job_id: the job.
             timeout: seconds; None is the client's.
 
         Raises:
-            JobNotFoundError: if the job is not registered, or if a retry found it deleted by the first attempt.
+            JobNotFoundError: if the job is not registered, or if the first attempt deleted it and a retry followed.
         """
         return self._call(self._admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
 
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
-        """Yields a job's state now and its newest state after every change, for as long as it exists.
+        """Yields a job's current state, then its newest state after every change, until the job is deleted.
 
         Args:
             job_id: the job.
-            timeout: seconds that the server may be away before it is given up; None is the client's.
+            timeout: seconds for which the server may be unavailable; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered, or once it is deleted.
         """
         patience = self._timeout if timeout is None else timeout
-        waits, deadline, name = pauses(0.1, 3.0), time.monotonic() + patience, self._name()
+        waits, deadline, call_id = pauses(0.1, 3.0), time.monotonic() + patience, self._call_id()
         while True:
             link = self._connection.link()
-            call = self._admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(name))
+            call = link.admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(call_id))
             try:
                 for response in call:
                     yield response.job
@@ -328,20 +328,19 @@ class Client:
 
     @property
     def _admin(self) -> v1.JobAdminStub:
-        # Made anew for each call, so that a trainer, which makes none, need not load it.
-        return v1.JobAdminStub(self._connection.link().channel)
+        return self._connection.link().admin
 
-    def _name(self) -> str:
+    def _call_id(self) -> str:
         return self._request_id or new_request_id()
 
     def _call(
         self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
     ) -> Response:
-        name = self._name()
+        call_id = self._call_id()
 
         def attempt(left: float) -> Response:
             try:
-                return method(request, timeout=left, metadata=self._connection.link().metadata(name))
+                return method(request, timeout=left, metadata=self._connection.link().metadata(call_id))
             except grpc.RpcError as error:
                 raise from_rpc_error(error, self.address) from None
 

@@ -1,43 +1,41 @@
-"""How a client shows who it is, and whom it believes."""
+"""How a client authenticates, and which server it trusts: the token and the TLS files."""
 
 from __future__ import annotations
 
 import os
 import re
-import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc
 
 from wattwise.errors import CredentialsError
+from wattwise.rpc.address import is_loopback
+from wattwise.spec import read_switch
 
-if TYPE_CHECKING:
-    import grpc
-
-    from wattwise.rpc.authorization import Authorization
-
+Metadata: TypeAlias = "tuple[tuple[str, str], ...]"
 File: TypeAlias = "str | os.PathLike[str]"
-
-_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A token, and what TLS needs. Nothing of it is sent or read before the first call.
+    """A token and the files of TLS. Nothing is sent or read before the first call.
 
-    Without arguments there is neither: for a server on this machine that asks for none. What `Client` and
-    `BatchSizeOptimizer` take when they are given none is `Credentials.from_env()`.
+    Without arguments there is no token and no TLS, for a server on this machine that requires neither. The default of
+    `Client` and `BatchSizeOptimizer` is `Credentials.from_env()`.
 
     Args:
-        token: what `wattwise token create` printed; it is never logged, nor shown by `repr`.
-        token_file: file that holds the token alone; read again when it changes, so that a token can be replaced
-            while a training runs. A token takes the place of the file.
-        tls: whether to talk TLS; None talks TLS if any file below is given.
-        tls_ca: PEM file of the authorities that the server's certificate may be of; None is the list of public ones
-            that gRPC brings.
-        tls_cert: PEM file of the client's certificate, for a server that asks for one.
+        token: the output of `wattwise token create`; it is never logged, and `repr` hides it.
+        token_file: file that contains only the token; read again when it changes, so that a token can be replaced
+            during a training. Ignored if `token` is set.
+        tls: whether to use TLS; None uses TLS if any of the files below is set.
+        tls_ca: PEM file of the authorities to trust; None trusts gRPC's built-in list of public authorities.
+        tls_cert: PEM file of the client's certificate, for a server that requires one.
         tls_key: PEM file of its private key, without a passphrase.
-        insecure: send the token even where it can be read on the way: without TLS to another machine.
+        insecure: send the token without TLS to another machine too, where it can be intercepted.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -50,105 +48,158 @@ class Credentials:
 
     @classmethod
     def from_env(cls, variables: Mapping[str, str] | None = None) -> Credentials:
-        """What `WATTWISE_TOKEN`, `_TOKEN_FILE`, `_TLS`, `_TLS_CA`, `_TLS_CERT`, `_TLS_KEY` and `_INSECURE` say.
+        """Reads `WATTWISE_TOKEN`, `_TOKEN_FILE`, `_TLS`, `_TLS_CA`, `_TLS_CERT`, `_TLS_KEY` and `_INSECURE`.
 
         Args:
-            variables: where to look; None is the environment. One that is empty is as one that is not there.
+            variables: the variables; None is the environment. An empty variable counts as unset.
 
         Raises:
-            CredentialsError: if one that is 1 or 0 is neither.
+            CredentialsError: if `WATTWISE_TLS` or `WATTWISE_INSECURE` is neither 1 nor 0.
         """
-        where = os.environ if variables is None else variables
-        given = {k.removeprefix("WATTWISE_").lower(): v for k, v in where.items() if v}
+        variables = os.environ if variables is None else variables
+        texts = {name: variables.get(f"WATTWISE_{name.upper()}") or None for name in cls.__dataclass_fields__}
         return cls(
-            token=given.get("token"),
-            token_file=given.get("token_file"),
-            tls=_yes_or_no(given, "tls"),
-            tls_ca=given.get("tls_ca"),
-            tls_cert=given.get("tls_cert"),
-            tls_key=given.get("tls_key"),
-            insecure=_yes_or_no(given, "insecure") or False,
+            token=texts["token"],
+            token_file=texts["token_file"],
+            tls=read_switch("WATTWISE_TLS", CredentialsError, variables),
+            tls_ca=texts["tls_ca"],
+            tls_cert=texts["tls_cert"],
+            tls_key=texts["tls_key"],
+            insecure=read_switch("WATTWISE_INSECURE", CredentialsError, variables) or False,
         )
 
     def uses_tls(self) -> bool:
         """Whether the channel is encrypted.
 
         Raises:
-            CredentialsError: if TLS is off although there are files for it.
+            CredentialsError: if TLS is disabled although a file for it is set.
         """
         files = [name for name in ("tls_ca", "tls_cert", "tls_key") if getattr(self, name)]
         if files and self.tls is False:
-            raise CredentialsError(f"TLS is off and {files[0]} is given: leave one of the two out")
+            raise CredentialsError(f"TLS is off but {files[0]} is set: remove one of the two")
         return bool(files) if self.tls is None else self.tls
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """What gRPC opens the channel with; None is in clear.
+        """The credentials of a gRPC channel; None for a channel without TLS.
 
         Raises:
-            CredentialsError: if a file cannot be read or is not what it should be; says which and what to do.
+            CredentialsError: if a file cannot be read or used; the message says which one and what to do.
         """
         if not self.uses_tls():
             return None
-        from wattwise.rpc.tls import channel_credentials  # noqa: PLC0415 - slow to import, and of no use in clear
-
-        return channel_credentials(self.tls_ca, self.tls_cert, self.tls_key)
+        if bool(self.tls_cert) != bool(self.tls_key):
+            present, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
+            raise CredentialsError(f"{present} is set without {missing}: set both, a certificate and its key")
+        authorities = _read_authorities(Path(self.tls_ca)) if self.tls_ca else None
+        if not self.tls_cert or not self.tls_key:
+            return grpc.ssl_channel_credentials(authorities)
+        chain, key = _read_pair(Path(self.tls_cert), Path(self.tls_key))
+        return grpc.ssl_channel_credentials(authorities, key, chain)
 
     def authorization(self, address: str) -> Authorization | None:
-        """What every call to a server carries; None if there is no token.
+        """The authorization of all calls to a server; None without a token.
 
         Raises:
-            CredentialsError: if others could read the token on the way; or there is none where there should be one.
+            CredentialsError: if the token would be sent in clear text to another machine, or cannot be read.
         """
         if not self.token and not self.token_file:
             return None
         if not (self.uses_tls() or self.insecure or is_loopback(address)):
             raise CredentialsError(
-                f"the token is not sent to {address} in clear, where others could read it: turn TLS on (WATTWISE_TLS=1 "
-                "or Credentials(tls=True)), or spell out that nobody else is on the way (WATTWISE_INSECURE=1 or "
+                f"refusing to send the token to {address} in clear text: enable TLS (WATTWISE_TLS=1 or "
+                "Credentials(tls=True)), or allow it if the network is trusted (WATTWISE_INSECURE=1 or "
                 "Credentials(insecure=True))"
             )
-        from wattwise.rpc.authorization import Authorization  # noqa: PLC0415 - few trainers bring a token
-
         return Authorization(self.token, self.token_file)
 
 
-def checked_credentials(given: object) -> Credentials:
-    """What was given as credentials.
+class Authorization:
+    """The call metadata with the token, updated when the token's file changes.
+
+    Args:
+        token: the token; None reads it from the file.
+        file: file that contains only the token.
 
     Raises:
-        CredentialsError: if it is something else, which may be a token and is not shown.
+        CredentialsError: if there is no token, or it is malformed.
     """
-    if not isinstance(given, Credentials):
-        raise CredentialsError(f"credentials is something of type {type(given).__name__}; give Credentials(token=...)")
-    return given
+
+    def __init__(self, token: str | None, file: File | None) -> None:
+        self._file = None if token or file is None else Path(file)
+        self._version = _version(self._file)
+        self._metadata = _bearer(token, "the token") if token else ()
+        if self._file is not None:
+            self._metadata = _read_token(self._file)
+
+    def metadata(self) -> Metadata:
+        """The metadata of a call; unchanged while the file is missing or invalid."""
+        if self._file is not None and (version := _version(self._file)) != self._version:
+            try:
+                self._metadata = _read_token(self._file)
+            except CredentialsError:
+                return self._metadata
+            self._version = version
+        return self._metadata
 
 
-def is_loopback(address: str) -> bool:
-    """Whether what is sent to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
-    # A list of addresses, or a name server to ask, is none of these, whatever it begins with.
-    found = re.fullmatch(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:\[([^][]+)\]|([^][:,/]+))(?::\w+)?", address)
-    if found is None:
-        return False
-    host = found[1] or found[2]
-    return host.lower() == "localhost" or _is_loopback_ip(host)
+def _read_token(file: Path) -> Metadata:
+    try:
+        text = file.read_text(encoding="ascii")
+    except OSError as error:
+        raise CredentialsError(f"cannot read the token file {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise CredentialsError(
+            f"{file} is not a token file: it must contain the output of wattwise token create"
+        ) from None
+    return _bearer(text, f"the content of {file}")
 
 
-def _is_loopback_ip(host: str) -> bool:
-    # The module ipaddress would take a trainer longer to import than all else here.
-    for family, loopback in ((socket.AF_INET, b"\x7f"), (socket.AF_INET6, b"\0" * 15 + b"\1")):
-        try:
-            return socket.inet_pton(family, host).startswith(loopback)
-        except OSError:  # noqa: PERF203 - there are two
-            continue
-    return False
+def _bearer(token: str, what: str) -> Metadata:
+    token = token.strip()
+    # Checked here because gRPC's own error would include the token.
+    if not re.fullmatch(r"[A-Za-z0-9._~+/=-]+", token):
+        raise CredentialsError(
+            f"{what} is not a valid token: it is empty or contains invalid characters; copy it again"
+        )
+    return (("authorization", f"Bearer {token}"),)
 
 
-def _yes_or_no(given: Mapping[str, str], name: str) -> bool | None:
-    text = given.get(name)
-    if text is None:
+def _version(file: Path | None) -> tuple[int, int, int] | None:
+    """Changes whenever the file does."""
+    try:
+        found = file.stat() if file else None
+    except OSError:
         return None
-    if text.lower() not in (*_YES, *_NO):
-        raise CredentialsError(f"WATTWISE_{name.upper()} is {text!r}; give 1 or 0")
-    return text.lower() in _YES
+    return found and (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _read_authorities(path: Path) -> bytes:
+    pem = _read(path, "tls_ca")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise CredentialsError(
+            f"{path} (tls_ca) contains no PEM certificate: it should start with -----BEGIN CERTIFICATE-----"
+        ) from None
+    return pem
+
+
+def _read_pair(cert: Path, key: Path) -> tuple[bytes, bytes]:
+    chain, private = _read(cert, "tls_cert"), _read(key, "tls_key")
+    try:
+        # The empty password prevents a prompt at the terminal for a key that has a passphrase.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password="")
+    except (ssl.SSLError, ValueError) as error:
+        why = getattr(error, "reason", None) or str(error)
+        raise CredentialsError(
+            f"{cert} (tls_cert) and {key} (tls_key) are not a certificate and its key ({why}): both must be PEM files, "
+            "must belong together, and the key must have no passphrase"
+        ) from None
+    return chain, private
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CredentialsError(f"cannot read {path} ({name}): {error.strerror}; choose a readable file") from None

@@ -13,7 +13,7 @@ from wattwise.monitor import Monitor, gpu_config
 from wattwise.rpc.backoff import seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
-from wattwise.spec import JobSpec, checked_job
+from wattwise.spec import JobSpec, check_job
 from wattwise.training.resume import Progress, SavedTrial
 from wattwise.training.session import Session
 
@@ -59,7 +59,7 @@ class Launch:
         self.request_id = new_request_id()
         self._server = server
         # Named once, as it is numbered once.
-        self._spec = checked_job(job).named()
+        self._spec = check_job(job).named()
         self._is_named = job.job_id is not None
         self._timeouts = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (seconds("timeout", timeout),) * 2
         self._credentials = Credentials.from_env() if credentials is None else credentials

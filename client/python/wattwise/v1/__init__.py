@@ -1,10 +1,4 @@
-"""The wire contract: messages, enums, stubs and servicers of package `wattwise.v1`, generated from `protos/`.
-
-What people and tools call is loaded when it is first used: a trainer never uses it, and should not wait for it.
-"""
-
-import importlib
-from typing import TYPE_CHECKING
+"""The wire contract: messages, enums, stubs and servicers of package `wattwise.v1`, generated from `protos/`."""
 
 from wattwise.v1.batch_size_optimizer_pb2 import (
     EndTrialRequest,
@@ -47,6 +41,25 @@ from wattwise.v1.error_reason_pb2 import (
     ERROR_REASON_UNAUTHENTICATED,
     ERROR_REASON_UNSPECIFIED,
     ErrorReason,
+)
+from wattwise.v1.job_admin_pb2 import (
+    DeleteJobRequest,
+    DeleteJobResponse,
+    GetJobRequest,
+    GetJobResponse,
+    GetTrialRequest,
+    GetTrialResponse,
+    ListJobsRequest,
+    ListJobsResponse,
+    ListTrialsRequest,
+    ListTrialsResponse,
+    WatchJobRequest,
+    WatchJobResponse,
+)
+from wattwise.v1.job_admin_pb2_grpc import (
+    JobAdminServicer,
+    JobAdminStub,
+    add_JobAdminServicer_to_server,
 )
 from wattwise.v1.job_pb2 import (
     POLICY_GTS,
@@ -91,27 +104,6 @@ from wattwise.v1.trial_pb2 import (
     TrialStatus,
     TrialType,
 )
-
-if TYPE_CHECKING:
-    from wattwise.v1.job_admin_pb2 import (
-        DeleteJobRequest,
-        DeleteJobResponse,
-        GetJobRequest,
-        GetJobResponse,
-        GetTrialRequest,
-        GetTrialResponse,
-        ListJobsRequest,
-        ListJobsResponse,
-        ListTrialsRequest,
-        ListTrialsResponse,
-        WatchJobRequest,
-        WatchJobResponse,
-    )
-    from wattwise.v1.job_admin_pb2_grpc import (
-        JobAdminServicer,
-        JobAdminStub,
-        add_JobAdminServicer_to_server,
-    )
 
 __all__ = [
     "END_REASON_COMPLETED",
@@ -205,18 +197,3 @@ __all__ = [
     "add_BatchSizeOptimizerServicer_to_server",
     "add_JobAdminServicer_to_server",
 ]
-
-if not TYPE_CHECKING:
-    # Hidden from type checkers, to which every misspelt name would look like one of ours.
-
-    def __getattr__(name: str) -> object:
-        if name in __all__:
-            for module in ("job_admin_pb2", "job_admin_pb2_grpc"):
-                loaded = importlib.import_module(f"{__name__}.{module}")
-                if hasattr(loaded, name):
-                    return globals().setdefault(name, getattr(loaded, name))
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -1,0 +1,137 @@
+"""gRPC statuses as exceptions: one table from the server's reasons, one for statuses without a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from wattwise.errors import (
+    DeadlineError,
+    InvalidJobSpecError,
+    InvalidRequestError,
+    InvalidResultError,
+    JobDiffersError,
+    JobNotFoundError,
+    NoBatchSizeConvergedError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    ServerError,
+    ServerUnavailableError,
+    TrialNotFoundError,
+    UnauthenticatedError,
+    UnsupportedCallError,
+    UntrustedServerError,
+    Violation,
+    WattwiseError,
+    log,
+)
+
+if TYPE_CHECKING:
+    from google.rpc.error_details_pb2 import ErrorInfo
+
+DOMAIN = "wattwise.v1"
+
+BY_REASON: dict[str, type[WattwiseError]] = {
+    "ERROR_REASON_INVALID_JOB_SPEC": InvalidJobSpecError,
+    "ERROR_REASON_JOB_DIFFERS": JobDiffersError,
+    "ERROR_REASON_JOB_NOT_FOUND": JobNotFoundError,
+    "ERROR_REASON_TRIAL_NOT_FOUND": TrialNotFoundError,
+    "ERROR_REASON_NO_BATCH_SIZE_CONVERGED": NoBatchSizeConvergedError,
+    "ERROR_REASON_INVALID_RESULT": InvalidResultError,
+    "ERROR_REASON_INVALID_REQUEST": InvalidRequestError,
+    "ERROR_REASON_TOO_MANY_JOBS": ResourceExhaustedError,
+    "ERROR_REASON_TOO_MANY_STREAMS": ResourceExhaustedError,
+    "ERROR_REASON_STORAGE_UNAVAILABLE": ServerUnavailableError,
+    "ERROR_REASON_SHUTTING_DOWN": ServerUnavailableError,
+    "ERROR_REASON_INTERNAL": ServerError,
+    "ERROR_REASON_UNAUTHENTICATED": UnauthenticatedError,
+    "ERROR_REASON_PERMISSION_DENIED": PermissionDeniedError,
+}
+
+# Statuses without a Wattwise reason, from gRPC itself, a proxy or another server. The text precedes the address.
+_BY_STATUS: dict[grpc.StatusCode, tuple[type[WattwiseError], str]] = {
+    grpc.StatusCode.UNAVAILABLE: (ServerUnavailableError, "cannot reach a Wattwise server at"),
+    grpc.StatusCode.CANCELLED: (ServerUnavailableError, "the call was cancelled by"),
+    grpc.StatusCode.DEADLINE_EXCEEDED: (DeadlineError, "deadline exceeded while waiting for"),
+    grpc.StatusCode.UNAUTHENTICATED: (UnauthenticatedError, "the call is not authenticated at"),
+    grpc.StatusCode.PERMISSION_DENIED: (PermissionDeniedError, "permission denied by"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: (ResourceExhaustedError, "the call exceeds a limit of"),
+    grpc.StatusCode.INVALID_ARGUMENT: (InvalidRequestError, "the request is invalid according to"),
+    grpc.StatusCode.UNIMPLEMENTED: (UnsupportedCallError, "not a Wattwise server, or an older version:"),
+}
+
+_UNKNOWN_AUTHORITY = (
+    "its certificate is signed by an unknown authority: pass the authority's file as WATTWISE_TLS_CA or "
+    "Credentials(tls_ca=...)"
+)
+_OTHER_NAME = "its certificate is for another host name: use a name in the certificate, or reissue it for this name"
+
+# Keyed by gRPC's texts, which vary slightly between versions.
+_CERTIFICATE_FAULTS = {
+    "unable to get local issuer certificate": _UNKNOWN_AUTHORITY,
+    "self signed certificate": _UNKNOWN_AUTHORITY,
+    "self-signed certificate": _UNKNOWN_AUTHORITY,
+    "Hostname Verification Check failed": _OTHER_NAME,
+    "is not in peer certificate": _OTHER_NAME,
+    "certificate has expired": "its certificate, or its authority's, has expired: the operator must renew it",
+    "certificate is not yet valid": "its certificate is not valid yet: check the clock of this machine",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate cannot be verified",
+    "WRONG_VERSION_NUMBER": "it does not use TLS: enable TLS on the server, or disable it in the client",
+}
+
+
+def from_rpc_error(error: grpc.RpcError, address: str) -> WattwiseError:
+    """The exception for a failed call. Raise it `from None`: the message includes gRPC's.
+
+    The full gRPC error is logged at level DEBUG. The address is part of the message if the server gave no reason.
+    """
+    log.debug("a call to %s failed: %s", address, error)
+    info, violations = _details(error)
+    message = error.details() or error.code().name
+    known = BY_REASON.get(info.reason) if info.domain == DOMAIN else None
+    if known is None:
+        return _without_reason(error.code(), message, address)
+    if issubclass(known, ServerUnavailableError):
+        message = f"the server at {address} is temporarily unavailable: {message}"
+    if known is UnauthenticatedError:
+        message = f"rejected by the server at {address}: {message}"
+    if request_id := info.metadata.get("request_id"):
+        message = f"{message} (request {request_id})"
+    return known(message, reason=info.reason, violations=violations, metadata=info.metadata)
+
+
+def _without_reason(code: grpc.StatusCode, message: str, address: str) -> WattwiseError:
+    if code is grpc.StatusCode.UNAVAILABLE:
+        for sign, fault in _CERTIFICATE_FAULTS.items():
+            if sign in message:
+                return UntrustedServerError(f"the server at {address} is not trusted: {fault} ({message})")
+    kind, text = _BY_STATUS.get(code, (ServerError, "the call failed at"))
+    advice = ""
+    if "message larger than max" in message:
+        advice = "; send a smaller message"
+    elif "failed to connect" in message and "Socket closed" in message:
+        advice = (
+            "; the server closed the connection at once: it may require TLS (WATTWISE_TLS_CA, or WATTWISE_TLS=1) "
+            "or a client certificate"
+        )
+    return kind(f"{text} {address}: {message}{advice}")
+
+
+def _details(call: grpc.RpcError) -> tuple[ErrorInfo, list[Violation]]:
+    # Imported here because most processes never see an error.
+    from google.rpc import error_details_pb2, status_pb2  # noqa: PLC0415
+
+    info, faults = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    try:
+        for entry in call.trailing_metadata() or ():
+            if entry.key == "grpc-status-details-bin" and isinstance(entry.value, bytes):
+                for detail in status_pb2.Status.FromString(entry.value).details:
+                    # Unpack fills only a message of the detail's own type.
+                    detail.Unpack(info)
+                    detail.Unpack(faults)
+    except DecodeError:
+        # Not written by a Wattwise server: only the status is usable.
+        return error_details_pb2.ErrorInfo(), []
+    return info, [Violation(fault.field, fault.description) for fault in faults.field_violations]
