@@ -1,4 +1,4 @@
-"""Exceptions and where they come from."""
+"""Exceptions, and the statuses that they come from."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def _all_errors() -> list[type[WattwiseError]]:
 
 
 def test_every_reason_has_its_exception() -> None:
-    """Whatever reason the server may give, the client has an exception for it."""
+    """Every reason that the server can send has an exception."""
     assert set(BY_REASON) == set(v1.ErrorReason.keys()) - {"ERROR_REASON_UNSPECIFIED"}
 
 
 def test_contract_says_what_to_do_about_every_reason() -> None:
-    """The table in the contract's README has every reason that is ever sent."""
+    """The table in the contract's README lists every reason."""
     table = (Path(__file__).parents[2] / "protos/README.md").read_text()
-    told = {f"ERROR_REASON_{name}" for name in re.findall(r"`([A-Z_]+)`", table)}
-    assert told >= set(v1.ErrorReason.keys()) - {"ERROR_REASON_UNSPECIFIED"}
+    listed = {f"ERROR_REASON_{name}" for name in re.findall(r"`([A-Z_]+)`", table)}
+    assert listed >= set(v1.ErrorReason.keys()) - {"ERROR_REASON_UNSPECIFIED"}
 
 
 @pytest.mark.parametrize("kind", _all_errors())
 def test_errors_survive_pickling(kind: type[WattwiseError]) -> None:
-    """Errors reach the other ranks of a distributed training with all that they carry."""
+    """A pickled error keeps its type, message and attributes."""
     error = kind("what to do")
     error.reason, error.violations, error.metadata = "SOME_REASON", (Violation("field", "fault"),), {"key": "value"}
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
@@ -46,14 +46,14 @@ def test_errors_survive_pickling(kind: type[WattwiseError]) -> None:
 
 
 def test_failure_carries_its_decision_through_pickling() -> None:
-    """The decision of a TrainFailError travels with it."""
+    """A pickled TrainFailError keeps its decision."""
     decision = v1.Decision(stop_train=True, message="max epochs reached", cost=12.5)
     error = TrainFailError("training is over", decision)
     assert pickle.loads(pickle.dumps(error)).decision == decision  # noqa: S301 - our own bytes
 
 
-def test_refusal_carries_what_the_server_said(grpc_addr: str) -> None:
-    """Reason, metadata and message are the server's."""
+def test_error_of_the_server(grpc_addr: str) -> None:
+    """An error has the server's reason, metadata and message."""
     with Client(grpc_addr) as client, pytest.raises(JobNotFoundError, match="test-nobody") as caught:
         client.get_job("test-nobody")
     assert caught.value.reason == "ERROR_REASON_JOB_NOT_FOUND"
@@ -69,8 +69,8 @@ BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_bat
 """
 
 
-def test_last_words_of_a_refused_trainer_are_ours(grpc_addr: str) -> None:
-    """A job with faults, one that differs, and a server that is not there end a trainer with our message alone."""
+def test_traceback_ends_with_our_error(grpc_addr: str) -> None:
+    """An invalid job, one that differs and a malformed address end a trainer with one traceback, without gRPC's."""
 
     def errors(address: str, default: str) -> str:
         command = [sys.executable, "-c", _REFUSED, address, default]
@@ -88,8 +88,8 @@ def test_last_words_of_a_refused_trainer_are_ours(grpc_addr: str) -> None:
         assert "grpc" not in text.splitlines()[-1]
 
 
-def test_words_of_grpc_are_kept_for_those_who_look(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What gRPC raised is no part of a traceback, and is logged at the level DEBUG."""
+def test_grpc_error_is_logged(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """GRPC's error is not part of the traceback; it is logged at level DEBUG."""
     caplog.set_level(logging.DEBUG, "wattwise")
     with Client(grpc_addr) as client, pytest.raises(JobNotFoundError) as caught:
         client.get_job("test-nobody")
@@ -98,14 +98,14 @@ def test_words_of_grpc_are_kept_for_those_who_look(grpc_addr: str, caplog: pytes
     assert "debug_error_string" in caplog.text
 
 
-def _said(call: Callable[[], object]) -> str:
+def _message(call: Callable[[], object]) -> str:
     with pytest.raises(WattwiseError) as caught:
         call()
     return str(caught.value)
 
 
-def test_messages_speak_of_what_a_user_can_do(grpc_addr: str) -> None:
-    """No message names a call of the wire contract: in Python and on the command line it is called otherwise."""
+def test_messages_name_no_rpc(grpc_addr: str) -> None:
+    """No message names an RPC: Python and the command line use other names."""
     files = (v1.RegisterJobRequest.DESCRIPTOR.file, v1.GetJobRequest.DESCRIPTOR.file)
     calls = [method.name for file in files for service in file.services_by_name.values() for method in service.methods]
     with Client(grpc_addr) as client:
@@ -117,20 +117,20 @@ def test_messages_speak_of_what_a_user_can_do(grpc_addr: str) -> None:
         messages.append(client.report_result(v1.TrainingResult(trial=trial, metric=0, current_epoch=1)).message)
         stranger = v1.TrialId(job_id=job_id, batch_size=8, trial_number=7)
         messages += [
-            _said(lambda: client.get_job("test-nobody")),
-            _said(lambda: client.get_next_batch_size("test-nobody")),
-            _said(lambda: client.get_next_batch_size(job_id)),
-            _said(lambda: client.heartbeat(stranger)),
-            _said(lambda: client.heartbeat(v1.TrialId())),
-            _said(lambda: client.report_result(v1.TrainingResult())),
-            _said(lambda: client.end_trial(stranger, v1.END_REASON_UNSPECIFIED)),
-            _said(lambda: next(client.list_jobs(page_size=-1))),
-            _said(lambda: client.register_job(job_spec(job_id=job_id))),
+            _message(lambda: client.get_job("test-nobody")),
+            _message(lambda: client.get_next_batch_size("test-nobody")),
+            _message(lambda: client.get_next_batch_size(job_id)),
+            _message(lambda: client.heartbeat(stranger)),
+            _message(lambda: client.heartbeat(v1.TrialId())),
+            _message(lambda: client.report_result(v1.TrainingResult())),
+            _message(lambda: client.end_trial(stranger, v1.END_REASON_UNSPECIFIED)),
+            _message(lambda: next(client.list_jobs(page_size=-1))),
+            _message(lambda: client.register_job(job_spec(job_id=job_id))),
         ]
     assert "GetNextBatchSize" in calls
     assert not [message for message in messages if not message or any(call in message for call in calls)]
 
 
-def test_bug_of_the_server_is_no_outage() -> None:
-    """A failure of the server is not retried."""
+def test_internal_error_is_not_retried() -> None:
+    """An internal error of the server is not retryable."""
     assert not ServerError("failed", metadata={"retryable": "false"}).retryable

@@ -1,4 +1,4 @@
-"""What a trainer says of its job."""
+"""JobSpec and GpuConfig."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_fields_are_those_of_the_wire(ours: type[JobSpec], theirs: type[v1.JobSp
 
 
 def test_every_field_is_sent() -> None:
-    """What is given arrives under its own name, zero and False included."""
+    """Every value is sent in the field of its name, zero and False included."""
     given: dict[str, Any] = {
         "job_id": "test-1",
         "eta_knob": 0.0,
@@ -52,60 +52,56 @@ def test_every_field_is_sent() -> None:
 
 
 def test_unset_fields_are_left_to_the_server() -> None:
-    """Nothing is sent for a field that was not given."""
+    """A field that is None is not sent."""
     message = JobSpec(job_id_prefix="test", batch_sizes=[8], default_batch_size=8).to_proto()
     assert {field.name for field, _ in message.ListFields()} == {"job_id_prefix", "batch_sizes", "default_batch_size"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "told"),
+    ("kind", "name", "hint"),
     [
-        (JobSpec, "max_epoch", "JobSpec has no max_epoch; did you mean max_epochs?"),
-        (JobSpec, "target_metrc", "JobSpec has no target_metrc; did you mean target_metric?"),
-        (JobSpec, "gpus", "JobSpec has no gpus; did you mean gpu?"),
-        (GpuConfig, "power", "GpuConfig has no power; its fields are max_power_watts, number_of_gpus, gpu_model"),
+        (JobSpec, "max_epoch", "did you mean max_epochs?"),
+        (JobSpec, "target_metrc", "did you mean target_metric?"),
+        (JobSpec, "gpus", "did you mean gpu?"),
+        (GpuConfig, "power", "the fields are max_power_watts, number_of_gpus, gpu_model"),
     ],
 )
-def test_misspelt_name(kind: type[Any], name: str, told: str) -> None:
-    """An argument that stands for no field raises with the near one, or with all fields where none is near."""
+def test_misspelt_name(kind: type[Any], name: str, hint: str) -> None:
+    """An unknown argument raises with the closest field, or with all fields if none is close."""
     with pytest.raises(TypeError) as caught:
         kind(**{name: 1})
-    assert str(caught.value) == told
+    assert str(caught.value) == f"{kind.__name__} has no field {name}; {hint}"
 
 
-def test_fields_have_names() -> None:
-    """Whoever leaves the names of the fields out is told to give them."""
+def test_fields_are_keyword_only() -> None:
+    """Positional arguments are a TypeError."""
     unnamed: Callable[..., JobSpec] = JobSpec
-    with pytest.raises(TypeError, match=r"JobSpec takes its fields by name, such as job_id_prefix=\.\.\."):
+    with pytest.raises(TypeError, match="positional argument"):
         unnamed("mnist", "mnist-nightly")
 
 
 def test_specs_are_copied_and_pickled() -> None:
-    """A job is a plain value to whoever copies or sends it."""
+    """A JobSpec can be copied, replaced and pickled."""
     spec = job_spec()
     for copied in (copy.deepcopy(spec), pickle.loads(pickle.dumps(spec)), replace(spec)):  # noqa: S301 - our own bytes
         assert copied == spec
 
 
 def test_unknown_policy_lists_the_choices() -> None:
-    """A policy that is none raises with all that there are."""
-    with pytest.raises(
-        InvalidJobSpecError, match=r"'POLICY_GT' cannot be used: give one of POLICY_PRUNING_GTS, POLICY_GTS"
-    ):
+    """An unknown policy raises with the list of policies."""
+    with pytest.raises(InvalidJobSpecError, match="'POLICY_GT': give one of POLICY_PRUNING_GTS, POLICY_GTS"):
         job_spec(policy="POLICY_GT").to_proto()
 
 
 @pytest.mark.parametrize(("beta", "warned"), [(0.9, True), (1.0, False), (None, False)])
-def test_factor_below_one_is_warned_of(
+def test_warning_for_beta_below_one(
     grpc_addr: str, caplog: pytest.LogCaptureFixture, beta: float | None, warned: bool
 ) -> None:
-    """A beta below 1 is registered as it is, with one warning of what it does."""
+    """A beta below 1 is registered unchanged, with one warning."""
     with Client(grpc_addr) as client:
         registered = client.register_job(job_spec(beta_knob=beta)).job.spec.beta_knob
     assert registered == (beta or 2.0)
-    said = [message for message in caplog.messages if "beta_knob" in message]
-    assert len(said) == warned
-    assert not warned or "unless it costs less than 0.9 times the cheapest" in said[0]
+    assert len([message for message in caplog.messages if "beta_knob=0.9" in message]) == warned
 
 
 @pytest.mark.parametrize(
@@ -113,7 +109,7 @@ def test_factor_below_one_is_warned_of(
     [("policy", "POLICY_GT"), ("batch_sizes", ["8"]), ("max_epochs", 1.5), ("job_id", 3), ("mab_seed", 2**80)],
 )
 def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
-    """A value that cannot be sent raises with its field."""
+    """A value of the wrong type raises with its field."""
     with pytest.raises(InvalidJobSpecError, match=f"^job.{name}") as caught:
         job_spec(**{name: value}).to_proto()
     assert [violation.field for violation in caught.value.violations] == [f"job.{name}"]
@@ -131,7 +127,7 @@ def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     ],
 )
 def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
-    """A batch size that is a float or a text is refused with what to write instead, and nothing chained to it."""
+    """A float or a string as batch size raises with what to write instead, and without a chained exception."""
     with pytest.raises(InvalidJobSpecError, match=r"whole number.*int\(\)") as caught:
         job_spec(**{name: value}).to_proto()
     assert repr(value) in str(caught.value)
@@ -141,31 +137,31 @@ def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "instead"),
     [
-        ("job_id", 3, "a text; str() makes one of a number"),
-        ("eta_knob", "0.5", "a number, such as 0.5; float() makes one of a text"),
-        ("target_metric", [0.5], "a number, such as 0.5; float() makes one of a text"),
-        ("max_epochs", True, "a whole number, such as 32; int() makes one of a float or a text"),
-        ("mab_seed", 1.5, "a whole number, such as 32; int() makes one of a float or a text"),
+        ("job_id", 3, "a string; str() converts a number"),
+        ("eta_knob", "0.5", "a number, such as 0.5; float() converts a string"),
+        ("target_metric", [0.5], "a number, such as 0.5; float() converts a string"),
+        ("max_epochs", True, "a whole number, such as 32; int() converts a float or a string"),
+        ("mab_seed", 1.5, "a whole number, such as 32; int() converts a float or a string"),
         ("higher_is_better_metric", "false", "True or False"),
         ("gpu", "H200", "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
         ("gpu", {"max_power_watts": 700}, "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
     ],
 )
 def test_what_to_give_instead(name: str, value: object, instead: str) -> None:
-    """Of a value of the wrong type it is said what would be right, in a user's words."""
+    """The wording of the error for a value of the wrong type."""
     with pytest.raises(InvalidJobSpecError) as caught:
         job_spec(**{name: value}).to_proto()
-    assert str(caught.value) == f"job.{name}: {value!r} cannot be used: give {instead}"
+    assert str(caught.value) == f"job.{name}: invalid value {value!r}: give {instead}"
 
 
 def test_batch_sizes_of_numpy() -> None:
-    """Whole numbers of NumPy's are whole numbers."""
+    """NumPy integers are accepted."""
     message = job_spec(batch_sizes=list(np.array([8, 16])), default_batch_size=np.int64(8)).to_proto()
     assert (list(message.batch_sizes), message.default_batch_size) == ([8, 16], 8)
 
 
-def test_fresh_names() -> None:
-    """A job without an id gets another one each time, of its prefix and eight hexadecimal digits."""
+def test_generated_ids() -> None:
+    """A job without an id gets a new one each time: its prefix and eight hexadecimal digits."""
     spec = job_spec(job_id=None)
     first, second = spec.named(), spec.named()
     assert first != second

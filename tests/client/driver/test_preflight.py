@@ -55,7 +55,7 @@ def test_job_that_no_server_takes(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--server", "nonsense"], "'nonsense' is no address of a Wattwise server"),
+        (["--server", "nonsense"], "invalid server address 'nonsense'"),
         (["--server", "localhost:1", "--token-file", "/no/such/token"], "/no/such/token"),
     ],
 )

@@ -166,10 +166,10 @@ def test_metric_that_is_no_number(grpc_addr: str, metric: Any, named: str) -> No
     ("given", "error", "told"),
     [
         ({"job": {"job_id": "test-1"}}, InvalidArgumentError, r"the job is something of type dict; give JobSpec\("),
-        ({"timeout": "5"}, InvalidArgumentError, "timeout='5' is no time to wait; give seconds"),
-        ({"timeout": math.inf}, InvalidArgumentError, "timeout=inf is no time to wait"),
-        ({"report_timeout": -1}, InvalidArgumentError, "report_timeout=-1 is no time to wait"),
-        ({"report_timeout": None}, InvalidArgumentError, "report_timeout=None is no time to wait"),
+        ({"timeout": "5"}, InvalidArgumentError, "timeout='5' is invalid"),
+        ({"timeout": math.inf}, InvalidArgumentError, "timeout=inf is invalid"),
+        ({"report_timeout": -1}, InvalidArgumentError, "report_timeout=-1 is invalid"),
+        ({"report_timeout": None}, InvalidArgumentError, "report_timeout=None is invalid"),
         ({"reduce_metric": "avg"}, InvalidArgumentError, "use one of first, mean"),
         ({"credentials": "wwt_secret"}, CredentialsError, r"something of type str; give Credentials\(token=...\)$"),
         (
