@@ -78,7 +78,8 @@ def test_options_that_are_spoken_of_exist() -> None:
 def test_every_event_of_the_log_is_told_of() -> None:
     """The guide's table of events has every event that the server's code can write."""
     code = "\n".join(path.read_text() for path in SERVER.rglob("*.py"))
-    events = re.findall(r'\b(?:say|say_bug|_say_of)\((?:log|trial),(?: (?:level|logging\.[A-Z]+),)? "([^"]+)"', code)
+    call = r"\b(?:log_event|log_exception|_log_trial)"
+    events = re.findall(call + r'\((?:log|trial),\s*(?:(?:level|logging\.[A-Z]+),\s*)?"([^"]+)"', code)
     assert len(events) > 30
     guide = (DOCS / "operations.md").read_text()
     (table,) = re.findall(r"^\| event \| level \|\n(.*?)^$", guide, re.DOTALL | re.MULTILINE)

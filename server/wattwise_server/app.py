@@ -1,4 +1,4 @@
-"""The composition root: store, optimizer, servicers and health, from the first socket to the last commit."""
+"""The composition root: builds the parts of the server, starts them and shuts them down in order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
-from wattwise_server.observability.logs import say, say_bug
-from wattwise_server.observability.watchers import Watching, watching
-from wattwise_server.rpc.interceptors import Calls, Registrar
-from wattwise_server.rpc.open_streams import OpenStreams
+from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.observability.telemetry import telemetry
+from wattwise_server.rpc.calls import CallInterceptor
+from wattwise_server.rpc.listening import bind
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
-from wattwise_server.rpc.unknown import UnknownMethods
+from wattwise_server.rpc.streams import StreamLimit
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
@@ -41,14 +41,14 @@ SERVICES = tuple(
 
 _SWEEP_SECONDS = 0.25
 _PRUNE_SECONDS = 600.0
-_LAST_ANSWERS_SECONDS = 2.0
+_STOP_SECONDS = 2.0
 
 _OPTIONS = (
-    # No request comes near it; gRPC itself refuses larger ones, before it has read them, with RESOURCE_EXHAUSTED.
+    # Far above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
-    # A port that is taken is an error, never shared with whoever has it.
+    # A port that is taken is an error; without this two servers would share it.
     ("grpc.so_reuseport", 0),
-    # Trainers ping to notice that the server has vanished; the server does likewise.
+    # Trainers ping to notice that the server has vanished, and the server pings them.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 60_000),
@@ -57,72 +57,69 @@ _OPTIONS = (
 
 
 async def run(config: Config, announce: Callable[[str], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then finishes what is in flight.
+    """Serves until SIGTERM or SIGINT, then finishes the calls in flight.
 
     Args:
         config: The settings.
-        announce: Is told the address once calls are answered.
+        announce: Called with the address when calls are answered.
 
     Raises:
-        StartError: when the database or the port cannot be had.
+        StartError: the database cannot be opened or the port cannot be bound.
     """
-    # Signals first: whoever reads the address may send one at once, and SIGHUP is to end nothing, whenever it comes.
+    # Before the address is announced: its reader may send a signal at once, and SIGHUP must never end the server.
     stop, hangup = _signalled(signal.SIGTERM, signal.SIGINT), _signalled(signal.SIGHUP)
     clock = steady_clock()
     guard = Guard(config.address, config.security)
-    # Ports first: a start that fails for a taken one has not touched the database.
-    with watching(config) as watch:
-        server = grpc.aio.server(options=_OPTIONS)
-        address = guard.bind(server)
+    with telemetry(config) as watch:
+        calls = CallInterceptor(watch.listeners, guard.authorization)
+        server = grpc.aio.server(interceptors=(calls,), options=_OPTIONS)
+        # Before the database is opened: a start that fails because the port is taken has not touched it.
+        address = bind(server, config.address, guard.certificates)
         async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
             optimizer = Optimizer(store, clock, config.limits, watch.observer)
             administration = Administration(store, clock, watch.observer)
-            calls, streams = Calls(), OpenStreams(config.limits.max_streams)
-            services = Registrar(server, *guard.wraps, calls.wrap, watch.calls.wrap).server
             power_limits = PowerLimitProfiler(store, clock, watch.observer)
+            streams = StreamLimit(config.limits.max_streams)
             trainers = BatchSizeOptimizerService(optimizer, power_limits, streams)
-            v1.add_BatchSizeOptimizerServicer_to_server(trainers, services)
-            v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), services)
-            serving = _serving(config, server, services, calls, watch)
-            async with serving, _sweeping(optimizer), _pruning(optimizer):
-                with watch.answering():
-                    say(log, logging.INFO, "serving", address=address, database=config.database)
+            v1.add_BatchSizeOptimizerServicer_to_server(trainers, server)
+            v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), server)
+            async with _serving(server, calls, config.grace_seconds), _sweeping(optimizer), _pruning(optimizer):
+                with watch.serving_metrics():
+                    log_event(log, logging.INFO, "serving", address=address, database=config.database)
                     announce(address)
                     await stop.wait()
-                    say(log, logging.INFO, "shutting down", message="finishing what is in flight")
-    say(log, logging.INFO, "stopped")
+                    log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")
+    log_event(log, logging.INFO, "stopped")
 
 
 @contextlib.asynccontextmanager
-async def _serving(
-    config: Config, server: grpc.aio.Server, services: grpc.aio.Server, calls: Calls, watch: Watching
-) -> AsyncIterator[None]:
-    alive = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(alive, services)
-    shown = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
-    server.add_generic_rpc_handlers((UnknownMethods(watch.calls.unknown),))
+async def _serving(server: grpc.aio.Server, calls: CallInterceptor, grace_seconds: float) -> AsyncIterator[None]:
+    """Starts the server with health and reflection; stops it at the end of the block."""
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflected = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, server)  # type: ignore[no-untyped-call]
     await server.start()
     try:
         for name in ("", *SERVICES):
-            await alive.set(name, health_pb2.HealthCheckResponse.SERVING)
+            await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
         yield
     finally:
-        await alive.enter_graceful_shutdown()
+        await health_servicer.enter_graceful_shutdown()
         calls.drain()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(calls.finished(), config.grace_seconds)
-        # What still runs now are calls beyond their grace, and others' streams, such as a watch of the health.
-        await server.stop(_LAST_ANSWERS_SECONDS)
+            await asyncio.wait_for(calls.finished(), grace_seconds)
+        # Still running now: calls that used up their grace, and streams of the health service.
+        await server.stop(_STOP_SECONDS)
         await calls.finished()
 
 
 def _sweeping(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
-    return _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "giving up trials whose lease ran out")
+    return _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
 
 
 def _pruning(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
-    return _repeating(optimizer.prune, _PRUNE_SECONDS, "dropping old measurements")
+    return _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
 
 
 @contextlib.asynccontextmanager
@@ -140,14 +137,14 @@ async def _repeat(work: Callable[[], Awaitable[None]], seconds: float, what: str
         try:
             await work()
         except ServiceError as error:
-            say(log, logging.WARNING, "upkeep put off", work=what, message=str(error))
-        except Exception as error:  # noqa: BLE001 - the log gets all of it, and the next try may do better
-            say_bug(log, "upkeep failed", error, work=what)
+            log_event(log, logging.WARNING, "maintenance postponed", work=what, message=str(error))
+        except Exception as error:  # noqa: BLE001 - logged with its traceback; the next run may succeed
+            log_exception(log, "maintenance failed", error, work=what)
         await asyncio.sleep(seconds)
 
 
 def _signalled(*numbers: signal.Signals) -> asyncio.Event:
-    """An event that the signals set."""
+    """An event that is set by these signals."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in numbers:

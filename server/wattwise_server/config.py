@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattwise_server.errors import StartError
+
 LARGEST_EPOCHS_KEPT = 50_000
 """A trial with so many fits into one answer of GetTrial."""
 
@@ -83,3 +85,19 @@ class Config:
     metrics_address: str = ""
     security: Security = Security()
     limits: Limits = Limits()
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Splits an address; an IPv6 host keeps its brackets.
+
+    Raises:
+        StartError: the address is malformed.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise StartError(
+            f"{address!r} is not an address: write host:port, such as 127.0.0.1:50051, with a port from 0 to 65535"
+        )
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise StartError(f"{address!r} is not an address: write an IPv6 host in brackets, such as [::1]:50051")
+    return host, int(port)

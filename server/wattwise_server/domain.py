@@ -8,11 +8,24 @@ Units are joules, seconds and watts throughout; times are UTC.
 from __future__ import annotations
 
 import math
+import unicodedata
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import NamedTuple
+
+MAX_ID_LENGTH = 200
+
+
+def identifier_fault(value: str) -> str | None:
+    """What is wrong with an id that a client chose; None if it is valid."""
+    if len(value) > MAX_ID_LENGTH:
+        return f"has {len(value)} characters; use at most {MAX_ID_LENGTH}"
+    # isprintable is fast and rules out control characters.
+    if not value.isprintable() and any(unicodedata.category(char) == "Cc" for char in value):
+        return "has control characters; remove them"
+    return None
 
 
 class Stage(Enum):

@@ -13,7 +13,7 @@ from wattwise_server.app import run
 from wattwise_server.commands.options import ADDRESS, FILE, URL, add_option, add_switch, amount, one_of, whole_number
 from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Limits, Security
 from wattwise_server.errors import StartError
-from wattwise_server.observability.logs import FORMATS, configure, say
+from wattwise_server.observability.logs import FORMATS, configure, log_event
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class ServeCommand:
             uvloop.run(run(config, _announce))
         except StartError as error:
             if config.log_format == "json":
-                say(log, logging.ERROR, "cannot start", message=str(error))
+                log_event(log, logging.ERROR, "cannot start", message=str(error))
             else:
                 print(f"wattwise serve: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 1

@@ -1,24 +1,30 @@
-"""The call that the running task answers: for log lines, and for whoever must know who asks."""
+"""The call that the running task answers, for log lines, metrics and traces."""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    import grpc
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+from typing import Any, NamedTuple, Protocol
 
 REQUEST_ID = "x-request-id"
-"""Metadata key by which a client names its call; the name returns in errors and in the log."""
+"""Metadata key with the client's id of the call, which errors and log lines repeat."""
 
-_LONGEST_REQUEST_ID = 100
+_MAX_REQUEST_ID = 100
+
+
+class CallContext(Protocol):
+    """The part of gRPC's ServicerContext that is read here."""
+
+    def peer(self) -> str:
+        """The address of the caller."""
+
+    def invocation_metadata(self) -> Iterable[Any] | None:
+        """Pairs of key and value."""
 
 
 class Subject(NamedTuple):
-    """The job that a message is about, and its trial; 0 and empty for what it does not name."""
+    """The job and the trial that a message names; empty and 0 for what it does not name."""
 
     job_id: str = ""
     trial_number: int = 0
@@ -26,72 +32,89 @@ class Subject(NamedTuple):
 
 
 class Call:
-    """One call, read only where something is to be said of it.
+    """One call. Everything is read on demand: most calls are never logged.
 
     Attributes:
-        method: As on the wire, such as "/wattwise.v1.JobAdmin/GetJob".
-        context: What gRPC knows of it; None once it is over, when gRPC has freed what lies behind it.
-        request: The request; of a stream of requests nothing that says what it is about.
+        method: The full method name, such as "/wattwise.v1.JobAdmin/GetJob".
+        context: gRPC's context; None after the call, when gRPC has freed it.
+        streams: Whether the client or the server may send more than one message.
+        request: The request; None for a stream of requests.
+        response: The response; None before it exists and for a stream of responses.
+        code: The name of the status that the call ended with; empty before.
         named: What a stream of requests turned out to be about.
-        token_id: Of the token that was refused, or "(none)"; empty for others.
+        token_id: The id of the token that was refused, or "(none)"; empty if none was refused.
     """
 
-    # Here and not in `__init__`: every call is made, few are ever looked at.
+    # Class attributes instead of assignments in `__init__`, which runs for every call.
+    request: Any = None
+    response: Any = None
+    code = ""
     named: Subject | None = None
     token_id = ""
     _peer = ""
     _request_id = ""
 
-    def __init__(self, method: str, context: Context, request: Any = None) -> None:
+    def __init__(self, method: str, context: CallContext, *, streams: bool = False) -> None:
         self.method = method
-        self.context: Context | None = context
-        self.request = request
+        self.context: CallContext | None = context
+        self.streams = streams
 
     @property
     def peer(self) -> str:
-        """Address of whoever calls, as gRPC writes it."""
+        """The caller's address in gRPC's notation."""
         if not self._peer and self.context is not None:
             self._peer = str(self.context.peer())
         return self._peer
 
     @property
     def request_id(self) -> str:
-        """What the client calls this call; an id of the server's own when it gave none, or none that fits a line."""
+        """The client's id of this call, or a generated one if the client sent none that fits a log line."""
         if not self._request_id:
-            given = self.metadata(REQUEST_ID)
-            fits = given and given.isascii() and given.isprintable() and len(given) <= _LONGEST_REQUEST_ID
-            self._request_id = given if fits else secrets.token_hex(8)
+            sent = self.metadata(REQUEST_ID)
+            fits = sent and sent.isascii() and sent.isprintable() and len(sent) <= _MAX_REQUEST_ID
+            self._request_id = sent if fits else secrets.token_hex(8)
         return self._request_id
 
     @property
     def subject(self) -> Subject:
-        """The job and the trial that it is about, as the client named them."""
-        return self.named or subject(self.request)
+        """The job and the trial, from the response if it names them, else from what the client sent."""
+        answered = subject(self.response)
+        return answered if answered.job_id else self.named or subject(self.request)
 
     def metadata(self, name: str) -> str:
-        """The first value of a metadata key; empty without one, and once the call is over."""
-        return metadata(self.context, name) if self.context is not None else ""
+        """The first text value of a metadata key; empty if it is absent, or after the call."""
+        return next((value for key, value in self.text_metadata() if key == name), "")
+
+    def text_metadata(self) -> list[tuple[str, str]]:
+        """All metadata whose values are text; empty after the call."""
+        pairs = (self.context.invocation_metadata() if self.context is not None else None) or ()
+        return [(key, value) for key, value in pairs if isinstance(value, str)]
 
     def remember(self) -> None:
-        """Reads what a log line needs, for one that may be written when the call is over."""
+        """Reads what a log line needs while the context exists, for lines written after the call."""
         _ = self.peer, self.request_id
+
+
+class CallListener(Protocol):
+    """Is notified of calls, on the event loop; its methods must be fast and must not raise."""
+
+    def call_started(self, call: Call) -> Callable[[], None]:
+        """A call arrived; the returned function is called in the same context when the call has ended."""
+
+    def unknown_method_called(self) -> None:
+        """A client called a method that this server does not have."""
+
+    def message_counter(self, method: str, direction: str) -> Callable[[], None] | None:
+        """A function to call for each message "received" or "sent" on a stream of the method; None if not needed."""
 
 
 current_call: ContextVar[Call | None] = ContextVar("current_call", default=None)
 current_trace: ContextVar[str] = ContextVar("current_trace", default="")
-"""Id, in hexadecimal, of the trace that the call is part of; empty while nobody traces."""
-
-
-def metadata(context: Context, name: str) -> str:
-    """The first value of a metadata key of a call; empty without one."""
-    for key, value in context.invocation_metadata() or ():
-        if key == name and isinstance(value, str):
-            return value
-    return ""
+"""Hexadecimal id of the call's trace; empty without tracing."""
 
 
 def subject(message: Any) -> Subject:
-    """The job and the trial that a request or an answer is about."""
+    """The job and the trial that a request or a response names."""
     descriptor = getattr(message, "DESCRIPTOR", None)
     fields = descriptor.fields_by_name if descriptor is not None else ()
     if "result" in fields:

@@ -1,4 +1,4 @@
-"""What can be watched from outside: events once they are durable, and commits. Nobody who watches can disturb."""
+"""Events, which observers are notified of once they are durable. Observers cannot disturb what they observe."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from wattwise_server.domain import Job, Measurement, PowerSample, Trial
-from wattwise_server.observability.logs import say_bug
+from wattwise_server.domain import Job, PowerSample, Trial
+from wattwise_server.observability.logs import log_exception
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,12 @@ class TrialDispatched:
 
 @dataclass(frozen=True, slots=True)
 class EpochReported:
-    """A trial's newest measurement is `trial.last`; it was `before`. A report that is repeated is no event."""
+    """A trial reported an epoch, `trial.last`, which added this much to its sums. Repeated reports are no events."""
 
-    job: Job
     trial: Trial
-    before: Measurement | None
+    time_seconds: float
+    energy_joules: float
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class PowerProfiled:
     cheapest: PowerSample
 
 
-Tell: TypeAlias = Callable[[], None]
+Notification: TypeAlias = Callable[[], None]
 Event: TypeAlias = (
     JobRegistered
     | JobDeleted
@@ -90,69 +91,68 @@ Event: TypeAlias = (
 
 
 class Observer(Protocol):
-    """Is told, on the event loop, of what becomes durable; has to be quick.
+    """Is notified, on the event loop, of what becomes durable; its methods must be fast.
 
     Attributes:
-        wants_reports: Whether it is to be told of every EpochReported, of which there are by far the most.
+        wants_reports: Whether it wants EpochReported, by far the most frequent event.
     """
 
     wants_reports: bool
 
     def opened(self, jobs: int, running_trials: int) -> None:
-        """The storage was opened with so much in it."""
+        """The storage was opened and holds this much."""
 
-    def witness(self, event: Event) -> Tell:
-        """Something happens in the call that runs; what is returned is called, elsewhere, once it is durable.
+    def prepare(self, event: Event) -> Notification:
+        """An event happens in the running call; the returned function is called, outside of it, once it is durable.
 
-        It never is for what is refused or could not be committed.
+        It is not called if the call is refused or the commit fails.
         """
 
     def committed(self, rows: int, seconds: float) -> None:
-        """One commit made so many written rows durable, and took so long."""
+        """A commit made this many rows durable in this time."""
 
     def commit_failed(self) -> None:
-        """A commit failed and nothing of it was kept."""
+        """A commit failed; nothing of it was kept."""
 
 
 class Observers:
-    """Several observers as one; what one of them raises is logged and goes no further."""
+    """Several observers as one. What one of them raises is logged and does not reach the others or the call."""
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._observers = tuple(observers)
         self.wants_reports = any(observer.wants_reports for observer in observers)
 
     def opened(self, jobs: int, running_trials: int) -> None:
-        """The storage was opened."""
-        _tell(partial(observer.opened, jobs, running_trials) for observer in self._observers)
+        """Notifies each."""
+        _notify(partial(observer.opened, jobs, running_trials) for observer in self._observers)
 
-    def witness(self, event: Event) -> Tell:
-        """Something happens."""
-        return partial(_tell, [_witnessed(observer, event) for observer in self._observers])
+    def prepare(self, event: Event) -> Notification:
+        """Prepares each."""
+        return partial(_notify, [_prepared(observer, event) for observer in self._observers])
 
     def committed(self, rows: int, seconds: float) -> None:
-        """A commit is durable."""
-        _tell(partial(observer.committed, rows, seconds) for observer in self._observers)
+        """Notifies each."""
+        _notify(partial(observer.committed, rows, seconds) for observer in self._observers)
 
     def commit_failed(self) -> None:
-        """A commit failed."""
-        _tell(observer.commit_failed for observer in self._observers)
+        """Notifies each."""
+        _notify(observer.commit_failed for observer in self._observers)
 
 
-def _witnessed(observer: Observer, event: Event) -> Tell:
+def _prepared(observer: Observer, event: Event) -> Notification:
     try:
-        return observer.witness(event)
-    except Exception as error:  # noqa: BLE001 - the call that runs must not fail for it
-        return partial(say_bug, log, "observer failed", error)
+        return observer.prepare(event)
+    except Exception as error:  # noqa: BLE001 - the running call must not fail with it
+        return partial(log_exception, log, "observer failed", error)
 
 
-def _tell(tells: Iterable[Tell]) -> None:
-    for tell in tells:
+def _notify(notifications: Iterable[Notification]) -> None:
+    for notify in notifications:
         try:
-            tell()
-        except Exception as error:  # noqa: BLE001, PERF203 - one that fails must not silence the next
+            notify()
+        except Exception as error:  # noqa: BLE001, PERF203 - the next one is still notified
             # The writer calls this between a commit and those who wait for it.
-            say_bug(log, "observer failed", error)
+            log_exception(log, "observer failed", error)
 
 
-UNOBSERVED = Observers()
-"""Nobody watches."""
+NO_OBSERVERS = Observers()

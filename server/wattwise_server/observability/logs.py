@@ -35,7 +35,7 @@ def configure(level: str, form: str) -> None:
         logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
-def say(log: logging.Logger, level: int, event: str, **fields: object) -> None:
+def log_event(log: logging.Logger, level: int, event: str, **fields: object) -> None:
     """Logs an event with its fields; those that are None are left out.
 
     Args:
@@ -48,7 +48,7 @@ def say(log: logging.Logger, level: int, event: str, **fields: object) -> None:
         log.log(level, event, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
 
 
-def say_bug(log: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
+def log_exception(log: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
     """Logs what nobody foresaw, with its traceback."""
     log.error(event, extra={"fields": fields}, exc_info=error)
 

@@ -1,4 +1,4 @@
-"""Figures for Prometheus. No label ever holds what a client made up, so that their number stays small."""
+"""Metrics for Prometheus. No label holds a string that a client chose, so that the number of series stays small."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from wattwise_server.domain import EndReason, Job, Measurement, Trial, TrialType
+from wattwise_server.domain import EndReason, Trial, TrialType
+from wattwise_server.observability.call import Call
 from wattwise_server.observability.events import (
     EpochReported,
     Event,
     JobDeleted,
     JobRegistered,
-    Tell,
+    Notification,
     TrialDispatched,
     TrialEnded,
     TrialRevived,
 )
-from wattwise_server.policy.cost import cost
-from wattwise_server.rpc.calls import WatchedCall
 
 UNKNOWN_METHOD = "unknown"
 
+_STREAMS = ("StreamResults", "WatchJob")
 _STAGES = ("pruning", "mab")
 _GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
 _MEASURING = (*_GPUS, *(f"{gpus}+rapl" for gpus in _GPUS), "rapl", "zeus", "custom")
@@ -44,10 +44,10 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Metrics:
-    """An Observer and a CallWatcher that counts.
+    """An Observer and a CallListener that counts.
 
     Attributes:
-        registry: All figures of this server, and of nothing else in the process.
+        registry: The metrics of this server, and of nothing else in the process.
     """
 
     wants_reports = True
@@ -78,6 +78,10 @@ class Metrics:
         self._messages = Counter(
             "wattwise_stream_messages", "Messages on streams, received and sent.", ["method", "direction"], **self._here
         )
+        # Present from the start, at 0: `increase` misses the first message otherwise.
+        for method in _STREAMS:
+            for direction in ("received", "sent"):
+                self._messages.labels(method, direction)
         self._children: dict[tuple[str, str], Counter] = {}
         self._latencies: dict[str, Histogram] = {}
 
@@ -129,14 +133,14 @@ class Metrics:
         self._jobs.set(jobs)
         self._running.set(running_trials)
 
-    def witness(self, event: Event) -> Tell:
+    def prepare(self, event: Event) -> Notification:
         """Counts the event once it is durable."""
         return partial(self._count, event)
 
     def _count(self, event: Event) -> None:
         match event:
-            case EpochReported(job, trial, before):
-                self._count_epoch(job, trial, before)
+            case EpochReported(trial):
+                self._count_epoch(trial, event)
             case TrialDispatched(trial):
                 self._dispatched.labels(_stage(trial)).inc()
                 self._running.inc()
@@ -152,18 +156,12 @@ class Metrics:
                 self._deleted.inc()
                 self._jobs.dec()
 
-    def _count_epoch(self, job: Job, trial: Trial, before: Measurement | None) -> None:
-        if trial.last is None:
-            return
-        joules, seconds = trial.last.energy_joules, trial.last.time_seconds
-        if before is not None:
-            joules, seconds = joules - before.energy_joules, seconds - before.time_seconds
+    def _count_epoch(self, trial: Trial, epoch: EpochReported) -> None:
         stage = _stage(trial)
         time, costs = self._spent[stage]
-        self._energy[stage, _monitor(trial)].inc(joules)
-        time.inc(seconds)
-        # The cost is linear: that of the differences is the difference, and rounding can't make it negative.
-        costs.inc(cost(job.spec, joules, seconds))
+        self._energy[stage, _monitor(trial)].inc(epoch.energy_joules)
+        time.inc(epoch.time_seconds)
+        costs.inc(epoch.cost)
 
     def _count_end(self, trial: Trial) -> None:
         reason = trial.end_reason
@@ -181,47 +179,40 @@ class Metrics:
         """Counts the failure."""
         self._failures.inc()
 
-    def began(self, call: WatchedCall) -> Callable[[], None]:
-        """Counts the call once it has ended, and takes its time unless it is a stream."""
+    def call_started(self, call: Call) -> Callable[[], None]:
+        """Counts the call when it has ended; measures its time unless it is a stream."""
         if not call.streams:
             return partial(self._answered, call, perf_counter())
         self._open_streams.labels(_short(call.method)).inc()
         return partial(self._closed, call)
 
-    def _answered(self, call: WatchedCall, began: float) -> None:
+    def _answered(self, call: Call, started: float) -> None:
         latency = self._latencies.get(call.method)
         if latency is None:
             latency = self._latencies[call.method] = self._latency.labels(_short(call.method))
-        latency.observe(perf_counter() - began)
+        latency.observe(perf_counter() - started)
         self._count_call(call)
 
-    def _closed(self, call: WatchedCall) -> None:
+    def _closed(self, call: Call) -> None:
         self._open_streams.labels(_short(call.method)).dec()
         self._count_call(call)
 
-    def _count_call(self, call: WatchedCall) -> None:
-        # To look a child up by its labels takes longer than to count.
+    def _count_call(self, call: Call) -> None:
+        # Cached: finding a child by its labels takes longer than counting.
         key = (call.method, call.code or "UNKNOWN")
         child = self._children.get(key)
         if child is None:
             child = self._children[key] = self._calls.labels(_short(call.method), key[1])
         child.inc()
 
-    def unknown(self) -> None:
-        """Counts it, whatever its name was."""
+    def unknown_method_called(self) -> None:
+        """Counts the call under one label for all names."""
         self._calls.labels(UNKNOWN_METHOD, "UNIMPLEMENTED").inc()
 
-    def counting(self, method: str, codec: Callable[[Any], Any] | None, direction: str) -> Callable[[Any], Any] | None:
-        """Counts a stream's messages."""
-        if codec is None:
-            return None
-        messages, then = self._messages.labels(_short(method), direction), codec
-
-        def counted(message: Any) -> Any:
-            messages.inc()
-            return then(message)
-
-        return counted
+    def message_counter(self, method: str, direction: str) -> Callable[[], None]:
+        """Counts the messages of streams."""
+        increment: Callable[[], None] = self._messages.labels(_short(method), direction).inc
+        return increment
 
 
 def _stage(trial: Trial) -> str:

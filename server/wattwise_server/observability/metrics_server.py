@@ -1,46 +1,44 @@
-"""Answers Prometheus over HTTP, from threads of its own."""
+"""Serves the metrics to Prometheus over HTTP, with prometheus_client's WSGI server in threads of its own."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
 
+from wattwise_server.config import host_and_port
 from wattwise_server.errors import StartError
-from wattwise_server.observability.logs import say
-from wattwise_server.security.addresses import host_and_port
+from wattwise_server.observability.logs import log_event
 
 log = logging.getLogger(__name__)
 
-_MOST_SCRAPES = 8
+_MAX_CONNECTIONS = 8
 _IDLE_SECONDS = 10
 
 
-class MetricsServer(ThreadingHTTPServer):
-    """Holds its port from the start and answers while `serving`; what comes earlier waits.
+class MetricsServer(ThreadingWSGIServer):
+    """Binds its port at once and answers while `serving`, so that no scrape sees a server that is still starting.
+
+    Adds to prometheus_client's server a limit on connections, each of which takes a thread.
 
     Args:
         address: `host:port`; port 0 takes a free one.
-        registry: what is answered.
+        registry: The metrics.
 
     Raises:
-        StartError: when the address is none or cannot be had.
+        StartError: the address is malformed or cannot be bound.
     """
-
-    daemon_threads = True
-    request_queue_size = 64
 
     def __init__(self, address: str, registry: CollectorRegistry) -> None:
         host, port = host_and_port(address)
-        self.registry = registry
-        self._free = threading.BoundedSemaphore(_MOST_SCRAPES)
+        self._places = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         try:
             found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             self.address_family, _, _, _, where = found[0]
@@ -48,20 +46,14 @@ class MetricsServer(ThreadingHTTPServer):
         except OSError as error:
             raise StartError(
                 f"cannot listen on {address} for --metrics-address ({error.strerror}): "
-                "is the port taken, or the host not this machine's?"
+                "the port is taken, or the host is not an address of this machine"
             ) from None
+        self.set_app(_only_metrics(make_wsgi_app(registry)))
         self.url = f"http://{host}:{self.server_address[1]}/metrics"
 
-    def server_bind(self) -> None:
-        """Binds, without HTTPServer's look-up of the host's name, which may take long and serves nothing here."""
-        # A scrape's closed connection must not keep a restarted server off its port for a minute.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        socket.socket.bind(self.socket, self.server_address)
-        self.server_address = self.socket.getsockname()
-
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread; turns away at once whoever is one too many."""
-        if self._free.acquire(blocking=False):
+        """Starts a thread for a connection, or closes it at once if there are too many."""
+        if self._places.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -71,16 +63,16 @@ class MetricsServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in mid-answer is no event."""
+        """Logs a connection that broke off, which is usual, in place of a traceback."""
         del request
-        say(log, logging.DEBUG, "scrape broke off", peer=client_address[0])
+        log_event(log, logging.DEBUG, "scrape failed", peer=client_address[0])
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Answers while the block lasts."""
+        """Answers for the length of the block."""
         thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="wattwise-metrics", daemon=True)
         thread.start()
         try:
@@ -90,26 +82,20 @@ class MetricsServer(ThreadingHTTPServer):
             thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """One scrape."""
-
+class _Handler(WSGIRequestHandler):
     timeout = _IDLE_SECONDS
-    server: MetricsServer
-
-    def do_GET(self) -> None:
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, explain="The figures are at /metrics.")
-            return
-        encoder, kind = choose_encoder(self.headers.get("Accept") or "")
-        body = encoder(self.server.registry)
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def version_string(self) -> str:
-        return "wattwise"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
-        say(log, logging.DEBUG, "scrape", peer=self.client_address[0], message=format % args)
+        log_event(log, logging.DEBUG, "scrape", peer=self.client_address[0], message=format % args)
+
+
+def _only_metrics(app: Callable[..., Any]) -> Callable[..., Any]:
+    """prometheus_client's app answers every path."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        if environ["PATH_INFO"] == "/metrics":
+            return app(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"The metrics are at /metrics.\n"]
+
+    return answer

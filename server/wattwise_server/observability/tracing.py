@@ -1,4 +1,8 @@
-"""OpenTelemetry: a span per call, exported as the usual OTEL_* variables say."""
+"""OpenTelemetry: a span for every call, exported as the standard OTEL_* variables say.
+
+`opentelemetry-instrumentation-grpc` is not used: it is a beta that pins its SDK, and of the code here it would replace
+only `call_started`, not the job and the trial, the exporters or the flush at shutdown.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import entry_points, version
-from typing import Any
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
@@ -18,78 +21,73 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, format_trace_id
 
 from wattwise_server.errors import StartError
-from wattwise_server.observability.call import REQUEST_ID, current_trace, metadata
-from wattwise_server.rpc.calls import WatchedCall
+from wattwise_server.observability.call import REQUEST_ID, Call, current_trace
 
-_LAST_SPANS_SECONDS = 5.0
-_OURS_TO_ANSWER_FOR = frozenset(
-    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-)
-"""Statuses that the semantic conventions count as errors of a server; others are errors of its client."""
+_FLUSH_SECONDS = 5.0
+_SERVER_ERRORS = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+"""Statuses that the semantic conventions count as errors of a server; the others are errors of its client."""
 
 
 class Tracing:
-    """A CallWatcher that makes a span of every call."""
+    """A CallListener that makes a span of every call."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
-        self._naming_a_caller = propagate.get_global_textmap().fields
+        self._propagation_fields = propagate.get_global_textmap().fields
 
-    def began(self, call: WatchedCall) -> Callable[[], None]:
-        """Starts a span within its caller's, if the metadata names one."""
-        sent = {key: value for key, value in call.context.invocation_metadata() or () if isinstance(value, str)}
-        # Most callers do not trace, and to find nothing takes as long as to make a span.
-        caller = propagate.extract(sent) if self._naming_a_caller & sent.keys() else Context()
-        span = self._tracer.start_span(call.method.removeprefix("/"), context=caller, kind=SpanKind.SERVER)
+    def call_started(self, call: Call) -> Callable[[], None]:
+        """Starts a span, within the caller's span if the metadata names one."""
+        metadata = dict(call.text_metadata())
+        # Most callers do not trace, and extracting nothing takes as long as making a span.
+        parent = propagate.extract(metadata) if self._propagation_fields & metadata.keys() else Context()
+        span = self._tracer.start_span(call.method.removeprefix("/"), context=parent, kind=SpanKind.SERVER)
         current_trace.set(format_trace_id(span.get_span_context().trace_id))
         if not span.is_recording():
             return span.end
         _, service, method = call.method.split("/")
         span.set_attributes({"rpc.system": "grpc", "rpc.service": service, "rpc.method": method})
-        span.set_attribute("client.address", str(call.context.peer()))
-        if request_id := metadata(call.context, REQUEST_ID):
+        span.set_attribute("client.address", call.peer)
+        if request_id := metadata.get(REQUEST_ID):
             span.set_attribute("wattwise.request_id", request_id)
         return partial(_end, span, call)
 
-    def unknown(self) -> None:
-        """Is no call of ours."""
+    def unknown_method_called(self) -> None:
+        """Makes no span."""
 
-    def counting(self, method: str, codec: Callable[[Any], Any] | None, direction: str) -> Callable[[Any], Any] | None:
-        """Leaves messages alone."""
-        del method, direction
-        return codec
+    def message_counter(self, method: str, direction: str) -> None:
+        """Counts no messages."""
 
 
-def _end(span: Span, call: WatchedCall) -> None:
+def _end(span: Span, call: Call) -> None:
     job_id, trial_number, batch_size = call.subject
     known: dict[str, int | str] = {"job_id": job_id, "trial_number": trial_number, "batch_size": batch_size}
     span.set_attributes({f"wattwise.{name}": value for name, value in known.items() if value})
     span.set_attribute("rpc.response.status_code", call.code or "UNKNOWN")
-    if call.code in _OURS_TO_ANSWER_FOR:
+    if call.code in _SERVER_ERRORS:
         span.set_status(StatusCode.ERROR)
     span.end()
 
 
 @contextmanager
 def tracing() -> Iterator[Tracing]:
-    """Traces while the block lasts; leaving it sends what is left, for a few seconds at most.
+    """Traces for the length of the block; leaving it sends the remaining spans, for a few seconds at most.
 
     Raises:
-        StartError: when the variables ask for what there is not.
+        StartError: an OTEL_* variable is invalid or names an exporter that is not installed.
     """
     try:
         provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         for exporter in _exporters():
             provider.add_span_processor(BatchSpanProcessor(exporter))
     except (ValueError, TypeError, OSError) as error:
-        raise StartError(f"traces cannot be sent as the OTEL_* variables say: {error}") from error
+        raise StartError(f"cannot send traces: an OTEL_* variable is invalid: {error}") from error
     try:
         yield Tracing(provider.get_tracer("wattwise_server", version("wattwise")))
     finally:
-        # A collector that is away must not hold up the end.
-        last = threading.Thread(target=provider.shutdown, name="wattwise-traces", daemon=True)
-        last.start()
-        last.join(_LAST_SPANS_SECONDS)
+        # In a thread: a collector that does not answer must not delay the shutdown.
+        flush = threading.Thread(target=provider.shutdown, name="wattwise-traces", daemon=True)
+        flush.start()
+        flush.join(_FLUSH_SECONDS)
 
 
 def _resource() -> Resource:
@@ -113,6 +111,6 @@ def _exporter(name: str) -> SpanExporter:
         return exporter
     package = f"opentelemetry-exporter-{name.replace('_', '-')}"
     raise StartError(
-        f"there is no exporter {name!r} of traces: pip install {package}, or set OTEL_TRACES_EXPORTER to otlp, console "
-        "or none (and OTEL_EXPORTER_OTLP_PROTOCOL to grpc)"
+        f"the trace exporter {name!r} is not installed: pip install {package}, or set OTEL_TRACES_EXPORTER to otlp, "
+        "console or none (and OTEL_EXPORTER_OTLP_PROTOCOL to grpc)"
     )

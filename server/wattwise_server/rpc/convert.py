@@ -1,4 +1,4 @@
-"""Between the wire and the domain: the only file that knows both, but for `convert_power.py`."""
+"""Converts between protos and domain values: the only file that knows both."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
+    PowerSample,
     Trial,
     TrialKey,
     TrialStatus,
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
+from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.rpc.convert_power import power_limits
 from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.power_limits import KnownLimit
 from wattwise_server.usecases.report import Report
 
 
@@ -161,7 +163,7 @@ def job(known: Job) -> v1.Job:
         num_trials=known.num_trials,
         monitor=known.monitor.kind,
         other_monitor=known.monitor.other,
-        power_limits=power_limits(known),
+        power_limits=_power_limits(known),
     )
 
 
@@ -226,3 +228,35 @@ def _timestamp(time: datetime | None) -> Timestamp | None:
     stamp = Timestamp()
     stamp.FromDatetime(time)
     return stamp
+
+
+def power_limit_key(request: v1.GetPowerLimitRequest) -> TrialKey:
+    """The trial that asks; trial number 0 if the request names none."""
+    return TrialKey(request.job_id, request.batch_size, request.trial_number)
+
+
+def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:
+    """The samples of a profile."""
+    return [PowerSample(s.power_limit_watts, s.time_seconds, s.energy_joules, s.steps) for s in request.samples]
+
+
+def power_limit(limit: KnownLimit) -> v1.GetPowerLimitResponse:
+    """The cheapest known limit."""
+    return v1.GetPowerLimitResponse(
+        power_limit_watts=limit.power_limit_watts, profiled_by_another=limit.profiled_by_another
+    )
+
+
+def _power_limits(known: Job) -> list[v1.PowerLimit]:
+    """The cheapest limit of every batch size that was profiled."""
+    return [
+        v1.PowerLimit(
+            batch_size=state.batch_size,
+            power_limit_watts=state.cheapest.power_limit_watts,
+            cost_per_step=cost_per_step(known.spec, state.cheapest),
+            time_seconds_per_step=state.cheapest.time_seconds / state.cheapest.steps,
+            energy_joules_per_step=state.cheapest.energy_joules / state.cheapest.steps,
+        )
+        for state in known.power_limits
+        if state.cheapest is not None
+    ]

@@ -1,4 +1,4 @@
-"""Page sizes and tokens of the list calls."""
+"""Page sizes and page tokens of the list calls."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def page_size(asked: int) -> int:
     return min(asked or USUAL_PAGE, LARGEST_PAGE)
 
 
-def token(kind: str, place: int) -> str:
-    """Says where the next page of a kind of list begins."""
+def page_token(kind: str, place: int) -> str:
+    """The page token of the place where the next page of a kind of list begins."""
     return base64.urlsafe_b64encode(f"{kind}:{place}".encode()).decode()
 
 
-def place(kind: str, given: str) -> int:
-    """Where a page begins; an empty token begins at 0.
+def place(kind: str, page_token: str) -> int:
+    """Where a page begins; an empty page token begins at 0.
 
     Raises:
-        InvalidRequestError: when the token was not made by `token` for this kind of list.
+        InvalidRequestError: the page token was not made by `page_token` for this kind of list.
     """
-    if not given:
+    if not page_token:
         return 0
     try:
-        named, _, number = base64.b64decode(given, altchars=b"-_", validate=True).decode("ascii").partition(":")
+        named, _, number = base64.b64decode(page_token, altchars=b"-_", validate=True).decode("ascii").partition(":")
         if named == kind and number.isdecimal() and int(number) < 2**63:
             return int(number)
     except (binascii.Error, ValueError):
         pass
-    fault = "is not a token of this list; pass next_page_token as it was received, or nothing for the first page"
+    fault = "is not a page token of this list; pass next_page_token as received, or nothing for the first page"
     raise InvalidRequestError(Violation("page_token", fault))

@@ -8,11 +8,10 @@ from contextlib import aclosing
 from wattwise import v1
 
 from wattwise_server.errors import InvalidRequestError, Violation
-from wattwise_server.observability.call import Context
-from wattwise_server.rpc import convert, convert_power
-from wattwise_server.rpc.open_streams import OpenStreams
-from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, place, token
-from wattwise_server.rpc.streams import TrialStream
+from wattwise_server.rpc import convert
+from wattwise_server.rpc.calls import Context
+from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, page_token, place
+from wattwise_server.rpc.streams import StreamLimit, TrialStream
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
@@ -21,7 +20,7 @@ from wattwise_server.usecases.power_limits import PowerLimitProfiler
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     """Called by trainers."""
 
-    def __init__(self, optimizer: Optimizer, power_limits: PowerLimitProfiler, streams: OpenStreams) -> None:
+    def __init__(self, optimizer: Optimizer, power_limits: PowerLimitProfiler, streams: StreamLimit) -> None:
         self._optimizer = optimizer
         self._power_limits = power_limits
         self._streams = streams
@@ -48,7 +47,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         self, request_iterator: AsyncIterator[v1.StreamResultsRequest], context: Context
     ) -> None:
         """Takes one trial's measurements and pushes its end."""
-        with self._streams.one():
+        with self._streams.opened():
             await TrialStream(self._optimizer, context).serve(request_iterator)
 
     async def Heartbeat(self, request: v1.HeartbeatRequest, context: Context) -> v1.HeartbeatResponse:
@@ -64,20 +63,20 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def GetPowerLimit(self, request: v1.GetPowerLimitRequest, context: Context) -> v1.GetPowerLimitResponse:
         """The cheapest power limit of a batch size."""
-        return convert_power.known(await self._power_limits.limit(convert_power.asking(request)))
+        return convert.power_limit(await self._power_limits.limit(convert.power_limit_key(request)))
 
     async def ReportPowerProfile(
         self, request: v1.ReportPowerProfileRequest, context: Context
     ) -> v1.ReportPowerProfileResponse:
         """Takes a profile of power limits."""
-        limit = await self._power_limits.report(convert.trial_key(request), convert_power.samples(request))
+        limit = await self._power_limits.report(convert.trial_key(request), convert.power_samples(request))
         return v1.ReportPowerProfileResponse(power_limit_watts=limit)
 
 
 class JobAdminService(v1.JobAdminServicer):
     """Called by people and tools."""
 
-    def __init__(self, administration: Administration, streams: OpenStreams) -> None:
+    def __init__(self, administration: Administration, streams: StreamLimit) -> None:
         self._administration = administration
         self._streams = streams
 
@@ -96,7 +95,7 @@ class JobAdminService(v1.JobAdminServicer):
             if len(found) <= wanted:
                 return page
             after = found[wanted - 1][0]
-        page.next_page_token = token("jobs", after)
+        page.next_page_token = page_token("jobs", after)
         return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
@@ -106,7 +105,7 @@ class JobAdminService(v1.JobAdminServicer):
             raise InvalidRequestError(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
         status = convert.status_filter(request.status)
         found = await self._administration.trials(request.job_id, status, request.batch_size or None, after, size + 1)
-        more = token("trials", found[size - 1].number) if len(found) > size else ""
+        more = page_token("trials", found[size - 1].number) if len(found) > size else ""
         return v1.ListTrialsResponse(trials=[convert.trial(trial) for trial in found[:size]], next_page_token=more)
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
@@ -123,7 +122,7 @@ class JobAdminService(v1.JobAdminServicer):
         self, request: v1.WatchJobRequest, context: Context
     ) -> AsyncGenerator[v1.WatchJobResponse, None]:
         """A job's state now and after every change."""
-        with self._streams.one():
+        with self._streams.opened():
             async with aclosing(self._administration.watch_job(request.job_id)) as states:
                 async for job in states:
                     yield v1.WatchJobResponse(job=convert.job(job))

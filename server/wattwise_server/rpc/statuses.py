@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
 from wattwise_server.observability.call import current_call
-from wattwise_server.observability.logs import say, say_bug
+from wattwise_server.observability.logs import log_event, log_exception
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def _log_refusal(error: ServiceError) -> None:
     else:
         level = logging.WARNING if code in _WARNED_OF else logging.INFO
     reason = error.reason.removeprefix("ERROR_REASON_")
-    say(log, level, "call refused", code=code.name, reason=reason, message=error.message)
+    log_event(log, level, "call refused", code=code.name, reason=reason, message=error.message)
 
 
 def _size(text: str) -> int:
@@ -117,7 +117,7 @@ def details_of_bug(method: str, error: Exception) -> Details:
     """The status of anything else: logged whole, hidden from the caller but for an id."""
     incident = secrets.token_hex(4)
     named = {"incident": incident, "method": method.rpartition("/")[2]}
-    say_bug(log, "call failed in a way nobody foresaw", error, **named)
+    log_exception(log, "call failed in a way nobody foresaw", error, **named)
     message = f"the server failed; its log tells more under incident {incident}"
     metadata = {"incident_id": incident, "retryable": "false"}
     return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])

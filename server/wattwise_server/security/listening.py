@@ -6,12 +6,9 @@ import ipaddress
 import logging
 import socket
 
-import grpc
-
-from wattwise_server.config import Security
+from wattwise_server.config import Security, host_and_port
 from wattwise_server.errors import StartError
-from wattwise_server.observability.logs import say
-from wattwise_server.security.addresses import host_and_port
+from wattwise_server.observability.logs import log_event
 from wattwise_server.security.tls import Certificates
 
 log = logging.getLogger(__name__)
@@ -33,29 +30,9 @@ def check_exposure(address: str, security: Security, certificates: Certificates 
             f"{address} can be reached from other machines, {what}: give --tls-cert, --tls-key and --tokens, "
             "or listen on 127.0.0.1, or spell --insecure out"
         )
-    say(log, logging.WARNING, "INSECURE", address=address, message=f"it can be reached from other machines, {what}")
-
-
-def bind(server: grpc.aio.Server, address: str, certificates: Certificates | None) -> str:
-    """Takes the port.
-
-    Returns:
-        The address, with the port that was taken in place of 0.
-
-    Raises:
-        StartError: the address is none, or cannot be had.
-    """
-    host, _ = host_and_port(address)
-    try:
-        if certificates is None:
-            bound = server.add_insecure_port(address)
-        else:
-            bound = server.add_secure_port(address, certificates.credentials())
-    except RuntimeError:
-        bound = 0
-    if not bound:
-        raise StartError(f"cannot listen on {address}: is the port taken, or the host not this machine's?")
-    return f"{host}:{bound}"
+    log_event(
+        log, logging.WARNING, "INSECURE", address=address, message=f"it can be reached from other machines, {what}"
+    )
 
 
 def _dangers(security: Security, certificates: Certificates | None) -> list[str]:
@@ -63,7 +40,7 @@ def _dangers(security: Security, certificates: Certificates | None) -> list[str]
     if certificates is None:
         dangers.append("where all that is sent to it, tokens too, can be read on the way")
     # Whoever has a certificate of the operator's own authority is no stranger.
-    if security.tokens is None and not (certificates and certificates.asks_clients):
+    if security.tokens is None and not (certificates and certificates.require_client_certificate):
         dangers.append("where whoever reaches it may delete every job")
     return dangers
 

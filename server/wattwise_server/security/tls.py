@@ -6,22 +6,26 @@ import logging
 from collections import deque
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import grpc
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise_server.config import Security
 from wattwise_server.errors import StartError
-from wattwise_server.observability.logs import say
+from wattwise_server.observability.logs import log_event
 
 if TYPE_CHECKING:
     from cryptography import x509
 
 log = logging.getLogger(__name__)
 
-Pair: TypeAlias = tuple[bytes, bytes]
-
 _WARNED_AHEAD = timedelta(days=14)
+
+
+class KeyMaterial(NamedTuple):
+    """The contents of the files, in PEM."""
+
+    key: bytes
+    chain: bytes
+    client_ca: bytes | None
 
 
 class Certificates:
@@ -40,9 +44,9 @@ class Certificates:
         self._cert = cert
         self._key = key
         self._client_ca = client_ca
-        self._pair, self._authorities = self._read()
-        # A queue, which the threads of gRPC and of `reread` cannot empty and fill at once.
-        self._fresh: deque[grpc.ServerCertificateConfiguration] = deque(maxlen=1)
+        self.material = self._read()
+        # A queue, which gRPC's threads and the thread of `reread` can use at the same time.
+        self._reloaded: deque[KeyMaterial] = deque(maxlen=1)
 
     @classmethod
     def of(cls, security: Security) -> Certificates | None:
@@ -65,44 +69,35 @@ class Certificates:
         return None
 
     @property
-    def asks_clients(self) -> bool:
-        """Whether nobody gets in without a certificate."""
+    def require_client_certificate(self) -> bool:
+        """Whether every client must present a certificate."""
         return self._client_ca is not None
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """What gRPC listens with; a connection that is made after `reread` gets what that read."""
-        # Its stub does not know that None is no change.
-        fetch: Any = self._fetch
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), fetch, self.asks_clients)
+    def take_reloaded(self) -> KeyMaterial | None:
+        """What the last successful `reread` read, once; None if it was taken already."""
+        return self._reloaded.popleft() if self._reloaded else None
 
     def reread(self) -> None:
-        """Reads the files again; if they cannot be used, those in use stay, and the log says why."""
+        """Reads the files again; if they cannot be used, the current ones stay in use and the log says why."""
         try:
-            self._pair, self._authorities = self._read()
+            self.material = self._read()
         except StartError as error:
-            advice = f"{error}; then send SIGHUP again; those in use stay"
-            say(log, logging.ERROR, "certificates not read", message=advice)
+            advice = f"{error}; then send SIGHUP again; the current certificates stay in use"
+            log_event(log, logging.ERROR, "certificates not read", message=advice)
         else:
-            self._fresh.append(self._configuration())
+            self._reloaded.append(self.material)
 
-    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
-        """Is asked by gRPC, one thread at a time, before every handshake; None is no change."""
-        return self._fresh.pop() if self._fresh else None
-
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([self._pair], self._authorities)
-
-    def _read(self) -> tuple[Pair, bytes | None]:
-        cert, key = _bytes(self._cert, "--tls-cert"), _bytes(self._key, "--tls-key")
-        chain = _certificates(cert, self._cert, "--tls-cert")
-        _check_key(chain[0], key, self._cert, self._key)
-        authorities = None
+    def _read(self) -> KeyMaterial:
+        chain, key = _bytes(self._cert, "--tls-cert"), _bytes(self._key, "--tls-key")
+        certificate = _certificates(chain, self._cert, "--tls-cert")[0]
+        _check_key(certificate, key, self._cert, self._key)
+        client_ca = None
         if self._client_ca is not None:
-            authorities = _bytes(self._client_ca, "--tls-client-ca")
-            for authority in _certificates(authorities, self._client_ca, "--tls-client-ca"):
-                _tell_time(authority, self._client_ca)
-        _tell_time(chain[0], self._cert)
-        return (key, cert), authorities
+            client_ca = _bytes(self._client_ca, "--tls-client-ca")
+            for authority in _certificates(client_ca, self._client_ca, "--tls-client-ca"):
+                _log_validity(authority, self._client_ca)
+        _log_validity(certificate, self._cert)
+        return KeyMaterial(key, chain, client_ca)
 
 
 def _bytes(path: Path, option: str) -> bytes:
@@ -147,16 +142,18 @@ def _check_key(certificate: x509.Certificate, pem: bytes, cert: Path, key: Path)
         )
 
 
-def _tell_time(certificate: x509.Certificate, path: Path) -> None:
+def _log_validity(certificate: x509.Certificate, path: Path) -> None:
     """Warns of a certificate that clients refuse, or will soon. It is used all the same: a clock may be wrong."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     now = datetime.now(timezone.utc)
     if ends <= now:
-        say(log, logging.ERROR, "certificate expired", file=path, expires=ends, message="clients refuse it: renew it")
+        log_event(
+            log, logging.ERROR, "certificate expired", file=path, expires=ends, message="clients refuse it: renew it"
+        )
     elif begins > now:
         advice = "clients refuse it until then: is the clock right?"
-        say(log, logging.ERROR, "certificate not valid yet", file=path, begins=begins, message=advice)
+        log_event(log, logging.ERROR, "certificate not valid yet", file=path, begins=begins, message=advice)
     elif ends - now < _WARNED_AHEAD:
-        say(log, logging.WARNING, "certificate expires soon", file=path, expires=ends, message="renew it")
+        log_event(log, logging.WARNING, "certificate expires soon", file=path, expires=ends, message="renew it")
     else:
-        say(log, logging.INFO, "certificate read", file=path, expires=ends)
+        log_event(log, logging.INFO, "certificate read", file=path, expires=ends)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from wattwise_server.errors import StartError, UnauthenticatedError
-from wattwise_server.observability.logs import say
+from wattwise_server.observability.logs import log_event
 from wattwise_server.security.token_file import read_tokens
 from wattwise_server.security.tokens import Token, recognised
 
@@ -76,7 +76,7 @@ class TokenBook:
             self._tokens = read_tokens(self._path)
         except StartError as error:
             message = f"{error}; those in use stay, and none is revoked"
-            say(log, logging.ERROR, "tokens not read", message=message)
+            log_event(log, logging.ERROR, "tokens not read", message=message)
         else:
             self._tell()
 
@@ -86,13 +86,13 @@ class TokenBook:
             self.reread()
 
     def _tell(self) -> None:
-        say(log, logging.INFO, "tokens read", file=self._path, tokens=len(self._tokens))
+        log_event(log, logging.INFO, "tokens read", file=self._path, tokens=len(self._tokens))
         if not self._tokens:
             advice = "the file holds no token: make one with wattwise token create"
-            say(log, logging.WARNING, "nobody may call", file=self._path, message=advice)
+            log_event(log, logging.WARNING, "nobody may call", file=self._path, message=advice)
         if self._seen and stat.S_IMODE(self._seen[-1]) & (stat.S_IWGRP | stat.S_IWOTH):
             advice = "they can let themselves in: chmod 600 it"
-            say(log, logging.WARNING, "others may write the tokens", file=self._path, message=advice)
+            log_event(log, logging.WARNING, "others may write the tokens", file=self._path, message=advice)
 
 
 def _check_time(token: Token) -> None:

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta, timezone
 from enum import IntEnum
 from typing import Any
 
-from wattwise_server.usecases.job_spec import identifier_fault
+from wattwise_server.domain import identifier_fault
 
 VERSION = 1
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
-from wattwise_server.observability.events import UNOBSERVED, Observer
+from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.store.group import recorder
 from wattwise_server.store.migrate import migrate
 from wattwise_server.store.observed import ObservedGroup
@@ -42,7 +42,7 @@ def database_path(url: str) -> Path:
 
 
 @asynccontextmanager
-async def open_store(url: str, clock: Clock, observer: Observer = UNOBSERVED) -> AsyncIterator[SqliteStore]:
+async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AsyncIterator[SqliteStore]:
     """The store of a database, created or migrated first; everything is closed when the block is left.
 
     Raises:

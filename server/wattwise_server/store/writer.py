@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.observability.logs import say, say_bug
+from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.store.group import Group, Statement
 from wattwise_server.store.trouble import trouble
 
@@ -204,6 +204,6 @@ def _tell(error: Exception) -> None:
     fields = {"cause": trouble(error), "message": "nothing of it was kept"}
     # SQLite's errors are known: on a full disk there are many of them.
     if isinstance(error, sqlite3.Error):
-        say(log, logging.ERROR, "commit failed", **fields)
+        log_event(log, logging.ERROR, "commit failed", **fields)
     else:
-        say_bug(log, "commit failed", error, **fields)
+        log_exception(log, "commit failed", error, **fields)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
-from wattwise_server.observability.events import UNOBSERVED, Observer
+from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.store.base import Store
 from wattwise_server.usecases.lifecycle import Lifecycle
 from wattwise_server.usecases.lookup import job_of, priced_in, trial_of
@@ -15,7 +15,7 @@ from wattwise_server.usecases.lookup import job_of, priced_in, trial_of
 class Administration:
     """What operators can ask for. Every method may raise `StorageUnavailableError`."""
 
-    def __init__(self, store: Store, clock: Clock, observer: Observer = UNOBSERVED) -> None:
+    def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
         self._store = store
         self._lifecycle = Lifecycle(clock, observer)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeAlias
 
-from wattwise_server.domain import GpuConfig, JobSpec
+from wattwise_server.domain import MAX_ID_LENGTH, GpuConfig, JobSpec, identifier_fault
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError, Violation
 from wattwise_server.policy.base import Policy
 from wattwise_server.policy.registry import POLICIES
 
-MAX_ID_LENGTH = 200
 GENERATED_LENGTH = len("-01234567")
 MAX_BATCH_SIZES = 1000
 MAX_BETA = 1e6
@@ -53,16 +51,6 @@ def check_identical(registered: JobSpec, requested: JobSpec) -> None:
     }
     if differing:
         raise JobDiffersError(registered.job_id, differing)
-
-
-def identifier_fault(value: str) -> str | None:
-    """What is wrong with an id that a client chose; None if it is valid."""
-    if len(value) > MAX_ID_LENGTH:
-        return f"has {len(value)} characters; use at most {MAX_ID_LENGTH}"
-    # isprintable is fast and rules out control characters.
-    if not value.isprintable() and any(unicodedata.category(char) == "Cc" for char in value):
-        return "has control characters; remove them"
-    return None
 
 
 def _brief(value: object) -> str:

@@ -11,7 +11,17 @@ from weakref import WeakValueDictionary
 
 from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
-from wattwise_server.domain import SAID_BY_TRAINER, Decision, EndReason, Job, Measurement, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import (
+    SAID_BY_TRAINER,
+    Decision,
+    EndReason,
+    Job,
+    Measurement,
+    Trial,
+    TrialKey,
+    TrialStatus,
+    identifier_fault,
+)
 from wattwise_server.errors import (
     InvalidRequestError,
     JobNotFoundError,
@@ -22,7 +32,7 @@ from wattwise_server.errors import (
     Violation,
 )
 from wattwise_server.observability.events import (
-    UNOBSERVED,
+    NO_OBSERVERS,
     EpochReported,
     Event,
     JobRegistered,
@@ -30,12 +40,13 @@ from wattwise_server.observability.events import (
     TrialDispatched,
 )
 from wattwise_server.policy.base import Dispatched, Exhausted
+from wattwise_server.policy.cost import cost
 from wattwise_server.policy.explorer import crashed, untried
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import answer, judge
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.job_spec import JobDraft, check_identical, identifier_fault, resolve
+from wattwise_server.usecases.job_spec import JobDraft, check_identical, resolve
 from wattwise_server.usecases.lifecycle import Lifecycle, observe
 from wattwise_server.usecases.lookup import decision_in, job_of, priced_in, running_trial_of, trial_of
 from wattwise_server.usecases.monitors import with_monitor
@@ -51,7 +62,7 @@ class Optimizer:
     """What trainers can ask for, and what time does to trials. Every method may raise `StorageUnavailableError`."""
 
     def __init__(
-        self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS, observer: Observer = UNOBSERVED
+        self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS, observer: Observer = NO_OBSERVERS
     ) -> None:
         self._store = store
         self._clock = clock
@@ -258,14 +269,22 @@ class Optimizer:
             if measured.epoch > self._limits.max_epochs_kept:
                 tx.forget_measurements(trial, measured.epoch - self._limits.max_epochs_kept)
             if self._observer.wants_reports:
-                self._tell(tx, EpochReported(job, trial, before))
+                self._tell(tx, _epoch_reported(job, trial, before, measured))
             job = self._lifecycle.measured(tx, job, trial)
         if verdict.end_reason is not None:
             self._lifecycle.stop_dearer(tx, self._lifecycle.succeed(tx, job, trial, verdict))
         return with_monitor(trial, answer(job.spec, measured, verdict))
 
     def _tell(self, tx: Transaction, event: Event) -> None:
-        tx.once_durable(self._observer.witness(event))
+        tx.once_durable(self._observer.prepare(event))
+
+
+def _epoch_reported(job: Job, trial: Trial, before: Measurement | None, measured: Measurement) -> EpochReported:
+    seconds = measured.time_seconds - (before.time_seconds if before else 0.0)
+    joules = measured.energy_joules - (before.energy_joules if before else 0.0)
+    # The cost is linear: the difference of two costs is the cost of the differences, which rounding cannot make
+    # negative.
+    return EpochReported(trial, seconds, joules, cost(job.spec, joules, seconds))
 
 
 def _resumed(trial: Trial) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, Trial, TrialKey
 from wattwise_server.errors import InvalidRequestError, Violation
-from wattwise_server.observability.events import UNOBSERVED, Observer, PowerProfiled
+from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerProfiled
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import job_of, trial_of
@@ -33,7 +33,7 @@ class PowerLimitProfiler:
     restart of the server as the trial does.
     """
 
-    def __init__(self, store: Store, clock: Clock, observer: Observer = UNOBSERVED) -> None:
+    def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
         self._store = store
         self._clock = clock
         self._observer = observer
@@ -80,7 +80,7 @@ class PowerLimitProfiler:
             changed = PowerLimitState(trial.batch_size, best, profiling)
             if changed != state:
                 tx.save_job(job.with_power_limit(changed))
-                tx.once_durable(self._observer.witness(PowerProfiled(trial, len(samples), best)))
+                tx.once_durable(self._observer.prepare(PowerProfiled(trial, len(samples), best)))
             return best.power_limit_watts
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.observability.events import Event, Observers, Tell
+from wattwise_server.observability.events import Event, Notification, Observers
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
 
@@ -28,7 +28,7 @@ class Faulty:
     def opened(self, jobs: int, running_trials: int) -> None:
         raise OSError(f"{jobs} jobs, {running_trials} trials")
 
-    def witness(self, event: Event) -> Tell:
+    def prepare(self, event: Event) -> Notification:
         def tell() -> None:
             raise OSError(f"witnessed {type(event).__name__}")
 

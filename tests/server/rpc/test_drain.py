@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from wattwise_server.errors import ShuttingDownError
-from wattwise_server.rpc.drain import Drain, UntilDrained
+from wattwise_server.rpc.calls import Drain
 
 
 class Inbox:
@@ -22,26 +22,26 @@ class Inbox:
         return await self.messages.get()
 
 
-async def test_who_waits_for_a_message_is_woken_by_the_drain() -> None:
-    """Waiting for the next message ends with the refusal that says to retry, and so does every later wait."""
+async def test_waiting_stream_is_interrupted() -> None:
+    """Waiting for the next message ends with the error that says to retry, and so does every later wait."""
     inbox, drain = Inbox(), Drain()
-    items = UntilDrained(inbox.read, drain)
-    wait = asyncio.ensure_future(items.__anext__())
+    wait = asyncio.ensure_future(drain.wait(inbox.read))
     await inbox.waiting.wait()
     drain.begin()
     with pytest.raises(ShuttingDownError):
         await wait
     with pytest.raises(ShuttingDownError):
-        await items.__anext__()
+        await drain.wait(inbox.read)
 
 
-async def test_an_answer_that_is_being_written_is_finished_first() -> None:
-    """The drain does not interrupt whoever answers a message; the wait after it is refused."""
+async def test_answer_in_progress_is_finished_first() -> None:
+    """The drain does not interrupt the answer to a message; the wait after it is refused."""
     inbox, drain = Inbox(), Drain()
     begun, written, answers = asyncio.Event(), asyncio.Event(), []
 
     async def converse() -> None:
-        async for message in UntilDrained(inbox.read, drain):
+        while True:
+            message = await drain.wait(inbox.read)
             begun.set()
             await written.wait()
             answers.append(message)
@@ -56,10 +56,10 @@ async def test_an_answer_that_is_being_written_is_finished_first() -> None:
     assert answers == ["result"]
 
 
-async def test_a_client_that_vanishes_is_no_drain() -> None:
+async def test_cancellation_by_the_client_is_not_a_drain() -> None:
     """A cancelled call ends as cancelled."""
     inbox, drain = Inbox(), Drain()
-    wait = asyncio.ensure_future(UntilDrained(inbox.read, drain).__anext__())
+    wait = asyncio.ensure_future(drain.wait(inbox.read))
     await inbox.waiting.wait()
     wait.cancel()
     with pytest.raises(asyncio.CancelledError):

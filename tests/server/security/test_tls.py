@@ -199,7 +199,7 @@ def test_validity_is_told_in_the_log(
 ) -> None:
     """A certificate that clients refuse, or will within two weeks, is told in the log, and used all the same."""
     pair = authority.issue("server", valid=valid)
-    assert Certificates(pair.cert, pair.key, None).credentials()
+    assert Certificates(pair.cert, pair.key, None).material.chain == pair.cert.read_bytes()
     assert told in caplog.text
 
 
