@@ -117,7 +117,7 @@ def details_of_bug(method: str, error: Exception) -> Details:
     """The status of anything else: logged whole, hidden from the caller but for an id."""
     incident = secrets.token_hex(4)
     named = {"incident": incident, "method": method.rpartition("/")[2]}
-    log_exception(log, "call failed in a way nobody foresaw", error, **named)
+    log_exception(log, "unhandled exception", error, **named)
     message = f"the server failed; its log tells more under incident {incident}"
     metadata = {"incident_id": incident, "retryable": "false"}
     return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])

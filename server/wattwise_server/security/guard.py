@@ -55,8 +55,8 @@ class Guard:
             try:
                 # Off the loop: the files may lie on a network that hangs.
                 await asyncio.to_thread(self._read_all if asked else self._read_changed)
-            except Exception as error:  # noqa: BLE001 - the log gets all of it, and those in use are as good as before
-                log_exception(log, "certificates and tokens not read", error, message="those in use stay")
+            except Exception as error:  # noqa: BLE001 - logged with its traceback; the current ones stay in use
+                log_exception(log, "reload failed", error, message="the current certificates and tokens stay in use")
 
     def _read_all(self) -> None:
         if self.certificates is None and self._tokens is None:

@@ -31,7 +31,11 @@ def check_exposure(address: str, security: Security, certificates: Certificates 
             "or listen on 127.0.0.1, or spell --insecure out"
         )
     log_event(
-        log, logging.WARNING, "INSECURE", address=address, message=f"it can be reached from other machines, {what}"
+        log,
+        logging.WARNING,
+        "insecure address",
+        address=address,
+        message=f"it can be reached from other machines, {what}",
     )
 
 

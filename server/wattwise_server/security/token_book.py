@@ -88,11 +88,11 @@ class TokenBook:
     def _tell(self) -> None:
         log_event(log, logging.INFO, "tokens read", file=self._path, tokens=len(self._tokens))
         if not self._tokens:
-            advice = "the file holds no token: make one with wattwise token create"
-            log_event(log, logging.WARNING, "nobody may call", file=self._path, message=advice)
+            advice = "every call is refused: create a token with wattwise token create"
+            log_event(log, logging.WARNING, "no tokens", file=self._path, message=advice)
         if self._seen and stat.S_IMODE(self._seen[-1]) & (stat.S_IWGRP | stat.S_IWOTH):
-            advice = "they can let themselves in: chmod 600 it"
-            log_event(log, logging.WARNING, "others may write the tokens", file=self._path, message=advice)
+            advice = "anyone who can write it can add a token: run chmod 600"
+            log_event(log, logging.WARNING, "token file writable by others", file=self._path, message=advice)
 
 
 def _check_time(token: Token) -> None:

@@ -130,7 +130,7 @@ def test_token_replaced_during_training(stopped: LiveServer, tmp_path: Path, cap
         bso.get_batch_size()
         bso.on_train_begin()
         tokens.write_text("")
-        wait_until(lambda: "nobody may call" in stopped.log.read_text())
+        wait_until(lambda: "no tokens" in stopped.log.read_text())
         bso.on_evaluate(0.1)
         wait_until(lambda: "training goes on" in caplog.text)
         file.write_text(issue(tokens, Role.TRAINER, "test"))

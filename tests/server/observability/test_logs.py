@@ -135,7 +135,7 @@ def test_bug_is_told_whole_under_its_incident(watched: WatchedServer) -> None:
     watched.start()
     with refused() as refusal:
         job.next()
-    (line,) = watched.events("call failed in a way nobody foresaw")
+    (line,) = watched.events("unhandled exception")
     assert line["incident"] == refusal.metadata["incident_id"]
     assert line["request_id"] == refusal.metadata["request_id"]
     assert (line["level"], line["job"], line["method"]) == ("error", job.job_id, "GetNextBatchSize")

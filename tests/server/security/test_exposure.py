@@ -68,18 +68,18 @@ def test_tls_with_tokens_or_client_certificates_is_enough(tmp_path: Path, tls: l
     """Beyond loopback TLS with either of the two starts, and nothing is called insecure."""
     everywhere = ("--address", "0.0.0.0:0")
     for more in (tokens, ["--tls-client-ca", str(tmp_path / "ca.pem")]):
-        assert "INSECURE" not in started(tmp_path, *everywhere, *tls, *more)
+        assert "insecure address" not in started(tmp_path, *everywhere, *tls, *more)
 
 
 def test_insecure_is_spelled_out_and_logged(tmp_path: Path) -> None:
     """--insecure listens elsewhere, and the log says so and what it means; on loopback it says nothing."""
     log = started(tmp_path, "--address", "0.0.0.0:0", "--insecure")
-    (line,) = [line for line in log.splitlines() if "INSECURE" in line]
+    (line,) = [line for line in log.splitlines() if "insecure address" in line]
     assert "WARNING" in line
     assert CLEAR in line
     assert OPEN in line
     (tmp_path / "server.log").unlink()
-    assert "INSECURE" not in started(tmp_path, "--insecure")
+    assert "insecure address" not in started(tmp_path, "--insecure")
     assert "neither yes nor no" in refuse(folder=tmp_path, WATTWISE_INSECURE="perhaps")
     assert OPEN in refuse("--address", "0.0.0.0:0", folder=tmp_path, WATTWISE_INSECURE="0")
 
@@ -87,7 +87,7 @@ def test_insecure_is_spelled_out_and_logged(tmp_path: Path) -> None:
 def test_insecure_can_be_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """WATTWISE_INSECURE=1 is --insecure."""
     monkeypatch.setenv("WATTWISE_INSECURE", "1")
-    assert "INSECURE" in started(tmp_path, "--address", "0.0.0.0:0")
+    assert "insecure address" in started(tmp_path, "--address", "0.0.0.0:0")
 
 
 def test_without_tokens_nobody_is_asked_for_one(server: LiveServer) -> None:
