@@ -6,10 +6,10 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from wattwise.driver.environment import Assignment, told
-from wattwise.driver.history import Record
+from wattwise.driver.launch_context import LaunchContext, command_line
+from wattwise.driver.history import TrialRecord
 from wattwise.driver.jobfile import RunSection, TrainSection, read
-from wattwise.driver.template import PLACEHOLDERS
+from wattwise.driver.placeholders import PLACEHOLDERS
 
 from tests.client.driver.running import HOUSE, write_job
 
@@ -23,7 +23,7 @@ def test_every_key_is_explained() -> None:
             assert re.search(rf"^\|[^|]*`{field.name}`", GUIDE, re.MULTILINE), field.name
     for name in PLACEHOLDERS:
         assert f"`{{{name}}}`" in GUIDE
-    for field in fields(Record):
+    for field in fields(TrialRecord):
         assert f"`{field.name.removesuffix('_number')}`" in GUIDE
 
 
@@ -32,10 +32,10 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
     lengths = {"profile_warmup_iters": 1, "profile_measure_iters": 2, "step_watts": 3.0}
     rates = {"optimizer": "sgd", "default_learning_rate": 0.1}
     file = read(write_job(tmp_path, ["true"], run=lengths, train=rates))
-    given = Assignment(
+    given = LaunchContext(
         spec=file.job,
-        target_metric=0.9,
-        max_epochs=3,
+        target_metric="0.9",
+        max_epochs="3",
         server="localhost:1",
         monitor="nvml",
         trial_number="1",
@@ -51,4 +51,4 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
         f"WATTWISE_{name}" for name in ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE")
     }
     rows = "".join(re.findall(r"^\| (`WATTWISE_[^|]*) \|", GUIDE, re.MULTILINE))
-    assert set(re.findall(r"WATTWISE_\w+", rows)) == set(told(file, given).variables) | credentials
+    assert set(re.findall(r"WATTWISE_\w+", rows)) == set(command_line(file, given).variables) | credentials

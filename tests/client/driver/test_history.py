@@ -1,4 +1,4 @@
-"""The run's folder, its history and the closing lines."""
+"""The run's folder, its history and the summary."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from pathlib import Path
 
 import pytest
 from wattwise import WattwiseError
-from wattwise.driver.folder import RunFolder, TriesInVainError, folder_name
-from wattwise.driver.history import History, HistoryError, Record
-from wattwise.driver.summary import summary
+from wattwise.driver.folder import RunFolder, TriesExhaustedError, folder_name
+from wattwise.driver.history import History, HistoryError, TrialRecord
+from wattwise.driver.output import summary
 
 from tests.client.driver.running import PYTHON
 from tests.faults.shims import build_shim
 from tests.faults.test_power import Disk
 
+ESTIMATE = "estimate, not measured: EstimateMonitor(100)"
 _APPEND = """
 import json, sys
 from pathlib import Path
-from wattwise.driver.history import History, Record
+from wattwise.driver.history import History, TrialRecord
 for record in json.loads(sys.argv[2]):
-    History(Path(sys.argv[1])).append(Record(**record))
+    History(Path(sys.argv[1])).append(TrialRecord(**record))
 """
 
-RECORD = Record(
+RECORD = TrialRecord(
     launch=0,
     recurrence=1,
     try_number=1,
@@ -58,64 +59,64 @@ def test_history_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_history_survives_a_power_cut(tmp_path: Path) -> None:
-    """What was appended is on the disk, and so is the name of the file."""
+    """Appended records are durable, and so is the name of the file."""
     folder, kept = tmp_path / "run", tmp_path / "kept"
     folder.mkdir()
     disk = Disk(folder, kept)
     records = [RECORD, replace(RECORD, launch=1, recurrence=2)]
     shim = {"LD_PRELOAD": str(build_shim("power", tmp_path)), "POWER_FROM": str(folder), "POWER_TO": str(kept)}
-    told = json.dumps([asdict(record) for record in records])
-    command = [PYTHON, "-c", _APPEND, str(folder / "history.jsonl"), told]
+    text = json.dumps([asdict(record) for record in records])
+    command = [PYTHON, "-c", _APPEND, str(folder / "history.jsonl"), text]
     subprocess.run(command, env={**os.environ, **shim}, check=True)
     disk.lose_power()
     assert History(folder / "history.jsonl").read() == records
 
 
 def test_foreign_line_is_refused(tmp_path: Path) -> None:
-    """A whole line that is none of a history is named by its number."""
+    """A complete line that is malformed is named by its number."""
     (tmp_path / "history.jsonl").write_text('{"recurrence": 1}\n')
-    with pytest.raises(HistoryError, match=r"line 1 of .*history\.jsonl is not one of a history"):
+    with pytest.raises(HistoryError, match=r"line 1 of .*history\.jsonl"):
         History(tmp_path / "history.jsonl").read()
 
 
 def test_one_launch_at_a_time_for_each(tmp_path: Path) -> None:
-    """Two drivers get different recurrences; one that dies leaves its launch to the next, with the same request id."""
+    """Two drivers get different recurrences; a dead driver's launch goes to the next, with the same request id."""
     one, two = (RunFolder.open(tmp_path, "a-b", fresh=False) for _ in range(2))
     first, second = one.claim(2, 3), two.claim(2, 3)
     assert first is not None
     assert second is not None
     assert [(c.launch.number, c.launch.recurrence) for c in (first, second)] == [(0, 1), (1, 2)]
     assert one.claim(2, 3) is None
-    first.leave()
+    first.release()
     again = two.claim(2, 3)
     assert again is not None
     assert again.launch == first.launch
 
 
 def test_tries_are_counted(tmp_path: Path) -> None:
-    """What was preempted is a try, but none in vain."""
+    """A preempted trial counts as a try, but not towards max_tries."""
     folder = RunFolder.open(tmp_path, "a-b", fresh=False)
     for number, reason in enumerate(("preempted", "error", "max epochs")):
         claim = folder.claim(1, 2)
         assert claim is not None
         assert claim.launch.try_number == number + 1
-        folder.settle(claim, replace(RECORD, launch=claim.launch.number, reached=False, end_reason=reason))
-    with pytest.raises(TriesInVainError, match=r"2 trials in vain \(max_tries = 2\); they ended: 1 by error, 1 by max"):
+        folder.record(claim, replace(RECORD, launch=claim.launch.number, reached=False, end_reason=reason))
+    with pytest.raises(TriesExhaustedError, match=r"max_tries = 2.*error \(1\), max epochs \(1\)"):
         folder.claim(1, 2)
 
 
 def test_fresh_run_is_beside_the_old_one(tmp_path: Path) -> None:
-    """Every fresh run has the next number; without --fresh the newest goes on; other jobs' folders are left alone."""
+    """Every fresh run has the next number; without --fresh the newest continues; other jobs' folders are not used."""
     other = RunFolder.open(tmp_path, "a-b-2", fresh=False)
     names = [RunFolder.open(tmp_path, "a-b", fresh=fresh).job_id for fresh in (False, True, False, True, False)]
     assert names == ["a-b", "a-b-3", "a-b-3", "a-b-4", "a-b-4"]
     assert RunFolder.open(tmp_path, "a-b-2", fresh=False).path == other.path
 
 
-def test_no_folder_for_runs(tmp_path: Path) -> None:
-    """A log_dir that can be none is an error that names it."""
+def test_unusable_log_dir(tmp_path: Path) -> None:
+    """A log_dir that cannot be created is an error that names it."""
     (tmp_path / "file").touch()
-    with pytest.raises(WattwiseError, match=r"runs cannot be kept in .*file \(log_dir\): File exists"):
+    with pytest.raises(WattwiseError, match=r"log_dir .*file .*: File exists"):
         RunFolder.open(tmp_path / "file", "a-b", fresh=False)
 
 
@@ -123,12 +124,12 @@ def test_no_folder_for_runs(tmp_path: Path) -> None:
     ("job_id", "name"), [("a/b", "a%2Fb"), ("..", "%2E%2E"), ("a b-ü", "a b-%C3%BC"), ("a%", "a%25")]
 )
 def test_folder_names(job_id: str, name: str) -> None:
-    """A job id that no folder can have as its name is written otherwise."""
+    """Characters that a folder name cannot have are percent-encoded."""
     assert folder_name(job_id) == name
 
 
 def test_summary_compares_with_the_default() -> None:
-    """All trials count on one side, the default's mean times the recurrences on the other; an estimate is marked."""
+    """All trials are compared with the default's mean times the recurrences; estimates are marked."""
     records = [
         RECORD,
         replace(RECORD, recurrence=2, batch_size=32, reached=False, cost=30.0, energy_joules=60.0, time_seconds=0.5),
@@ -136,34 +137,34 @@ def test_summary_compares_with_the_default() -> None:
         replace(RECORD, recurrence=3, batch_size=16, cost=200.0, energy_joules=400.0, time_seconds=4.0),
     ]
     default = "energy 900 J (estimate), time 9.0 s, cost 450 J (estimate)"
-    lines = list(summary([replace(record, monitor="estimate") for record in records], 16, "an estimate"))
+    lines = list(summary([replace(record, monitor="estimate") for record in records], 16, ESTIMATE))
     assert lines == [
         "3 recurrences reached the target, in 4 trials:",
-        "  all trials together: energy 760 J (estimate), time 7.5 s, cost 380 J (estimate)",
-        f"  the default batch size 16 alone: {default}, which is the mean of its 2 trials here times 3",
-        "  that is 16% less energy, 17% less time, 16% less cost than with it",
-        "The driver's monitor is an estimate.",
+        "  all trials: energy 760 J (estimate), time 7.5 s, cost 380 J (estimate)",
+        f"  default batch size 16 alone: {default} (mean of 2 trials, times 3)",
+        "  compared with it: 16% less energy, 17% less time, 16% less cost",
+        "Energy monitor: estimate, not measured: EstimateMonitor(100)",
     ]
 
 
 def test_summary_of_several_monitors() -> None:
-    """Sums in which some trials were estimated say so, whatever the driver's monitor is; measured ones say nothing."""
+    """Sums with some estimated trials are marked, whatever the driver's monitor is; measured sums are not."""
     estimated = replace(RECORD, launch=1, recurrence=2, monitor="estimate")
     assert "energy 400 J (partly estimate)," in list(summary([RECORD, estimated], 16, "the monitor nvml"))[1]
-    assert "energy 200 J," in list(summary([RECORD], 16, "an estimate"))[1]
+    assert "energy 200 J," in list(summary([RECORD], 16, ESTIMATE))[1]
 
 
-def test_summary_with_what_is_unknown() -> None:
-    """Sums that lack a trial say so: what a trial took whose driver was killed, for one."""
+def test_summary_with_unknown_trials() -> None:
+    """Trials of unknown cost, such as those of a killed driver, are counted beside the sums."""
     lost = replace(RECORD, reached=False, time_seconds=None, energy_joules=None, cost=None, measured_by=None)
     assert list(summary([lost, RECORD], 16, "nvml"))[1:3] == [
-        "  all trials together: energy 200 J, time 2.0 s, cost 100 J",
-        "  what 1 trial of them took is unknown, and not in these sums",
+        "  all trials: energy 200 J, time 2.0 s, cost 100 J",
+        "  not included: 1 trial of unknown time and energy",
     ]
-    assert "2 trials of them took is unknown" in list(summary([lost, lost], 16, "nvml"))[2]
+    assert "2 trials" in list(summary([lost, lost], 16, "nvml"))[2]
 
 
 def test_summary_without_the_default() -> None:
-    """Where the default never reached the target there is nothing to compare with, and that is said."""
+    """If the default never reached the target, the summary has no comparison."""
     lines = list(summary([replace(RECORD, batch_size=8)], 16, "nvml"))
-    assert lines[2] == "  no trial of the default batch size 16 reached the target: nothing to compare with"
+    assert lines[2] == "  no comparison: no trial of the default batch size 16 reached the target"

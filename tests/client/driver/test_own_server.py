@@ -1,4 +1,4 @@
-"""The server of a run's own, and the address that it leaves."""
+"""The server that a driver runs, and its address file."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import socket
 
 import pytest
 from wattwise.driver import own_server
-from wattwise.driver.durable import try_lock
+from wattwise.driver.files import try_lock
 from wattwise.driver.own_server import OwnServer, OwnServerError
 
 from tests.client.driver.running import Runs, result, shell, write_job
 
 
 def dead_address() -> str:
-    """An address at which nobody listens."""
+    """An address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_address_goes_with_its_server(runs: Runs) -> None:
-    """A run that is over leaves no address of a server that is gone; that of a killed one does not mislead the next."""
+def test_address_file_is_removed_with_its_server(runs: Runs) -> None:
+    """A finished run leaves no address file, and the next run ignores that of a killed server."""
     assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
     address = runs.path() / "server.address"
     assert not address.exists()
@@ -29,15 +29,14 @@ def test_address_goes_with_its_server(runs: Runs) -> None:
     assert (done.returncode, done.stderr, len(runs.history())) == (0, "", 2)
 
 
-def test_dead_address_is_not_taken_for_a_server(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another driver is to run the server and nothing answers there, that is waited for and then said."""
+def test_server_that_does_not_answer(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another driver holds the lock and no server answers, the driver waits, then raises an error."""
     monkeypatch.setattr(own_server, "_START_SECONDS", 0.2)
     lock = try_lock(runs.folder / "server.lock")
     assert lock is not None
     (runs.folder / "server.address").write_text(f"{dead_address()}\n")
-    said = r"another driver is to run the server of this folder \(.*server\.lock is taken\), but none answers"
     try:
-        with pytest.raises(OwnServerError, match=said), OwnServer(runs.folder):
+        with pytest.raises(OwnServerError, match=r"server\.lock.* does not answer"), OwnServer(runs.folder):
             pass
     finally:
         os.close(lock)

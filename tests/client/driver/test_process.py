@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from wattwise.driver.durable import try_lock
+from wattwise.driver.files import try_lock
 from wattwise.driver.process import Process
 
 from tests.client.driver.running import PYTHON, alive
@@ -77,9 +77,9 @@ def test_asked_twice(tmp_path: Path) -> None:
     script = "trap 'echo asked' TERM; echo $$ > pids; while true; do sleep 0.05; done"
     with process(tmp_path, script, grace_seconds=1000) as running:
         pids(tmp_path, 1)
-        running.ask_to_end()
+        running.terminate()
         wait_until(lambda: "asked" in (tmp_path / "output.log").read_text())
-        running.ask_to_end()
+        running.terminate()
         assert running.wait(0.3) is None
         running.kill()
         wait_until(lambda: running.status() == 128 + signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_killed_in_between(tmp_path: Path) -> None:
 DRIVER = """
 import os, sys
 from pathlib import Path
-from wattwise.driver.durable import try_lock
+from wattwise.driver.files import try_lock
 from wattwise.driver.process import Process
 script = "trap '' TERM; sh -c 'echo $$ >> pids; sleep 100' & echo $$ >> pids; while true; do sleep 0.05; done"
 lock = try_lock(Path("lock"))

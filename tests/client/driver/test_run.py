@@ -14,13 +14,13 @@ from tests.waiting import wait_until
 
 
 def trials(server: LiveServer, job_id: str = JOB_ID) -> list[v1.Trial]:
-    """What the server knows of a run."""
+    """The run's trials on the server."""
     with Client(server.address) as client:
         return list(client.list_trials(job_id))
 
 
-def test_job_recurs_with_a_server_of_its_own(runs: Runs) -> None:
-    """Every recurrence gets its model, the history has a line per trial, and the end is compared with the default."""
+def test_job_recurs_with_its_own_server(runs: Runs) -> None:
+    """Every recurrence reaches the target, the history has a line per trial, and the summary compares with the default."""
     job = write_job(runs.folder, with_client("well"), train={"optimizer": "adamw", "default_learning_rate": 0.01})
     done = runs.run(job)
     assert (done.returncode, done.stderr) == (0, "")
@@ -31,16 +31,14 @@ def test_job_recurs_with_a_server_of_its_own(runs: Runs) -> None:
     assert (second["recurrence"], second["batch_size"], second["seed"]) == (2, 8, first["seed"] + 1)
     assert second["learning_rate"] == pytest.approx(0.01 * 0.5**0.5)
     assert first["cost"] == pytest.approx(100 * first["time_seconds"])
-    assert "2 recurrences reached the target, in 2 trials" in done.stdout
-    assert "the default batch size 16 alone" in done.stdout
-    assert "an estimate, not measured" in done.stdout
+    assert all(fact in done.stdout for fact in ("2 recurrences", "2 trials", "default batch size 16", "not measured"))
     assert (runs.path() / "trial-0001" / "output.log").read_text() == "batch size 16\nepoch 1\n"
     assert list((runs.path() / "launches").iterdir()) == []
     assert servers_of(runs.path()) == []
 
 
-def test_finished_run_has_nothing_more_to_do(runs: Runs, server: LiveServer) -> None:
-    """The same command launches nothing after the last recurrence; more recurrences go on, and --fresh begins anew."""
+def test_finished_run(runs: Runs, server: LiveServer) -> None:
+    """A finished run launches nothing; more recurrences continue it, and --fresh starts a new one."""
     runs.environment["WATTWISE_SERVER"] = server.address
     one = write_job(runs.folder, shell(result()), run={"recurrences": 1}, name="one.toml")
     two = write_job(runs.folder, shell(result()), name="two.toml")
@@ -54,8 +52,8 @@ def test_finished_run_has_nothing_more_to_do(runs: Runs, server: LiveServer) -> 
     assert (len(runs.history()), len(runs.history(f"{JOB_ID}-2"))) == (2, 2)
 
 
-def test_command_in_shell_is_measured_from_outside(runs: Runs, server: LiveServer) -> None:
-    """A command without a client takes part through result.json; time and energy are those of its life."""
+def test_command_without_a_client_is_measured_by_the_driver(runs: Runs, server: LiveServer) -> None:
+    """A command without a client reports by result.json; time and energy are those of its whole execution."""
     runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, shell("sleep 0.3", result(0.97, 3)), run={"recurrences": 1})
     assert runs.run(job).returncode == 0
@@ -68,23 +66,23 @@ def test_command_in_shell_is_measured_from_outside(runs: Runs, server: LiveServe
     assert not (runs.path() / "wattwise.db").exists()
 
 
-def test_command_is_told_what_it_needs(runs: Runs) -> None:
-    """Placeholders and variables tell the same; credentials and options of the driver's own environment do not pass."""
+def test_placeholders_and_variables(runs: Runs) -> None:
+    """Placeholders and variables have the same values; the driver's own variables are not passed on."""
     names = ("batch_size", "learning_rate", "seed", "recurrence", "try", "target_metric", "max_epochs", "log_dir")
-    words = [f"{{{name}}}" for name in names]
-    write = f"import os, sys, json; json.dump([sys.argv[1:], dict(os.environ)], open('{runs.folder}/told', 'w'))"
+    placeholders = [f"{{{name}}}" for name in names]
+    write = f"import os, sys, json; json.dump([sys.argv[1:], dict(os.environ)], open('{runs.folder}/received', 'w'))"
     job = write_job(
         runs.folder,
-        ["sh", "-c", f'{PYTHON} -c "$0" "$@"; ' + result(), write, *words, "{{x}}"],
+        ["sh", "-c", f'{PYTHON} -c "$0" "$@"; ' + result(), write, *placeholders, "{{x}}"],
         train={"optimizer": "sgd", "default_learning_rate": 0.1},
         run={"recurrences": 1, "observer_mode": True, "step_watts": 12.5, "profile_measure_iters": 1234567},
     )
     runs.environment |= {"WATTWISE_TOKEN": "", "WATTWISE_DATABASE": "sqlite:///elsewhere.db"}
     assert runs.run(job).returncode == 0
-    told, variables = json.loads((runs.folder / "told").read_text())
+    words, variables = json.loads((runs.folder / "received").read_text())
     log_dir = str(runs.path() / "trial-0001")
-    assert told == ["16", "0.1", "100", "1", "1", "0.9", "3", log_dir, "{x}"]
-    assert [variables[f"WATTWISE_{name.upper()}"] for name in names] == told[:-1]
+    assert words == ["16", "0.1", "100", "1", "1", "0.9", "3", log_dir, "{x}"]
+    assert [variables[f"WATTWISE_{name.upper()}"] for name in names] == words[:-1]
     assert (variables["WATTWISE_TRIAL_NUMBER"], variables["WATTWISE_JOB_ID"]) == ("1", JOB_ID)
     assert (variables["WATTWISE_OBSERVER_MODE"], variables["WATTWISE_PROFILE_STEP_WATTS"]) == ("1", "12.5")
     assert variables["WATTWISE_PROFILE_MEASURE_ITERS"] == "1234567"
@@ -108,12 +106,12 @@ def test_command_is_told_what_it_needs(runs: Runs) -> None:
 def test_exit_becomes_the_end_reason(
     runs: Runs, server: LiveServer, command: list[str], end_reason: v1.EndReason.ValueType, exit_code: int
 ) -> None:
-    """How the command ended is what its trial ended by; the default batch size failing ends the run and says so."""
+    """The exit status determines the trial's end reason; if the default batch size fails, the run ends."""
     runs.environment["WATTWISE_SERVER"] = server.address
     done = runs.run(write_job(runs.folder, command))
     assert done.returncode == 1
-    assert "the default batch size 16 did not reach the target in the first recurrence" in done.stderr
-    assert "mend the command" in done.stderr or "lower target_metric" in done.stderr
+    assert "default batch size 16" in done.stderr
+    assert ("lower target_metric" if end_reason == v1.END_REASON_MAX_EPOCHS else "ix the command") in done.stderr
     assert [trial.end_reason for trial in trials(server)] == [end_reason]
     (line,) = runs.history()
     assert (line["exit_code"], line["reached"]) == (exit_code, False)
@@ -123,8 +121,8 @@ def test_exit_becomes_the_end_reason(
     ("end", "exit_code"),
     [("kill -TERM $$", 143), ("kill -INT $$", 130), ("kill -HUP $$", 129), ("exit 130", 130), ("exit 129", 129)],
 )
-def test_terminated_command_is_tried_again(runs: Runs, server: LiveServer, end: str, exit_code: int) -> None:
-    """A command that somebody terminates was preempted: the recurrence has another try, which is none in vain."""
+def test_terminated_command_is_launched_again(runs: Runs, server: LiveServer, end: str, exit_code: int) -> None:
+    """A terminated command was preempted: its recurrence has another try, which does not count towards max_tries."""
     runs.environment["WATTWISE_SERVER"] = server.address
     flag = runs.folder / "second"
     command = shell(f"test -e {flag} || {{{{ touch {flag}; {end}; }}}}", result())
@@ -136,8 +134,8 @@ def test_terminated_command_is_tried_again(runs: Runs, server: LiveServer, end: 
     ]
 
 
-def test_what_a_client_said_stands(runs: Runs, server: LiveServer) -> None:
-    """A trial that its client ended as preempted stays so, whatever the exit status, and is tried again."""
+def test_end_reason_of_a_client_is_kept(runs: Runs, server: LiveServer) -> None:
+    """A trial that its client ended as preempted stays so, whatever the exit status, and has another try."""
     runs.environment["WATTWISE_SERVER"] = server.address
     done = runs.run(write_job(runs.folder, with_client("preempted-once"), run={"recurrences": 1}))
     assert (done.returncode, done.stderr) == (0, "")
@@ -149,7 +147,7 @@ def test_what_a_client_said_stands(runs: Runs, server: LiveServer) -> None:
 
 
 def test_client_that_reports_nothing(runs: Runs, server: LiveServer) -> None:
-    """A command that joins for its batch size alone and leaves a result.json is reported from outside, once."""
+    """A command that joins only for its batch size and writes result.json is reported once, by the driver."""
     runs.environment["WATTWISE_SERVER"] = server.address
     assert runs.run(write_job(runs.folder, with_client("silent"), run={"recurrences": 1})).returncode == 0
     (trial,) = trials(server)
@@ -159,7 +157,7 @@ def test_client_that_reports_nothing(runs: Runs, server: LiveServer) -> None:
 
 
 def test_monitor_of_the_command(runs: Runs) -> None:
-    """What a client measured by its own monitor is not shown as an estimate because the driver's monitor is one."""
+    """A client's own monitor is shown, even if the driver's monitor is an estimate."""
     job = write_job(runs.folder, with_client("own-monitor"), run={"recurrences": 1})
     done = runs.run(job)
     assert (done.returncode, [line["monitor"] for line in runs.history()]) == (0, ["rack"])
@@ -167,7 +165,7 @@ def test_monitor_of_the_command(runs: Runs) -> None:
 
 
 def test_estimate_is_marked(runs: Runs) -> None:
-    """Joules that the driver estimated are marked in every row and sum."""
+    """Estimated joules are marked in every row and sum."""
     done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
     assert [line["monitor"] for line in runs.history()] == ["estimate"]
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("recurrence 1, "))
@@ -176,37 +174,36 @@ def test_estimate_is_marked(runs: Runs) -> None:
 
 
 def test_command_that_always_ends_as_preempted(runs: Runs) -> None:
-    """It is not launched for ever: after max_tries tries in a row the error says so; started again, the run goes on."""
+    """After max_tries preemptions in a row the run ends with an error; started again, it continues."""
     job = write_job(runs.folder, shell("exit 143"), run={"max_tries": 2})
     done = runs.run(job)
     assert done.returncode == 1
-    assert "recurrence 1 has been preempted in 2 tries in a row (max_tries = 2)" in done.stderr
-    assert "the last command exited with status 143" in done.stderr
+    assert all(fact in done.stderr for fact in ("recurrence 1 ", "max_tries = 2", "status 143"))
     assert [line["end_reason"] for line in runs.history()] == ["preempted"] * 2
     assert runs.run(job).returncode == 1
     assert len(runs.history()) == 4
 
 
-def test_missing_result_is_told_of(runs: Runs) -> None:
-    """A command that leaves no result, or a wrong one, is said to, with what to write."""
+def test_missing_or_malformed_result(runs: Runs) -> None:
+    """If result.json is missing or malformed, the driver prints the fault and what to write."""
     done = runs.run(write_job(runs.folder, shell("exit 0")))
-    assert "result.json was not written: a command without a client in it must leave there" in done.stdout
+    assert "result.json is missing" in done.stdout
+    assert '{"metric": 0.98, "epochs": 7}' in done.stdout
     wrong = shell('echo \'{{"metric": "good"}}\' > {log_dir}/result.json')
     done = runs.run(write_job(runs.folder, wrong), "--fresh")
-    assert "result.json has 'good' as its metric" in done.stdout
+    assert "result.json has metric 'good'" in done.stdout
 
 
-def test_tries_in_vain_end_the_run(runs: Runs) -> None:
-    """When max_tries trials of a recurrence were in vain, the error says how they ended and what to change."""
+def test_failed_tries_end_the_run(runs: Runs) -> None:
+    """After max_tries failed trials of a recurrence, the error has their end reasons and what to change."""
     only_16 = f"if [ {{batch_size}} = 16 ]; then {result()}; else exit 9; fi"
     done = runs.run(write_job(runs.folder, shell(only_16), run={"max_tries": 2}))
     assert done.returncode == 1
-    assert "recurrence 2 has had 2 trials in vain (max_tries = 2); they ended: 2 by error" in done.stderr
-    assert "raise max_tries" in done.stderr
+    assert all(fact in done.stderr for fact in ("recurrence 2 ", "max_tries = 2", "error (2)", "raise max_tries"))
 
 
 def test_changed_job_is_refused(runs: Runs) -> None:
-    """Another job under the id of a run is refused by the server, which names what differs."""
+    """A changed job under the job id of a run is refused; the error names the field and its value."""
     assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
     done = runs.run(write_job(runs.folder, shell(result()), job={"target_metric": 0.5}, run={"recurrences": 3}))
     assert done.returncode == 2
@@ -214,21 +211,21 @@ def test_changed_job_is_refused(runs: Runs) -> None:
     assert "0.9" in done.stderr
 
 
-def test_too_dear_command_is_stopped(runs: Runs, server: LiveServer) -> None:
-    """A command without a client that costs more than its bound is stopped by the server, told of its cost so far."""
+def test_command_over_its_cost_bound_is_stopped(runs: Runs, server: LiveServer) -> None:
+    """A command without a client is stopped when its cost, as the driver reports it, exceeds the bound."""
     runs.environment["WATTWISE_SERVER"] = server.address
     slow = f"if [ {{recurrence}}{{try}} = 21 ]; then sleep 50; fi; {result()}"
     job = {"disable_early_stopping": None, "beta_knob": 40.0, "trial_lease_seconds": 1.0}
     done = runs.run(write_job(runs.folder, shell(slow), job=job))
     assert (done.returncode, done.stderr) == (0, "")
-    _, dear, _ = runs.history()
-    assert (dear["end_reason"], dear["reached"], dear["measured_by"]) == ("cost bound", False, "driver")
-    assert dear["exit_code"] == 128 + signal.SIGTERM
-    assert dear["time_seconds"] < 20
+    _, stopped, _ = runs.history()
+    assert (stopped["end_reason"], stopped["reached"], stopped["measured_by"]) == ("cost bound", False, "driver")
+    assert stopped["exit_code"] == 128 + signal.SIGTERM
+    assert stopped["time_seconds"] < 20
 
 
 def test_lease_is_kept_for_a_command_without_a_client(runs: Runs, server: LiveServer) -> None:
-    """While a command runs that tells the server nothing, its driver renews the trial's lease."""
+    """While a command without a client runs, its driver renews the trial's lease."""
     runs.environment["WATTWISE_SERVER"] = server.address
     flag = runs.folder / "go"
     job = {"trial_lease_seconds": 1.0}
@@ -249,7 +246,7 @@ def test_lease_is_kept_for_a_command_without_a_client(runs: Runs, server: LiveSe
 
 
 def test_deleted_job_ends_the_command(runs: Runs, server: LiveServer) -> None:
-    """Deleting the job ends a command without a client, and the run by an error; the next start begins it anew."""
+    """Deleting the job ends a command without a client and the run; the next start registers the job again."""
     runs.environment["WATTWISE_SERVER"] = server.address
     started = runs.folder / "started"
     driver = runs.start(write_job(runs.folder, shell(f"touch {started}", "sleep 60"), job={"trial_lease_seconds": 1.0}))

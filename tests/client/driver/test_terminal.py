@@ -36,7 +36,7 @@ def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs)
     with subprocess.Popen(command, stdin=program, stdout=program, stderr=program, env=environment) as driver:
         shown = b""
         try:
-            now = b"recurrence 2 of 2, try 1: trial 2 with batch size 8, for"
+            now = b"recurrence 2 of 2, try 1: trial 2 with batch size 8, running for"
             while shown.count(b"it trains") < 2 or now not in shown:
                 shown += os.read(person, 4096)
             driver.send_signal(signal.SIGINT)

@@ -51,7 +51,7 @@ def test_driver_takes_over_from_one_that_was_killed(runs: Runs) -> None:
     wait_until(lambda: len(runs.trial_folders()) == 1)
     second = runs.start(job)
     assert second.stdout is not None
-    assert any("other drivers of this folder have what is left" in line for line in second.stdout)
+    assert any("waiting for other drivers" in line for line in second.stdout)
     flag.touch()
     first.kill()
     assert ended(second).returncode == 0

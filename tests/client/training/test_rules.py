@@ -6,7 +6,6 @@ import math
 
 import pytest
 from wattwise import Client, GpuConfig, v1
-from wattwise.driver.command import _EPOCHS, _TARGET
 from wattwise.training.rules import cost, reaches_target
 
 from tests.client.training.script import job_spec
@@ -28,10 +27,3 @@ def test_cost_and_target_are_the_servers(grpc_addr: str, metric: float, higher: 
     assert cost(spec, 7.0, 1100.0) == pytest.approx(0.25 * 1100 + 0.75 * 300 * 7)
     assert decision.cost == pytest.approx(cost(spec, 7.0, 1100.0))
     assert decision.target_reached == reaches_target(spec, metric)
-
-
-def test_defaults_that_the_driver_shows_are_the_servers(grpc_addr: str) -> None:
-    """What `wattwise run --dry-run` fills in for a target and epochs that are not given is what the server takes."""
-    with Client(grpc_addr) as client:
-        spec = client.register_job(job_spec(target_metric=None, max_epochs=None)).job.spec
-    assert (spec.target_metric, spec.max_epochs) == (_TARGET, _EPOCHS)

@@ -6,6 +6,8 @@ import math
 from datetime import timezone
 from typing import TYPE_CHECKING
 
+from wattwise import v1
+
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -71,3 +73,8 @@ def spread(precision: float) -> str:
 def enum_name(name: str, prefix: str) -> str:
     """An enum's value as a word: ("TRIAL_STATUS_FAILED", "TRIAL_STATUS_") is "failed"."""
     return name.removeprefix(prefix).lower().replace("_", " ")
+
+
+def end_reason(value: v1.EndReason.ValueType) -> str:
+    """Why a trial ended, such as "target reached"."""
+    return enum_name(v1.EndReason.Name(value), "END_REASON_")

@@ -1,15 +1,14 @@
-"""What a run has done: a line per trial, each on the disk before the next trial begins."""
+"""The history of a run: one line per ended trial, durable before the next trial begins."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from wattwise.driver.durable import sync_folder
+from wattwise.driver.files import sync_folder
 from wattwise.errors import WattwiseError
 
 BY_COMMAND, BY_DRIVER = "command", "driver"
@@ -21,29 +20,28 @@ class HistoryError(WattwiseError):
 
 
 @dataclass(frozen=True)
-class Record:
-    """One trial that is over.
+class TrialRecord:
+    """An ended trial.
 
     Attributes:
-        launch: the launch's number within the run, from 0; its seed is the run's and this.
+        launch: the launch's number within the run, from 0; also what is added to the run's seed.
         recurrence: the recurrence that it belongs to, from 1.
-        try_number: which try of its recurrence it was, from 1; `try` in the file.
-        trial: its number within the job, as the server counts.
-        batch_size: what it trained with.
-        power_limit_watts: the GPUs' power limit, if the command left one in its result or a `PowerLimitOptimizer` in
-            it set one for good; None says that nobody told.
-        learning_rate: what the driver told it; None if nothing.
-        seed: likewise.
-        epochs: how many it reported.
-        time_seconds: how long it trained.
-        energy_joules: what that took.
-        cost: η·energy + (1-η)·max power·time, in joules.
-        measured_by: "command" if a client in it reported these numbers, "driver" if they are of its whole life, seen
-            from outside, or None if nobody knows.
-        monitor: the kind of monitor that measured it, as the server shows it; the driver's where nobody measured.
-        reached: whether the metric reached its target, however dearly.
-        end_reason: why it ended, in the server's words.
-        exit_code: of the command, 128 + N if a signal N ended it; None if that is not known.
+        try_number: the try within its recurrence, from 1; `try` in the file.
+        trial: its number within the job, on the server.
+        batch_size: the batch size that it trained with.
+        power_limit_watts: the GPUs' power limit, if the command's result or its `PowerLimitOptimizer` names one.
+        learning_rate: what the command was passed; None if nothing.
+        seed: what the command was passed.
+        epochs: how many were reported.
+        time_seconds: its training time; None if unknown.
+        energy_joules: the energy that it used; None if unknown.
+        cost: η·energy + (1-η)·max power·time, in joules; None if unknown.
+        measured_by: "command" if a client in the command measured it, "driver" if the driver measured the whole
+            execution; None if it was not measured.
+        monitor: the kind of monitor that measured it; the driver's if it was not measured.
+        reached: whether the metric reached the target, at any cost.
+        end_reason: why it ended, as the server names it.
+        exit_code: of the command, 128 + N if signal N ended it; None if unknown.
     """
 
     launch: int
@@ -65,12 +63,13 @@ class Record:
     exit_code: int | None
 
     @property
-    def in_vain(self) -> bool:
-        """Whether it counts as a try that did not reach the target: not if it was merely taken away."""
+    def failed(self) -> bool:
+        """Whether it counts towards max_tries: it missed the target and was not preempted."""
         return not self.reached and self.end_reason != "preempted"
 
 
-_NAMES = {"try_number": "try"}
+_KEYS = {field.name: "try" if field.name == "try_number" else field.name for field in fields(TrialRecord)}
+"""The key in the file for each field."""
 
 
 class History:
@@ -79,12 +78,9 @@ class History:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def append(self, record: Record) -> None:
-        """Adds a trial; it is on the disk when this returns.
-
-        A line that a kill tore is ended first, so that it spoils no other.
-        """
-        line = {_NAMES.get(name, name): value for name, value in asdict(record).items()}
+    def append(self, record: TrialRecord) -> None:
+        """Adds a trial durably; ends a line that was only partly written first."""
+        line = {_KEYS[name]: value for name, value in asdict(record).items()}
         with self._path.open("a+b") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
@@ -95,27 +91,25 @@ class History:
             os.fsync(file.fileno())
         sync_folder(self._path.parent)
 
-    def read(self) -> list[Record]:
-        """All trials, in the order in which they ended; torn lines, of trials that were not recorded, are left out.
+    def read(self) -> list[TrialRecord]:
+        """All trials in the order of their ends, without lines that were only partly written.
 
         Raises:
-            HistoryError: if a whole line is not one of a history.
+            HistoryError: if a complete line is malformed.
         """
         try:
             lines = self._path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return []
-        return [record for number, line in enumerate(lines, 1) for record in self._records(number, line)]
-
-    def _records(self, number: int, line: bytes) -> Iterator[Record]:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            return
-        names = {_NAMES.get(field.name, field.name): field.name for field in fields(Record)}
-        if not isinstance(found, dict) or not set(names) <= set(found):
-            raise HistoryError(
-                f"line {number} of {self._path} is not one of a history: restore the file, or begin anew with --fresh"
-            )
-        given: dict[str, Any] = {names[key]: value for key, value in found.items() if key in names}
-        yield Record(**given)
+        records = []
+        for number, line in enumerate(lines, 1):
+            try:
+                document: Any = json.loads(line)
+            except ValueError:
+                continue
+            if not isinstance(document, dict) or not document.keys() >= set(_KEYS.values()):
+                raise HistoryError(
+                    f"line {number} of {self._path} is malformed: restore the file, or start a new run with --fresh"
+                )
+            records.append(TrialRecord(**{name: document[key] for name, key in _KEYS.items()}))
+        return records

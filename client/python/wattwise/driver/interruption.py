@@ -1,4 +1,4 @@
-"""Ctrl-C and its like: told once, they end the driver in order; told again, they end its command at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first ends the driver in order, later ones kill its command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class InterruptedRunError(BaseException):
-    """The driver was told to stop by a signal. No `Exception`, so that nothing takes it for a failure and goes on."""
+    """A signal ended the run. Not an `Exception`, so that no handler of failures catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -18,40 +18,40 @@ class InterruptedRunError(BaseException):
 
 
 class Interruption:
-    """Raises the first signal that asks the driver to stop where the main thread stands.
+    """Raises `InterruptedRunError` in the main thread at the first signal.
 
     Attributes:
-        again: called for every later one.
+        on_repeat: called at every later signal.
     """
 
     def __init__(self) -> None:
-        self.again: Callable[[], None] = lambda: None
-        self._told = False
+        self.on_repeat: Callable[[], None] = lambda: None
+        self._received = False
 
     def install(self) -> None:
-        """Starts to heed Ctrl-C, SIGTERM and a closed terminal."""
+        """Handles SIGINT, SIGTERM and SIGHUP from now on."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # What is ignored stays ignored: that is how nohup works.
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._heed)
+                signal.signal(number, self._handle)
 
-    def _heed(self, number: int, _frame: FrameType | None) -> None:
-        if self._told:
-            self.again()
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._received:
+            self.on_repeat()
             return
-        self._told = True
+        self._received = True
         if _shield.depth:
-            _shield.kept = number
+            _shield.pending = number
         else:
             raise InterruptedRunError(number)
 
 
 @dataclass
 class _Shield:
-    """How many blocks are being done that are not to be interrupted, and the signal that came meanwhile."""
+    """The number of open `uninterrupted` blocks, and the signal that arrived within them."""
 
     depth: int = 0
-    kept: int = 0
+    pending: int = 0
 
 
 _shield = _Shield()
@@ -59,15 +59,15 @@ _shield = _Shield()
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Lets signals wait until the main thread leaves the block, so that it is done whole.
+    """Defers signals until the main thread leaves the block.
 
-    Blocking the signals would not do: the kernel gives them to another thread then, and Python to this one.
+    Signals are not masked: the kernel would deliver them to another thread, and Python to this one.
     """
     _shield.depth += 1
     try:
         yield
     finally:
         _shield.depth -= 1
-    if _shield.kept and not _shield.depth:
-        number, _shield.kept = _shield.kept, 0
+    if _shield.pending and not _shield.depth:
+        number, _shield.pending = _shield.pending, 0
         raise InterruptedRunError(number)

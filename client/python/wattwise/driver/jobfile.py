@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise.driver.faults import Table
-from wattwise.driver.template import faults_in, names_in
+from wattwise.driver.placeholders import faults_in, placeholders_in
 from wattwise.errors import MonitorError, Violation, WattwiseError
 from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate
 from wattwise.monitor.named import checked_monitor
@@ -195,7 +195,7 @@ def _train(table: Table | None, folder: Path) -> TrainSection | None:
 
 def _check_rates(table: Table, command: tuple[str, ...]) -> None:
     pair = [key for key in ("optimizer", "default_learning_rate") if table.has(key)]
-    wanted = any("learning_rate" in names_in(word) for word in command)
+    wanted = any("learning_rate" in placeholders_in(word) for word in command)
     if len(pair) == 1 or (wanted and not pair):
         missing = "default_learning_rate" if "optimizer" in pair else "optimizer"
         why = "the command has {learning_rate}" if not pair else f"{pair[0]} is given"

@@ -1,4 +1,13 @@
-"""How a command ended, and what it left behind: from outside that is all that is known of a training."""
+"""How a command ended, and the files that it left in its trial's folder.
+
+Files in a trial's folder:
+
+result.json     written by a command without a client: {"metric": 0.98, "epochs": 7}; any command may add
+                "power_limit_watts"
+client.json     written by a client in the command when it joins the trial: {"power_limit_watts": 225.0}, or {}
+                where it has set no power limit
+measured.json   written by the driver once the command has ended: a `LaunchOutcome`
+"""
 
 from __future__ import annotations
 
@@ -7,91 +16,63 @@ import math
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from wattwise import v1
-from wattwise.driver.durable import read_json, write_json
-from wattwise.training.joined import POWER_LIMIT
+from wattwise.driver.files import read_json, write_json
+from wattwise.training.joined import JOINED, POWER_LIMIT
 
-RESULT, MEASURED = "result.json", "measured.json"
-
-_TAKEN_AWAY = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}
+RESULT = "result.json"
+_MEASURED = "measured.json"
+_PREEMPTED = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A command that is over.
+class LaunchOutcome:
+    """A command that has ended.
 
     Attributes:
-        exit_code: its status, 128 + N if a signal N ended it.
-        time_seconds: how long it lived.
-        energy_joules: what the driver's monitor counted meanwhile.
-        too_dear: whether the driver had it stopped for its cost.
+        exit_code: its exit status, 128 + N if signal N ended it.
+        time_seconds: from its start to its end.
+        energy_joules: what the driver's monitor measured meanwhile.
+        over_cost_bound: whether it was stopped because the driver reported a cost above the bound.
         monitor: the kind of the driver's monitor.
     """
 
     exit_code: int
     time_seconds: float
     energy_joules: float
-    too_dear: bool = False
+    over_cost_bound: bool = False
     monitor: str = ""
 
     @property
     def end_reason(self) -> v1.EndReason.ValueType:
-        """What its trial is ended with, unless it has been decided.
+        """The end reason of a trial that the server has not decided.
 
-        What SIGTERM, SIGINT or SIGHUP ended was taken away. A kill (137) counts as an error: the kernel, short of
-        memory, kills so, but so does anybody else.
+        SIGTERM, SIGINT and SIGHUP are preemptions. SIGKILL (137) is an error: the kernel sends it when memory is
+        short, but other senders are possible.
         """
         if self.exit_code == 0:
             return v1.END_REASON_COMPLETED
-        return v1.END_REASON_PREEMPTED if self.exit_code in _TAKEN_AWAY else v1.END_REASON_ERROR
+        return v1.END_REASON_PREEMPTED if self.exit_code in _PREEMPTED else v1.END_REASON_ERROR
 
     def save(self, folder: Path) -> None:
-        """Keeps it in the trial's folder, so that a driver's death after the training costs nothing."""
-        write_json(folder / MEASURED, asdict(self))
+        """Keeps it in the trial's folder, for the next driver if this one dies before the server has the result."""
+        write_json(folder / _MEASURED, asdict(self))
 
 
-def saved_outcome(folder: Path) -> Outcome | None:
-    """What `save` kept; None if the command was not over."""
-    found = read_json(folder / MEASURED)
-    return None if found is None else Outcome(**found)
+def saved_outcome(folder: Path) -> LaunchOutcome | None:
+    """The outcome that `save` kept; None if the command had not ended."""
+    saved = read_json(folder / _MEASURED)
+    return None if saved is None else LaunchOutcome(**saved)
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a command without a client says of its training.
-
-    Attributes:
-        metric: the validation metric at its end; may be NaN.
-        epochs: how many it trained.
-    """
-
-    metric: float
-    epochs: int
-
-
-class ResultError(ValueError):
-    """A command has left no result that can be used; the message says what to write."""
-
-
-def read_result(folder: Path) -> Result:
-    """Reads `result.json`.
-
-    Raises:
-        ResultError: if there is none, or not as it should be.
-    """
-    found = _document(folder / RESULT)
-    metric, epochs = found.get("metric"), found.get("epochs")
-    if not isinstance(metric, int | float) or isinstance(metric, bool):
-        raise _fault(folder, f"has {metric!r} as its metric")
-    if not isinstance(epochs, int) or isinstance(epochs, bool) or not 0 < epochs < 2**31:
-        raise _fault(folder, f"has {epochs!r} as its epochs")
-    return Result(float(metric) if math.isfinite(metric) else math.nan, epochs)
+def has_client(folder: Path) -> bool:
+    """Whether a client in the command has joined the trial."""
+    return (folder / JOINED).exists()
 
 
 def power_limit_in(folder: Path) -> float | None:
-    """The power limit that a trial left word of, in watts: its result, or else its client; None if neither did."""
+    """The power limit in result.json, else in client.json, in watts; None if neither has one."""
     for name in (RESULT, POWER_LIMIT):
         limit = (read_json(folder / name) or {}).get("power_limit_watts")
         if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < math.inf:
@@ -99,20 +80,43 @@ def power_limit_in(folder: Path) -> float | None:
     return None
 
 
-def _document(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class CommandResult:
+    """What result.json says: the final validation metric, which may be NaN, and the number of trained epochs."""
+
+    metric: float
+    epochs: int
+
+
+class ResultError(ValueError):
+    """result.json is missing or malformed; the message shows what to write."""
+
+
+def read_result(folder: Path) -> CommandResult:
+    """Reads result.json.
+
+    Raises:
+        ResultError: if it is missing or malformed.
+    """
+    path = folder / RESULT
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise _fault(path.parent, "was not written") from None
+        raise _fault(path, "is missing") from None
     except (OSError, ValueError) as error:
-        raise _fault(path.parent, f"cannot be read ({error})") from error
-    if not isinstance(found, dict):
-        raise _fault(path.parent, "is no JSON object")
-    return found
+        raise _fault(path, f"cannot be read ({error})") from error
+    if not isinstance(document, dict):
+        raise _fault(path, "is not a JSON object")
+    metric, epochs = document.get("metric"), document.get("epochs")
+    if not isinstance(metric, int | float) or isinstance(metric, bool):
+        raise _fault(path, f"has metric {metric!r}, which is not a number")
+    if not isinstance(epochs, int) or isinstance(epochs, bool) or not 0 < epochs < 2**31:
+        raise _fault(path, f"has epochs {epochs!r}, which is not a positive integer")
+    return CommandResult(float(metric) if math.isfinite(metric) else math.nan, epochs)
 
 
-def _fault(folder: Path, what: str) -> ResultError:
+def _fault(path: Path, fault: str) -> ResultError:
     return ResultError(
-        f"{folder / RESULT} {what}: a command without a client in it must leave there, before it ends with status 0, "
+        f"{path} {fault}; a command without a client must write it before it exits with status 0, such as "
         '{"metric": 0.98, "epochs": 7}'
     )

@@ -1,4 +1,4 @@
-"""A server of the run's own, for as long as a driver needs it: the drivers of one folder share one."""
+"""A server for one run: the drivers of a folder share it, and it runs as long as one of them does."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ import threading
 import time
 from pathlib import Path
 
-from wattwise.driver.durable import try_lock
+from wattwise.driver.files import try_lock
 from wattwise.driver.process import Process
 from wattwise.errors import WattwiseError, log
 
 _START_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 _GRACE_SECONDS = 20.0
 _LISTENS = re.compile(rb"wattwise listens on (\S+)\n")
 
 
 class OwnServerError(WattwiseError):
-    """The server of the run could not be started."""
+    """The run's server could not be started."""
 
 
 class OwnServer:
-    """Sees to it that a server runs on the run's database.
+    """Keeps a server running on the run's database, within its block.
 
-    Whoever has the lock runs it, on the address that the first one got. When it dies, or the driver that ran it does,
-    the same or another driver starts it again there; trainings bridge that as they bridge any server that is away.
+    The driver that holds the lock runs it, always on the same address. When the server or its driver dies, this or
+    another driver restarts it there; trainings ride it out like any outage of a server.
 
     Args:
-        folder: the run's folder: wattwise.db, server.log and server.address are in it.
+        folder: the run's folder, with wattwise.db, server.log and server.address.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = folder / "server.address"
+        self._address_file = folder / "server.address"
         self._address = ""
         self._lock: int | None = None
         self._process: Process | None = None
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="wattwise-own-server", daemon=True)
+        self._thread = threading.Thread(target=self._keep_running, name="wattwise-own-server", daemon=True)
 
     def __enter__(self) -> str:
-        """Starts it, or finds the one that another driver runs.
+        """Starts the server, or finds the one that another driver runs.
 
         Returns:
             Its address.
 
         Raises:
-            OwnServerError: if it does not start; says why.
+            OwnServerError: if it does not start; the message says why.
         """
         deadline = time.monotonic() + _START_SECONDS
-        while not (self._runs() or self._finds_another()):
+        while not (self._ensure_running() or self._find_running()):
             if time.monotonic() > deadline:
                 raise OwnServerError(
-                    f"another driver is to run the server of this folder ({self._folder / 'server.lock'} is taken), "
-                    f"but none answers; {self._folder / 'server.log'} may say why. Wait until it ends, or end it"
+                    f"another driver holds {self._folder / 'server.lock'}, but its server does not answer; see "
+                    f"{self._folder / 'server.log'}. Wait until that driver ends, or end it"
                 )
             time.sleep(0.1)
         self._thread.start()
@@ -70,11 +70,13 @@ class OwnServer:
         self._thread.join()
         if self._process is not None:
             self._process.end()
-            self._file.unlink(missing_ok=True)
-        self._let_go()
+            self._address_file.unlink(missing_ok=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
-    def _runs(self) -> bool:
-        """Whether this driver runs a server now, which it starts if no driver does."""
+    def _ensure_running(self) -> bool:
+        """Starts the server unless this or another driver runs it; returns whether this driver runs it."""
         if self._process is not None and self._process.status() is None:
             return True
         if self._process is not None:
@@ -87,42 +89,42 @@ class OwnServer:
         self._start(self._lock)
         return True
 
-    def _finds_another(self) -> bool:
-        """Whether the server of another driver answers: an address may be left of one that was killed."""
-        self._address = self._written()
+    def _find_running(self) -> bool:
+        """Whether another driver's server answers; a killed one may have left its address."""
+        self._address = self._written_address()
         return _answers(self._address)
 
-    def _written(self) -> str:
+    def _written_address(self) -> str:
         try:
-            return self._file.read_text().strip()
+            return self._address_file.read_text().strip()
         except FileNotFoundError:
             return ""
 
     def _start(self, lock: int) -> None:
-        # The commands that run know the address that this driver began with.
-        known = self._address or self._written()
-        self._file.unlink(missing_ok=True)
+        # Commands that run already know the first address.
+        known = self._address or self._written_address()
+        self._address_file.unlink(missing_ok=True)
         try:
             address = self._serve(known or "127.0.0.1:0", lock)
         except OwnServerError:
             if not known:
                 raise
-            # Somebody has taken the port meanwhile.
+            # Another program has taken the port.
             address = self._serve("127.0.0.1:0", lock)
-        beside = self._file.with_name("server.address.new")
-        beside.write_text(f"{address}\n")
-        beside.replace(self._file)
+        temporary = self._address_file.with_name("server.address.new")
+        temporary.write_text(f"{address}\n")
+        temporary.replace(self._address_file)
         self._address = address
 
     def _serve(self, address: str, lock: int) -> str:
-        """Starts the server; returns the address that it printed."""
+        """Starts the server process; returns the address that it prints."""
         command = [sys.executable, "-m", "wattwise_server", "--address", address]
         command += ["--database", f"sqlite:///{self._folder / 'wattwise.db'}"]
-        # What the environment says of servers and credentials is meant for others.
+        # WATTWISE_* variables of the environment configure other servers.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WATTWISE_")}
         log_file = self._folder / "server.log"
         with log_file.open("ab") as errors:
-            begin = errors.tell()
+            offset = errors.tell()
             self._process = Process(
                 command,
                 environment=environment,
@@ -132,48 +134,40 @@ class OwnServer:
                 grace_seconds=_GRACE_SECONDS,
                 lock=lock,
             )
-        found = _LISTENS.search(_first_line(self._process))
-        if found is None:
+        ready, _, _ = select.select([self._process.output], [], [], _START_SECONDS)
+        listens = _LISTENS.search(self._process.output.readline() if ready else b"")
+        if listens is None:
             self._process.end()
             self._process = None
-            raise OwnServerError(f"the server of this run did not start: {_last_words(log_file, begin)}")
-        return found[1].decode()
+            raise OwnServerError(f"the server of this run did not start: {_failure(log_file, offset)}")
+        return listens[1].decode()
 
-    def _keep(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
-            self._look_after()
+    def _keep_running(self) -> None:
+        while not self._over.wait(_CHECK_SECONDS):
+            self._try_to_keep_running()
 
-    def _look_after(self) -> None:
+    def _try_to_keep_running(self) -> None:
         try:
-            self._runs()
+            self._ensure_running()
         except (OwnServerError, OSError) as error:
-            log.warning("%s; it is tried again", error)
-
-    def _let_go(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+            log.warning("%s; retrying", error)
 
 
 def _answers(address: str) -> bool:
-    """Whether anything listens there."""
+    """Whether a server listens at the address."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_LOOK_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=_CHECK_SECONDS).close()
     except (OSError, ValueError, OverflowError):
         return False
     return True
 
 
-def _first_line(process: Process) -> bytes:
-    ready, _, _ = select.select([process.output], [], [], _START_SECONDS)
-    return process.output.readline() if ready else b""
-
-
-def _last_words(log_file: Path, begin: int) -> str:
+def _failure(log_file: Path, offset: int) -> str:
+    """Why the server did not start, from its log."""
     with log_file.open("rb") as file:
-        file.seek(begin)
-        said = file.read().decode(errors="replace").strip()
-    if "No module named" in said:
-        return 'its packages are missing: pip install "wattwise[run]", or name a server with --server'
-    return f"{said.splitlines()[-1] if said else 'it said nothing'} (all of it is in {log_file})"
+        file.seek(offset)
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    if any("No module named" in line for line in lines):
+        return 'packages are missing: pip install "wattwise[run]", or name a server with --server'
+    return f"{lines[-1] if lines else 'no log was written'} (see {log_file})"

@@ -1,8 +1,10 @@
-"""What is looked at before anything is launched: the program, the monitor, and what a server says of the job."""
+"""Checks before the first launch: the program, the monitor, and the job on a server; and the dry run."""
 
 from __future__ import annotations
 
+import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,25 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattwise.driver.environment import search_path
+from wattwise.driver.folder import folder_name
 from wattwise.driver.jobfile import JobFile, JobFileError
+from wattwise.driver.launch_context import LaunchContext, command_line, search_path
 from wattwise.driver.monitor_advice import for_job_file
-from wattwise.driver.own_server import OwnServer
+from wattwise.driver.own_server import OwnServer, OwnServerError
 from wattwise.errors import InvalidJobSpecError, JobDiffersError, MonitorError, Violation
 from wattwise.monitor import gpu_config
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
 
 if TYPE_CHECKING:
+    from wattwise import v1
     from wattwise.monitor.window import WindowMonitor
     from wattwise.spec import GpuConfig, JobSpec
 
 
-def opened(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
-    """The monitor, and the GPUs: what the file says of them, and the rest as the monitor knows it.
+def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
+    """Opens the monitor; returns it with the GPUs, which [job.gpu] overrides.
 
     Raises:
-        JobFileError: if one of them or the program is not there; names all that are not.
+        JobFileError: the program, the monitor or the GPUs are not found; names all that are not.
     """
     faults = list(_program_faults(file))
     try:
@@ -41,24 +45,24 @@ def opened(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
         except MonitorError as error:
             faults.append(Violation("job.gpu", for_job_file(str(error))))
     if faults:
-        raise JobFileError("the job file names what is not there", violations=faults)
+        raise JobFileError("the program, the monitor or the GPUs of the job file are not found", violations=faults)
     return monitor, gpu
 
 
 def _program_faults(file: JobFile) -> Iterator[Violation]:
     program, workdir = file.train.command[0], file.train.workdir
-    where = program if "/" not in program else str(workdir / program)
-    if "{" in program or shutil.which(where, path=search_path()) is not None:
+    path = program if "/" not in program else str(workdir / program)
+    if "{" in program or shutil.which(path, path=search_path()) is not None:
         return
-    if "/" in program and Path(where).exists():
-        yield Violation("train.command", f"{where} is no program that may be executed: try chmod +x")
+    if "/" in program and Path(path).exists():
+        yield Violation("train.command", f"{path} is not an executable file; try chmod +x")
     else:
-        yield Violation("train.command", f"no program {program!r} is found (PATH, or relative to {workdir})")
+        yield Violation("train.command", f"program {program!r} is not found (in PATH, or relative to {workdir})")
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Makes a fault of the job file of what the server has against its job.
+def job_faults() -> Iterator[None]:
+    """Turns a server's refusal of the job into faults of the job file.
 
     Raises:
         JobFileError: the server refuses the job.
@@ -66,23 +70,60 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except InvalidJobSpecError as error:
-        named = [Violation(f"job.{fault.field.removeprefix('job.')}", fault.description) for fault in error.violations]
-        raise JobFileError(str(error), violations=named) from error
+        faults = [Violation(f"job.{fault.field.removeprefix('job.')}", fault.description) for fault in error.violations]
+        raise JobFileError(str(error), violations=faults) from error
     except JobDiffersError as error:
         raise JobFileError(str(error)) from error
 
 
-def try_to_register(job: JobSpec) -> None:
-    """Has a server of its own, which knows nothing and is gone afterwards, look at a job.
+def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> None:
+    """Has a temporary server check the job, then prints the command for each batch size, the default first.
 
     Raises:
-        OwnServerError: there can be none here.
-        JobFileError: it refuses the job.
+        JobFileError: the server refuses the job.
     """
+    try:
+        resolved = _try_to_register(job)
+        target_metric, max_epochs, note = repr(resolved.target_metric), str(resolved.max_epochs), ""
+    except OwnServerError as error:
+        target_metric = "TARGET" if job.target_metric is None else repr(job.target_metric)
+        max_epochs = "EPOCHS" if job.max_epochs is None else str(job.max_epochs)
+        note = f"; the job was not checked by a server: {error}"
+    for size in sorted(job.batch_sizes, key=lambda size: (size != job.default_batch_size, size)):
+        context = LaunchContext(
+            spec=job,
+            target_metric=target_metric,
+            max_epochs=max_epochs,
+            server=server or "127.0.0.1:PORT",
+            monitor=monitor,
+            trial_number="N",
+            request_id="ID",
+            reason="",
+            batch_size=size,
+            seed=file.run.seed,
+            recurrence=1,
+            try_number=1,
+            log_dir=file.run.log_dir / folder_name(file.job_id) / "trial-N",
+        )
+        command = command_line(file, context)
+        print(f"# batch size {size}")  # noqa: T201 - the command's answer
+        for name, value in sorted(command.variables.items()):
+            print(f"{name}={shlex.quote(value)} \\")  # noqa: T201 - the command's answer
+        print(shlex.join(command.words))  # noqa: T201 - the command's answer
+    words = ["N", "ID", *(["PORT"] if server is None else []), *({target_metric, max_epochs} & {"TARGET", "EPOCHS"})]
+    print(  # noqa: T201 - the command's answer
+        f"# in {file.train.workdir}; {', '.join(words[:-1])} and {words[-1]} are known at run time; each later try has "
+        f"the next seed{note}",
+        file=sys.stderr,
+    )
+
+
+def _try_to_register(job: JobSpec) -> v1.JobSpec:
+    """Registers a job on a temporary server; returns it with every default filled in."""
     with (
         tempfile.TemporaryDirectory(prefix="wattwise-") as folder,
         OwnServer(Path(folder)) as address,
         Client(address) as client,
-        refusals(),
+        job_faults(),
     ):
-        client.register_job(job)
+        return client.register_job(job).job.spec

@@ -1,4 +1,4 @@
-"""Files that survive a power cut, and locks that their owner's death lets go of."""
+"""Files that survive a power failure, and locks that the kernel releases when their owner dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits for a lock file and has it for as long as the block lasts."""
+    """Waits for a lock file and holds it within the block."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -23,7 +23,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def try_lock(path: Path) -> int | None:
-    """Takes a lock file at once, until the descriptor is closed; None if somebody else has it."""
+    """Locks a lock file without waiting, until the returned descriptor is closed; None if it is locked already."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,27 +34,27 @@ def try_lock(path: Path) -> int | None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Writes a file whole or not at all, and has it on the disk before it returns."""
-    beside = path.with_name(f"{path.name}.new")
-    with beside.open("w", encoding="utf-8") as file:
+    """Writes a file atomically and durably."""
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("w", encoding="utf-8") as file:
         json.dump(document, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """What such a file holds; None if there is none, or none that was written whole."""
+    """The JSON object in a file; None if the file is missing or malformed."""
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict):
+            return document
     return None
 
 
 def sync_folder(folder: Path) -> None:
-    """Has the names in a folder on the disk."""
+    """Makes new names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,0 +1,132 @@
+"""Launch after launch, until every recurrence has reached the target."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from wattwise import v1
+from wattwise.commands.humanize import end_reason
+from wattwise.driver.execution import OUTPUT
+from wattwise.driver.launching import Launcher, RecurringRun
+from wattwise.driver.preflight import job_faults
+from wattwise.errors import WattwiseError
+from wattwise.rpc.client import Client
+
+if TYPE_CHECKING:
+    from wattwise.driver.history import TrialRecord
+
+PATIENCE_SECONDS = 600.0
+"""How long the driver waits for a server that is away."""
+_SEARCH_SECONDS, _FIRST_SECONDS, _ONCE_SECONDS = 10.0, 60.0, 10.0
+_WAIT_SECONDS = 0.5
+_PREEMPTED = end_reason(v1.END_REASON_PREEMPTED)
+_FAILED = {
+    end_reason(reason)
+    for reason in (
+        v1.END_REASON_MAX_EPOCHS,
+        v1.END_REASON_COMPLETED,
+        v1.END_REASON_ERROR,
+        v1.END_REASON_OUT_OF_MEMORY,
+    )
+}
+
+
+class RepeatedPreemptionError(WattwiseError):
+    """Too many tries of a recurrence in a row were preempted, although the driver got no signal."""
+
+
+class DefaultFailedError(WattwiseError):
+    """The default batch size missed the target in the first recurrence."""
+
+
+def drive(run: RecurringRun) -> None:
+    """Launches until every recurrence has reached the target.
+
+    Raises:
+        JobFileError: the server refuses the job.
+        WattwiseError: the run cannot continue; the message says what to change.
+        InterruptedRunError: a signal; the command and its trial have been ended.
+    """
+    credentials = run.credentials
+    with (
+        Client(run.server, timeout=_FIRST_SECONDS, search_timeout=_SEARCH_SECONDS, credentials=credentials) as first,
+        job_faults(),
+    ):
+        job = first.register_job(run.spec).job
+    with (
+        # With a search timeout of the same length it warns once when it starts to wait.
+        Client(
+            run.server, timeout=PATIENCE_SECONDS, search_timeout=PATIENCE_SECONDS, credentials=credentials
+        ) as client,
+        Client(run.server, timeout=_ONCE_SECONDS, retry=False, credentials=credentials) as once,
+    ):
+        _launch_all(run, Launcher(run, job.spec, client, once))
+
+
+def _launch_all(run: RecurringRun, launcher: Launcher) -> None:
+    settings = run.file.run
+    # Preemptions in a row by recurrence, since this driver started.
+    preemptions: Counter[int] = Counter()
+    while not run.folder.is_done(settings.recurrences):
+        claim = run.folder.claim(settings.recurrences, settings.max_tries)
+        if claim is None:
+            # Other drivers have what is left; if one of them dies, its launch can be taken over.
+            run.board.wait()
+            time.sleep(_WAIT_SECONDS)
+            continue
+        try:
+            record = launcher.launch(claim)
+        finally:
+            claim.release()
+        _check_default(run, record)
+        _check_preemptions(run, record, preemptions)
+
+
+def _check_preemptions(run: RecurringRun, record: TrialRecord, preemptions: Counter[int]) -> None:
+    """Ends the run of a command that is always terminated, or always exits as if it were.
+
+    Raises:
+        RepeatedPreemptionError: after `max_tries` preemptions in a row.
+    """
+    if record.end_reason != _PREEMPTED:
+        del preemptions[record.recurrence]
+        return
+    # Without an exit code the command died with an earlier driver.
+    preemptions[record.recurrence] += record.exit_code is not None
+    max_tries = run.file.run.max_tries
+    if preemptions[record.recurrence] < max_tries:
+        return
+    output = run.folder.trial_folder(record.trial) / OUTPUT
+    raise RepeatedPreemptionError(
+        f"recurrence {record.recurrence} was preempted in {max_tries} tries in a row (max_tries = {max_tries}), but "
+        f"this driver got no signal; the last command exited with status {record.exit_code}; see {output}. Fix the "
+        "command if it exits with status 129, 130 or 143 itself, find out what terminates it, or raise max_tries"
+    )
+
+
+def _check_default(run: RecurringRun, record: TrialRecord) -> None:
+    """Ends the run if the default batch size, which is known to work, fails in the first recurrence.
+
+    Raises:
+        DefaultFailedError: if it failed.
+    """
+    is_default = record.batch_size == run.file.job.default_batch_size
+    if record.recurrence > 1 or record.reached or not is_default or record.end_reason not in _FAILED:
+        return
+    output = run.folder.trial_folder(record.trial) / OUTPUT
+    if record.exit_code and record.end_reason in ("error", "out of memory"):
+        advice = f"its command exited with status {record.exit_code}; see {output}, and fix the command"
+    elif record.end_reason == "completed":
+        advice = (
+            "its command exited with status 0 before the trial was decided. A command with a client must train until "
+            "the client stops it or for max_epochs; a command without one must write its metric and epochs to "
+            "result.json. Fix the command and run this again"
+        )
+    else:
+        advice = f"see {output}; lower target_metric, raise max_epochs or change default_batch_size, under a new job_id"
+    raise DefaultFailedError(
+        f"the default batch size {record.batch_size} did not reach the target in the first recurrence (trial "
+        f"{record.trial}, end reason: {record.end_reason}): {advice}"
+    )

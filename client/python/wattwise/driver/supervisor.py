@@ -1,0 +1,110 @@
+"""Runs between a driver and its command, so that the command and its children die with the driver.
+
+    python supervisor.py ALIVE GRACE LOCK COMMAND...
+
+Runs as a script, on the standard library alone, so that it starts quickly.
+
+The command leads its own process group. The group gets SIGTERM when the pipe ALIVE is closed, which happens however the
+driver dies, or when this process gets SIGTERM. It gets SIGKILL GRACE seconds later, or at SIGUSR1. Further SIGTERMs are
+ignored: a container's shutdown sends one too. Processes that the command leaves behind are killed at once, because they
+would distort the next trial's measurement. The descriptor LOCK stays open until the end and is not passed to the
+command: a lock that the driver holds on it stays held while any process of the command may run.
+
+The exit status is the command's, 128 + N if signal N ended it, or 127 if it could not be started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+_PR_SET_PDEATHSIG = 1
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
+NOT_STARTED = 127
+
+
+def main(alive: int, grace: float, lock: int, command: list[str]) -> int:
+    """Runs the command; returns its exit status."""
+    for descriptor in (alive, lock):
+        os.set_inheritable(descriptor, False)
+    wakeup = _signal_pipe()
+    group = _start(command)
+    kill_at: float | None = None
+    while True:
+        timeout = None if kill_at is None else max(0.0, kill_at - time.monotonic())
+        # After SIGTERM was sent, a closed pipe has no further meaning, and would always be ready.
+        watched = [wakeup] if kill_at is not None else [wakeup, alive]
+        ready, _, _ = select.select(watched, [], [], timeout)
+        status = _status(group)
+        if status is not None:
+            _signal(group, signal.SIGKILL)
+            return status
+        received = os.read(wakeup, 64) if wakeup in ready else b""
+        if kill_at is None and (signal.SIGTERM in received or alive in ready):
+            kill_at = time.monotonic() + grace
+            _signal(group, signal.SIGTERM)
+        if signal.SIGUSR1 in received or (kill_at is not None and time.monotonic() >= kill_at):
+            _signal(group, signal.SIGKILL)
+            kill_at = time.monotonic() + grace
+
+
+def _signal_pipe() -> int:
+    """A descriptor from which the numbers of received signals can be read."""
+    reading, writing = os.pipe()
+    for end in (reading, writing):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(writing)
+    for number in _HANDLED:
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return reading
+
+
+def _start(command: list[str]) -> int:
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _execute(command, parent)
+    # Parent and child both set the group, so that it is set whichever runs first.
+    with contextlib.suppress(OSError):
+        os.setpgid(child, child)
+    return child
+
+
+def _execute(command: list[str], parent: int) -> None:
+    """Replaces this process by the command."""
+    try:
+        os.setpgid(0, 0)
+        for number in (*_HANDLED, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        # If the supervisor is killed, at least the command itself dies.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            os.execvp(command[0], command)  # noqa: S606 - the user's command
+    except OSError as error:
+        os.write(2, f"wattwise run: {command[0]} cannot be started: {error.strerror}\n".encode())
+    os._exit(NOT_STARTED)
+
+
+def _status(child: int) -> int | None:
+    """The exit status; None while it runs."""
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid == 0:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))
