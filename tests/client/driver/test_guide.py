@@ -6,9 +6,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from wattwise.driver.launch_context import LaunchContext, command_line
 from wattwise.driver.history import TrialRecord
 from wattwise.driver.jobfile import RunSection, TrainSection, read
+from wattwise.driver.launch_context import LaunchContext, command_line
 from wattwise.driver.placeholders import PLACEHOLDERS
 
 from tests.client.driver.running import HOUSE, write_job

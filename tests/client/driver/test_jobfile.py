@@ -1,4 +1,4 @@
-"""The job file: what it says, and every fault of it at once."""
+"""The job file: its values and defaults, and every fault at once."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def faults(folder: Path, text: str) -> dict[str, str]:
     return {fault.field: fault.description for fault in refused.value.violations}
 
 
-def test_least_that_a_file_says(tmp_path: Path) -> None:
-    """All but the job and the command has a default; folders are relative to the file."""
+def test_minimal_file(tmp_path: Path) -> None:
+    """Everything but the job and the command has a default; folders are relative to the file."""
     path = tmp_path / "job.toml"
     path.write_text(MINIMAL)
     file = read(path)
@@ -43,15 +43,15 @@ def test_least_that_a_file_says(tmp_path: Path) -> None:
     assert file.learning_rate(16) is None
 
 
-def test_gpus_are_given(tmp_path: Path) -> None:
-    """[job.gpu] stands for what the monitor would tell."""
+def test_gpus_of_the_file(tmp_path: Path) -> None:
+    """[job.gpu] replaces the GPUs that the monitor finds."""
     path = tmp_path / "job.toml"
     path.write_text(f'{MINIMAL}[job.gpu]\nmax_power_watts = 300\nnumber_of_gpus = 2\ngpu_model = "X"\n')
     assert read(path).job.gpu == GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="X")
 
 
-def test_some_of_the_gpus_is_given(runs: Runs) -> None:
-    """What [job.gpu] leaves out is what the monitor tells."""
+def test_part_of_the_gpus(runs: Runs) -> None:
+    """The monitor provides what [job.gpu] leaves out."""
     job = write_job(runs.folder, ["true"], run={"monitor": "estimate:70"})
     job.write_text(f"{job.read_text()}\n[job.gpu]\nmax_power_watts = 300\n")
     done = runs.run(job, "--dry-run")
@@ -77,7 +77,7 @@ def test_learning_rate_follows_the_batch_size(tmp_path: Path, optimizer: str, ra
 
 
 def test_every_fault_at_once(tmp_path: Path) -> None:
-    """One reading names every fault of every table, and for an unknown key the one that was meant."""
+    """One error names every fault of every table, and for an unknown key the most similar known one."""
     found = faults(
         tmp_path,
         """
@@ -123,13 +123,13 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
     assert "did you mean 'batch_sizes'?" in found["job.batch_size"]
     assert "did you mean 'recurrences'?" in found["run.recurrence"]
     assert "did you mean 'gpu_model'?" in found["job.gpu.gpu_modell"]
-    assert "give whole numbers above 0" in found["job.batch_sizes"]
+    assert "[32, 64, 128]" in found["job.batch_sizes"]
     assert "estimate:150" in found["run.monitor"]
-    assert "relative to the job file" in found["train.workdir"]
+    assert "relative" in found["train.workdir"]
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "fact"),
     [
         ("{batchsize}", "did you mean {batch_size}?"),
         ("{epoch}", "{max_epochs}"),
@@ -139,40 +139,42 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
         ("{{seed}", "single '}'"),
     ],
 )
-def test_unknown_placeholder(tmp_path: Path, word: str, told: str) -> None:
-    """A placeholder that is none is named, with what there is."""
+def test_unknown_placeholder(tmp_path: Path, word: str, fact: str) -> None:
+    """An unknown placeholder is named, with the known ones."""
     found = faults(tmp_path, MINIMAL.replace('"true"', f'"true", "{word}"'))
-    assert told in found["train.command"]
+    assert fact in found["train.command"]
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "told"),
+    ("text", "field", "fact"),
     [
-        ("", "job", "the file needs a table [job]"),
-        ("job = 1", "job", "must be a table"),
-        (MINIMAL.replace('["true"]', '"true"'), "train.command", "must be a list"),
-        (MINIMAL.replace('["true"]', "[1]"), "train.command", "list of texts"),
-        (MINIMAL + 'optimizer = "lion"\n', "train.optimizer", "give one of sgd, adadelta, adagrad, adam"),
-        (MINIMAL + 'optimizer = "sgd"\n', "train.default_learning_rate", "optimizer is given"),
-        (MINIMAL + "default_learning_rate = 1\n", "train.optimizer", "default_learning_rate is given"),
-        (MINIMAL.replace('"true"', '"{learning_rate}"'), "train.optimizer", "the command has {learning_rate}"),
+        ("", "job", "[job]"),
+        ("[job]", "job.batch_sizes", "missing"),
+        (MINIMAL.replace("[8, 16]", "[]"), "job.batch_sizes", "[32, 64, 128]"),
+        ("job = 1", "job", "[job]"),
+        (MINIMAL.replace('["true"]', '"true"'), "train.command", "a list of strings"),
+        (MINIMAL.replace('["true"]', "[1]"), "train.command", "a list of strings"),
+        (MINIMAL + 'optimizer = "lion"\n', "train.optimizer", "sgd, adadelta, adagrad, adam"),
+        (MINIMAL + 'optimizer = "sgd"\n', "train.default_learning_rate", "optimizer"),
+        (MINIMAL + "default_learning_rate = 1\n", "train.optimizer", "default_learning_rate"),
+        (MINIMAL.replace('"true"', '"{learning_rate}"'), "train.optimizer", "{learning_rate}"),
         (MINIMAL + "default_learning_rate = 0\n", "train.default_learning_rate", "above 0"),
     ],
 )
-def test_single_faults(tmp_path: Path, text: str, field: str, told: str) -> None:
-    """Each says what to write."""
-    assert told in faults(tmp_path, text)[field]
+def test_single_faults(tmp_path: Path, text: str, field: str, fact: str) -> None:
+    """Each message names what to write."""
+    assert fact in faults(tmp_path, text)[field]
 
 
 @pytest.mark.parametrize(
-    ("content", "told"), [(b"[job", "is not TOML"), (b"\xff", "not UTF-8"), (None, "cannot be read")]
+    ("content", "message"), [(b"[job", "is not TOML"), (b"\xff", "not UTF-8"), (None, "cannot be read")]
 )
-def test_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, told: str) -> None:
-    """What is no job file at all is said to be none."""
+def test_unreadable_file(tmp_path: Path, content: bytes | None, message: str) -> None:
+    """A missing file, malformed TOML and malformed UTF-8 are told apart."""
     path = tmp_path / "job.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(JobFileError, match=told):
+    with pytest.raises(JobFileError, match=message):
         read(path)
 
 
@@ -186,7 +188,7 @@ def test_faults_are_lines(runs: Runs) -> None:
 
 
 def test_dry_run(runs: Runs) -> None:
-    """--dry-run prints a command that a shell takes for each batch size, the default first, and starts nothing."""
+    """--dry-run prints a shell command for each batch size, the default first, and starts nothing."""
     job = write_job(
         runs.folder,
         ["echo", "{batch_size}", "{learning_rate}", "{seed}", "a b"],
@@ -201,29 +203,29 @@ def test_dry_run(runs: Runs) -> None:
         "echo 32 0.2 100 'a b'",
     ]
     assert (lines.count("WATTWISE_RECURRENCE=1 \\"), lines.count("WATTWISE_TRY=1 \\")) == (3, 3)
-    assert "each later try has the next seed" in done.stderr
+    assert "next seed" in done.stderr
     assert "WATTWISE_BATCH_SIZE=32 \\" in lines
     assert "WATTWISE_LEARNING_RATE=0.05 \\" in lines
     assert f"WATTWISE_LOG_DIR={runs.path() / 'trial-N'} \\" in lines
     assert not (runs.folder / "runs").exists()
 
 
-def test_help_says_what_a_dry_run_shows(runs: Runs) -> None:
-    """That it is the first try alone is known before it is run."""
-    said = " ".join(ended(runs.start(Path("--help"))).stdout.split())
-    assert "print the first try of the first recurrence for each batch size" in said
+def test_help_describes_the_dry_run(runs: Runs) -> None:
+    """The help says that a dry run prints only first tries."""
+    text = " ".join(ended(runs.start(Path("--help"))).stdout.split())
+    assert "first try of the first recurrence" in text
 
 
 def test_violations_are_public(tmp_path: Path) -> None:
-    """The faults can be had as values."""
+    """The faults are values of the error."""
     path = tmp_path / "job.toml"
     path.write_text(MINIMAL + "workdirs = 1\n")
     with pytest.raises(JobFileError) as refused:
         read(path)
-    assert refused.value.violations == (Violation("train.workdirs", "no key is called so; did you mean 'workdir'?"),)
+    assert refused.value.violations == (Violation("train.workdirs", "is unknown; did you mean 'workdir'?"),)
 
 
 @pytest.mark.parametrize("name", ["job.toml", "without_client.toml"])
 def test_examples_have_no_fault(name: str) -> None:
-    """The job files of the example can be read."""
+    """The example's job files have no fault."""
     assert read(HOUSE / "examples" / "recurring" / name).job.default_batch_size == 8

@@ -20,7 +20,7 @@ def trials(server: LiveServer, job_id: str = JOB_ID) -> list[v1.Trial]:
 
 
 def test_job_recurs_with_its_own_server(runs: Runs) -> None:
-    """Every recurrence reaches the target, the history has a line per trial, and the summary compares with the default."""
+    """Every recurrence reaches the target, each trial is in the history, and the summary compares with the default."""
     job = write_job(runs.folder, with_client("well"), train={"optimizer": "adamw", "default_learning_rate": 0.01})
     done = runs.run(job)
     assert (done.returncode, done.stderr) == (0, "")

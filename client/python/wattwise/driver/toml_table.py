@@ -1,0 +1,125 @@
+"""Reads tables of a TOML file into the fields of dataclasses, and collects every fault.
+
+Schema libraries that were tried: msgspec stops at the first fault; jsonschema accepts NaN and reports unknown keys
+without their path; cattrs converts values of the wrong type; pydantic would become a dependency of `wattwise run` on
+the bare package too, while its messages, unknown keys and checks across keys would still need as much code here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, TypeAlias
+
+from wattwise.errors import Violation
+
+Condition: TypeAlias = tuple[str, Callable[[Any], bool]]
+"""What a value must be, in words, and whether it is."""
+
+
+def at_least(minimum: int) -> Condition:
+    """An integer from `minimum` on."""
+    return f"{minimum} or more", lambda value: value >= minimum
+
+
+POSITIVE: Condition = ("a finite number above 0", lambda value: 0 < value < math.inf)
+
+
+def _is_integer(value: object) -> bool:
+    # To Python, true is an integer; in the file it is not.
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_list(value: object, accepts: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and value != [] and all(map(accepts, value))
+
+
+_STRING: Condition = ("a string that is not empty", lambda value: isinstance(value, str) and value != "")
+_TYPES: Mapping[str, Condition] = {
+    "str": _STRING,
+    "Path": _STRING,
+    "Policy": _STRING,
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("an integer", _is_integer),
+    "float": ("a number", lambda value: isinstance(value, float) or (_is_integer(value) and abs(value) < 2**1023)),
+    "Sequence[int]": (
+        "a list of integers above 0, such as [32, 64, 128]",
+        lambda value: _is_list(value, lambda item: _is_integer(item) and item > 0),
+    ),
+    "tuple[str, ...]": (
+        'a list of strings, one for each argument, such as ["python", "train.py"]',
+        lambda value: _is_list(value, lambda item: isinstance(item, str)),
+    ),
+}
+"""By annotation."""
+
+
+class Table:
+    """A table of the file.
+
+    Args:
+        name: its name in the file, such as "train".
+        values: its keys and values; None if the table is missing.
+        faults: receives its faults.
+    """
+
+    def __init__(self, name: str, values: Mapping[str, Any] | None, faults: list[Violation]) -> None:
+        self.name = name
+        self.is_present = values is not None
+        self.values = values or {}
+        self._faults = faults
+
+    def fault(self, key: str, text: str) -> None:
+        """Adds a fault of one key."""
+        self._faults.append(Violation(f"{self.name}.{key}" if self.name else key, text))
+
+    def table(self, key: str, *, required: bool = True) -> Table:
+        """The table under a key, with a fault if it is not a table, or required and missing."""
+        values = self.values.get(key)
+        path = f"{self.name}.{key}" if self.name else key
+        if values is None and required:
+            self.fault(key, f"is missing; the file needs a table [{path}]")
+        if values is not None and not isinstance(values, Mapping):
+            self.fault(key, f"is not a table; write [{path}] above its keys")
+            values = None
+        return Table(path, values, self._faults)
+
+    def check_keys(self, known: Sequence[str]) -> None:
+        """Adds a fault for every unknown key, with the known key that is most similar."""
+        for key in self.values:
+            if key not in known:
+                nearest = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(known)}"
+                self.fault(key, f"is unknown; {hint}")
+
+    def read(self, kind: type[Any], *, partly: bool = False, **conditions: Condition) -> dict[str, Any]:
+        """The valid values for the fields of a dataclass, by name.
+
+        Args:
+            kind: the dataclass; a field without a default is required.
+            partly: whether no field is required.
+            conditions: what values of the right type must also be, by field.
+        """
+        self.check_keys([field.name for field in fields(kind)])
+        valid = {}
+        for field in fields(kind):
+            annotation = str(field.type).removesuffix(" | None")
+            if annotation not in _TYPES:
+                continue
+            if field.name not in self.values:
+                if not partly and field.default is MISSING and self.is_present:
+                    self.fault(field.name, "is missing")
+                continue
+            value = self.values[field.name]
+            required, is_valid = _TYPES[annotation]
+            if is_valid(value) and field.name in conditions:
+                required, is_valid = conditions[field.name]
+            if not is_valid(value):
+                self.fault(field.name, f"is {value!r}; give {required}")
+            elif annotation == "float":
+                valid[field.name] = float(value)
+            else:
+                valid[field.name] = tuple(value) if isinstance(value, list) else value
+        return valid
