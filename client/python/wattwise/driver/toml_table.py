@@ -103,7 +103,7 @@ class Table:
             conditions: what values of the right type must also be, by field.
         """
         self.check_keys([field.name for field in fields(kind)])
-        valid = {}
+        valid: dict[str, Any] = {}
         for field in fields(kind):
             annotation = str(field.type).removesuffix(" | None")
             if annotation not in _TYPES:
