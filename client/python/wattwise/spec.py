@@ -228,4 +228,4 @@ def read_switch(variable: str, error: type[WattwiseError], variables: Mapping[st
         return True
     if text.lower() in ("", "0", "false", "no", "off"):
         return False if text else None
-    raise error(f"invalid value {text!r} of {variable}: give 1 or 0")
+    raise error(f"{variable}={text!r} is invalid; give 1 or 0")

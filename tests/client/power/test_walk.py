@@ -1,4 +1,4 @@
-"""The walk over power limits, and the steps that are measured at each."""
+"""The walk over power limits, and the steps measured at each."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise.monitor import Window
-from wattwise.power.stretch import Measured, Stretch
-from wattwise.power.walk import Walk, cost_per_step, limits_between
+from wattwise.power.profile import Profile, Walk, cost_per_step, limits_between
 
 SPEC = v1.JobSpec(eta_knob=1.0, gpu=v1.GpuConfig(max_power_watts=100))
 
 
 def walked(costs: list[float]) -> Walk:
-    """A walk to its end over as many limits as there are costs, from 1000 W downwards."""
+    """A complete walk over one limit for each cost, from 1000 W downwards."""
     limits = [1000.0 - number for number in range(len(costs))]
     walk = Walk(limits, lambda sample: cost_per_step(SPEC, sample))
     while (limit := walk.limit) is not None:
@@ -24,8 +23,8 @@ def walked(costs: list[float]) -> Walk:
 
 
 @given(st.lists(st.integers(0, 5).map(float), min_size=1, max_size=12))
-def test_cheapest_visited_wins_and_no_limit_too_many_is_visited(costs: list[float]) -> None:
-    """Whatever limits cost: the best is the lowest of the cheapest visited, and the walk ends where the rule says."""
+def test_cheapest_limit_wins_and_the_walk_ends_early(costs: list[float]) -> None:
+    """For any costs: the best is the lowest of the cheapest visited limits, and the walk ends where the rule says."""
     walk = walked(costs)
     count = len(walk.samples)
     seen = costs[:count]
@@ -34,7 +33,7 @@ def test_cheapest_visited_wins_and_no_limit_too_many_is_visited(costs: list[floa
     assert walk.best.power_limit_watts == min(
         sample.power_limit_watts for sample in walk.samples if sample.energy_joules == min(seen)
     )
-    # Written out anew: after which visits the two newest both cost more than the best so far.
+    # The rule, restated: after which visits the two newest both cost more than the best so far.
     stops = [n for n in range(3, len(costs) + 1) if min(costs[n - 2 : n]) > min(costs[:n])]
     assert count == (stops[0] if stops else len(costs))
 
@@ -50,8 +49,8 @@ def test_cheapest_visited_wins_and_no_limit_too_many_is_visited(costs: list[floa
         ([7], 1),
     ],
 )
-def test_two_dearer_limits_in_a_row_end_the_walk(costs: list[int], visits: int) -> None:
-    """One limit that costs more does not end the walk, nor does one that costs as much as the best."""
+def test_two_more_expensive_limits_in_a_row_end_the_walk(costs: list[int], visits: int) -> None:
+    """A single limit that costs more does not end the walk, nor does one that costs as much as the best."""
     assert len(walked([float(cost) for cost in costs]).samples) == visits
 
 
@@ -71,7 +70,7 @@ def test_cost_of_a_step() -> None:
 
 
 class Counter:
-    """A monitor that counts as it is told to; a second and ten joules at a time."""
+    """A monitor that measures one second and ten joules for each count."""
 
     gpu_indices = (0,)
 
@@ -80,12 +79,12 @@ class Counter:
         self._begun: int | None = None
 
     def begin_window(self, name: str) -> None:
-        """Starts to measure."""
+        """Opens the window."""
         assert self._begun is None, name
         self._begun = self.now
 
     def end_window(self, name: str) -> Window:
-        """Ends what was begun."""
+        """Closes the window."""
         assert self._begun is not None, name
         length, self._begun = self.now - self._begun, None
         return Window(time=float(length), total_energy=10.0 * length)
@@ -93,20 +92,32 @@ class Counter:
 
 @given(st.integers(0, 4), st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=12))
 def test_only_measured_steps_count(warmup: int, length: int, epochs: list[int]) -> None:
-    """However epochs cut a stretch, it holds its measured steps and neither warm-up nor what is between epochs."""
+    """However epochs split the steps at a limit, its sample has neither warm-up steps nor time between epochs."""
     counter = Counter()
-    stretch = Stretch(counter, "w", warmup, length)
-    done: list[tuple[int, Measured]] = []
+    limits = [float(watts) for watts in range(100, 39, -1)]
+    set_limits: list[float] = []
+    profile = Profile(
+        Walk(limits, lambda _: 1.0),
+        counter,
+        "w",
+        warmup_iters=warmup,
+        measure_iters=length,
+        set_limit=set_limits.append,
+    )
+    done: list[int] = []
     steps = 0
     for epoch in epochs:
         for _ in range(epoch):
-            stretch.begin_step()
+            profile.begin_step()
             counter.now += 1
             steps += 1
-            if (measured := stretch.end_step()) is not None:
-                done.append((steps, measured))
-        stretch.interrupt()
+            profile.end_step()
+            if len(profile.walk.samples) > len(done):
+                done.append(steps)
+        profile.pause()
         counter.now += 1000
     whole = steps // (warmup + length)
-    every = Measured(float(length), 10.0 * length, length)
-    assert done == [((number + 1) * (warmup + length), every) for number in range(whole)]
+    assert done == [(number + 1) * (warmup + length) for number in range(whole)]
+    assert set_limits == limits[: whole + 1]
+    samples = [(s.power_limit_watts, s.time_seconds, s.energy_joules, s.steps) for s in profile.walk.samples]
+    assert samples == [(watts, length, 10.0 * length, length) for watts in limits[:whole]]

@@ -357,5 +357,5 @@ def test_variables() -> None:
     assert Credentials.from_env(given) == Credentials(
         "TOKEN", "TOKEN_FILE", tls=True, tls_ca="TLS_CA", tls_cert="TLS_CERT", tls_key="TLS_KEY", insecure=True
     )
-    with pytest.raises(CredentialsError, match="'maybe' of WATTWISE_TLS"):
+    with pytest.raises(CredentialsError, match="WATTWISE_TLS='maybe'"):
         Credentials.from_env({"WATTWISE_TLS": "maybe"})

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError, OperationOrderError, log
 from wattwise.monitor import Monitor, monitor_kind
-from wattwise.power.computed import Computed
 from wattwise.power.knowledge import Knowledge
-from wattwise.power.profile import Profile
-from wattwise.power.settings import settings
-from wattwise.power.stretch import Stretch
-from wattwise.power.walk import Walk, cost_per_step, limits_between
+from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
+from wattwise.power.settings import profile_settings
 from wattwise.rpc.backoff import seconds
 from wattwise.training.optimizer import BatchSizeOptimizer
 
@@ -87,11 +84,8 @@ class PowerLimitOptimizer:
         observer_mode: bool | None = None,
         timeout: float = 5.0,
     ) -> None:
-        chosen = settings(step_watts, profile_warmup_iters, profile_measure_iters, observer_mode)
+        self._settings = profile_settings(step_watts, profile_warmup_iters, profile_measure_iters, observer_mode)
         self._bso = bso
-        self._step_watts = chosen.step_watts
-        self._lengths = (chosen.warmup_iters, chosen.measure_iters)
-        self._observes = chosen.observer_mode
         self._timeout = seconds("timeout", timeout)
         self._pid = os.getpid()
         self._phase = _Phase.NEW
@@ -121,12 +115,12 @@ class PowerLimitOptimizer:
         return self._phase is _Phase.PROFILING
 
     @property
-    def computed(self) -> Computed | None:
+    def computed(self) -> ComputedUsage | None:
         """In observer mode: what the steps so far would have taken; None before the profile is complete."""
         walk = self._profile.walk if self._profile else None
-        if not self._observes or walk is None or walk.limit is not None or walk.best is None:
+        if not self._settings.observer_mode or walk is None or walk.limit is not None or walk.best is None:
             return None
-        return Computed.of(self._steps, walk.best, walk.samples[0])
+        return ComputedUsage.of(self._steps, walk.best, walk.samples[0])
 
     def on_step_begin(self) -> None:
         """A training step begins; the first call asks the server.
@@ -168,7 +162,7 @@ class PowerLimitOptimizer:
             log.warning(
                 "training ended while power limits were profiled, and %d of %d were measured: nothing is learnt from "
                 "it; lower profile_measure_iters or raise step_watts if that happens again",
-                *(len(walk.samples), walk.length),
+                *(len(walk.samples), len(walk.limits)),
             )
         if self._knowledge is not None and self._knowledge.unreported:
             log.warning("the server was not told of the power limits that were profiled: the next trial profiles anew")
@@ -222,7 +216,7 @@ class PowerLimitOptimizer:
         answer = self._knowledge.ask() if self._knowledge else None
         if answer is None or (answer.profiled_by_another and not answer.HasField("power_limit_watts")):
             self._phase = _Phase.WAITING
-        elif answer.HasField("power_limit_watts") and not self._observes:
+        elif answer.HasField("power_limit_watts") and not self._settings.observer_mode:
             self._settle(answer.power_limit_watts)
         else:
             self._start()
@@ -232,21 +226,29 @@ class PowerLimitOptimizer:
         if limits is None or monitor is None:
             return
         trial = self._bso.trial.id
-        between = limits_between(limits.lowest_watts, limits.highest_watts, self._step_watts)
+        between = limits_between(limits.lowest_watts, limits.highest_watts, self._settings.step_watts)
         walk = Walk(between, lambda sample: cost_per_step(spec, sample))
         name = f"wattwise power {trial.job_id} {trial.trial_number}"
         # A limit is the GPUs', and so is what it saves: of a combined monitor the rest would only blur the comparison.
         gpus: Monitor = getattr(monitor, "gpu_monitor", monitor)
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
-        self._profile = Profile(walk, Stretch(gpus, name, *self._lengths), limits)
+        self._profile = Profile(
+            walk,
+            gpus,
+            name,
+            warmup_iters=self._settings.warmup_iters,
+            measure_iters=self._settings.measure_iters,
+            set_limit=limits.set,
+        )
         self._phase = _Phase.PROFILING
 
     def _end_step(self) -> None:
         profile, knowledge = self._profile, self._knowledge
-        if profile is None or knowledge is None or not profile.end_step():
+        if profile is None or knowledge is None:
             return
+        profile.end_step()
         best = profile.walk.best
-        if best is not None:
+        if profile.walk.limit is None and best is not None:
             known = knowledge.report(profile.walk.samples)
             self._settle(best.power_limit_watts if known is None else known)
 
@@ -254,7 +256,7 @@ class PowerLimitOptimizer:
         if self._phase is _Phase.WAITING:
             self._ask()
         elif self._phase is _Phase.PROFILING and self._profile is not None:
-            self._profile.interrupt()
+            self._profile.pause()
         elif self._knowledge is not None and self._knowledge.unreported:
             known = self._knowledge.report_again()
             if known is not None:
@@ -267,7 +269,7 @@ class PowerLimitOptimizer:
         limits, knowledge = self._limits, self._knowledge
         if limits is None or knowledge is None:
             return
-        self._watts = limits.set(limits.highest_watts if self._observes else watts)
+        self._watts = limits.set(limits.highest_watts if self._settings.observer_mode else watts)
         knowledge.keep(self._watts)
         log.info("power limit %g W for every GPU (the cheapest is %g W)", self._watts, watts)
         self._phase = _Phase.SETTLED

@@ -1,85 +1,208 @@
-"""A profile under way: sets one limit after another and measures the steps at each."""
+"""Profiling power limits during training: just-in-time profiling (You, Chung, Chowdhury, NSDI 2023, section 4)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 from wattwise import v1
 from wattwise.errors import MonitorError, log
-from wattwise.monitor.power_limits import PowerLimits
-from wattwise.power.stretch import Measured, Stretch
-from wattwise.power.walk import Walk
+from wattwise.monitor import Monitor
+from wattwise.training.rules import cost
+
+_EXPENSIVE_IN_A_ROW = 2
+"""The cost over the limits has one minimum: after two limits in a row that cost more than the best, it is behind us."""
 
 _SHORT_SECONDS = 0.5
-"""NVIDIA's energy counters move ten to fifty times a second: much shorter and the steps between two of their moves
-decide the comparison."""
+"""NVIDIA's energy counters update 10 to 50 times a second: in much shorter measurements the noise dominates."""
+
+
+def limits_between(lowest_watts: float, highest_watts: float, step_watts: float) -> list[float]:
+    """The limits to profile, from the highest downwards in equal steps; none is below the lowest."""
+    count = int((highest_watts - lowest_watts) / step_watts + 1e-9) + 1
+    return [highest_watts - number * step_watts for number in range(count)]
+
+
+def cost_per_step(spec: v1.JobSpec, sample: v1.PowerSample) -> float:
+    """The cost `(η·average power + (1−η)·P)·time per step`, in joules; P is the max power of all GPUs together."""
+    return cost(spec, sample.time_seconds, sample.energy_joules) / sample.steps
+
+
+class Walk:
+    """Visits limits until two in a row cost more than the best, or none is left.
+
+    Args:
+        limits: in watts, in the order of the visits; at least one.
+        cost: the cost of a sample's step.
+
+    Attributes:
+        samples: the samples so far, in order.
+        best: the cheapest sample, and of equally cheap ones the lowest limit; None before the first.
+    """
+
+    def __init__(self, limits: Sequence[float], cost: Callable[[v1.PowerSample], float]) -> None:
+        self.limits = tuple(limits)
+        self._cost = cost
+        self._expensive = 0
+        self.samples: list[v1.PowerSample] = []
+        self.best: v1.PowerSample | None = None
+
+    @property
+    def limit(self) -> float | None:
+        """The limit to measure next, in watts; None when the walk is complete."""
+        if self._expensive == _EXPENSIVE_IN_A_ROW or len(self.samples) == len(self.limits):
+            return None
+        return self.limits[len(self.samples)]
+
+    def take(self, sample: v1.PowerSample) -> None:
+        """Adds the sample of `limit`, which moves to the next one."""
+        self.samples.append(sample)
+        if self.best is None or self._rank(sample) < self._rank(self.best):
+            self.best, self._expensive = sample, 0
+        elif self._cost(sample) > self._cost(self.best):
+            self._expensive += 1
+        else:
+            self._expensive = 0
+
+    def _rank(self, sample: v1.PowerSample) -> tuple[float, float]:
+        return self._cost(sample), sample.power_limit_watts
 
 
 class Profile:
-    """Walks the limits of a trial's GPUs while it trains; the GPUs are at the first one when it has been made.
+    """Walks the limits during training: at each limit some warm-up steps, then the measured ones.
 
     Args:
         walk: the limits.
-        stretch: measures the steps.
-        limits: sets them.
+        monitor: the energy monitor of the GPUs.
+        window: the name of its measurement windows, unique within the monitor.
+        warmup_iters: unmeasured steps at each limit.
+        measure_iters: measured steps at each limit.
+        set_limit: sets the limit of all GPUs, in watts; called with the first limit at once.
 
     Raises:
         MonitorError: if the limit cannot be set.
     """
 
-    def __init__(self, walk: Walk, stretch: Stretch, limits: PowerLimits) -> None:
+    def __init__(
+        self,
+        walk: Walk,
+        monitor: Monitor,
+        window: str,
+        *,
+        warmup_iters: int,
+        measure_iters: int,
+        set_limit: Callable[[float], object],
+    ) -> None:
         self.walk = walk
-        self._stretch = stretch
-        self._limits = limits
-        self._warned = False
-        self._set()
+        self._monitor = monitor
+        self._window = window
+        self._window_is_open = False
+        self._warmup_iters = warmup_iters
+        self._measure_iters = measure_iters
+        self._set_limit = set_limit
+        self._has_warned = False
+        self._start_limit()
 
     def begin_step(self) -> None:
-        """A step begins.
+        """Opens a window unless the step belongs to the warm-up.
 
         Raises:
-            MonitorError: if the monitor cannot be read.
+            MonitorError: if the monitor fails.
         """
-        self._stretch.begin_step()
+        if self._warmed_up >= self._warmup_iters and not self._window_is_open:
+            self._monitor.begin_window(self._window)
+            self._window_is_open = True
 
-    def end_step(self) -> bool:
-        """A step has ended; says whether the walk is over.
+    def end_step(self) -> None:
+        """Counts a step; after the last one at this limit, sets the next limit.
 
         Raises:
-            MonitorError: if the monitor cannot be read, measured nothing, or the next limit cannot be set.
+            MonitorError: if the monitor fails or measures nothing, or the next limit cannot be set.
         """
-        measured, limit = self._stretch.end_step(), self.walk.limit
-        if measured is None or limit is None:
-            return limit is None
-        self._check(measured)
-        time, energy, steps = measured
-        sample = v1.PowerSample(power_limit_watts=limit, time_seconds=time, energy_joules=energy, steps=steps)
-        self.walk.take(sample)
-        log.info("power limit %g W: %.4g s and %.4g J a step", limit, time / steps, energy / steps)
-        return not self._set()
-
-    def interrupt(self) -> None:
-        """An epoch has ended: what follows, up to the next step, is not measured.
-
-        Raises:
-            MonitorError: if the monitor cannot be read.
-        """
-        self._stretch.interrupt()
-
-    def _set(self) -> bool:
-        limit = self.walk.limit
-        if limit is not None:
-            self._limits.set(limit)
-        return limit is not None
-
-    def _check(self, measured: Measured) -> None:
-        if not measured.time_seconds > 0 or not measured.energy_joules >= 0:
+        if not self._window_is_open:
+            self._warmed_up += 1
+            return
+        self._steps += 1
+        if self._steps < self._measure_iters:
+            return
+        self.pause()
+        limit, time, energy, steps = self.walk.limit, self._time, self._energy, self._steps
+        if limit is None:
+            return
+        if not time > 0 or not energy >= 0:
             raise MonitorError(
-                f"the monitor measured {measured.time_seconds:g} s and {measured.energy_joules:g} J over "
-                f"{measured.steps} steps, which cannot be"
+                f"the monitor measured {time:g} s and {energy:g} J over {steps} steps, which is impossible"
             )
-        if measured.time_seconds < _SHORT_SECONDS and not self._warned:
-            self._warned = True
+        if time < _SHORT_SECONDS and not self._has_warned:
+            self._has_warned = True
             log.info(
                 "%d steps took only %.3g s, too short for the energy counters of most GPUs: raise "
-                "profile_measure_iters until it is a second or more",
-                *(measured.steps, measured.time_seconds),
+                "profile_measure_iters until they take a second or more",
+                *(steps, time),
             )
+        log.info("power limit %g W: %.4g s and %.4g J per step", limit, time / steps, energy / steps)
+        self.walk.take(v1.PowerSample(power_limit_watts=limit, time_seconds=time, energy_joules=energy, steps=steps))
+        self._start_limit()
+
+    def pause(self) -> None:
+        """Closes the window until the next step begins: at the end of an epoch, or of the steps at a limit.
+
+        Raises:
+            MonitorError: if the monitor fails.
+        """
+        if self._window_is_open:
+            self._window_is_open = False
+            measured = self._monitor.end_window(self._window)
+            self._time += measured.time
+            self._energy += measured.total_energy
+
+    def _start_limit(self) -> None:
+        self._warmed_up = self._steps = 0
+        self._time = self._energy = 0.0
+        if self.walk.limit is not None:
+            self._set_limit(self.walk.limit)
+
+
+@dataclass(frozen=True)
+class ComputedUsage:
+    """Time and energy of a trial's training steps at two power limits, computed from its profile: steps × per step.
+
+    Nothing in here is measured; the trial's measurements are the server's.
+
+    Attributes:
+        steps: training steps so far, including those of the profile and excluding evaluations.
+        power_limit_watts: the cheapest limit.
+        time_seconds: time of all steps at the cheapest limit.
+        energy_joules: energy of all steps at the cheapest limit, over all GPUs.
+        highest_power_limit_watts: the highest limit, at which the trial trains.
+        highest_time_seconds: time of all steps at the highest limit.
+        highest_energy_joules: energy of all steps at the highest limit, over all GPUs.
+    """
+
+    steps: int
+    power_limit_watts: float
+    time_seconds: float
+    energy_joules: float
+    highest_power_limit_watts: float
+    highest_time_seconds: float
+    highest_energy_joules: float
+
+    @classmethod
+    def of(cls, steps: int, best: v1.PowerSample, highest: v1.PowerSample) -> ComputedUsage:
+        """The usage of this many steps, from the samples of the cheapest and the highest limit."""
+        return cls(
+            steps,
+            best.power_limit_watts,
+            steps * best.time_seconds / best.steps,
+            steps * best.energy_joules / best.steps,
+            highest.power_limit_watts,
+            steps * highest.time_seconds / highest.steps,
+            steps * highest.energy_joules / highest.steps,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"computed from the profile, not measured: {self.steps} steps would take {self.time_seconds:.4g} s and "
+            f"{self.energy_joules:.4g} J at {self.power_limit_watts:g} W, against {self.highest_time_seconds:.4g} s "
+            f"and {self.highest_energy_joules:.4g} J at {self.highest_power_limit_watts:g} W"
+        )
