@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 from wattwise_server import app
 from wattwise_server.commands import serve as cli
-from wattwise_server.store import group, writer
+from wattwise_server.store import connection, writer
 from wattwise_server.store import open as opening
 
 from benchmarks import crowd
@@ -108,7 +108,7 @@ def commits_in_the_loop() -> None:
 
     connect = vars(opening)["_connection"]
     _swap(opening, _connection=lambda *args, **given: connect(*args, check_same_thread=False, **given))
-    _swap(group.Group, commit=commit)
+    _swap(connection.Group, commit=commit)
 
 
 def _swap(owner: Any, **parts: Any) -> None:

@@ -63,7 +63,7 @@ def test_full_disk(on_small_disk: LiveServer) -> None:
     job = Trainer(server.trainer, max_epochs=10**6)
     trial = job.next()
     filler = fill(server.database.parent)
-    acknowledged = reports_until_refused(job, trial, "make room on its disk")
+    acknowledged = reports_until_refused(job, trial, "free some space on its disk")
     shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
     assert len(shown.measurements) == acknowledged
     filler.unlink()

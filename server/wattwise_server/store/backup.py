@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from wattwise_server.errors import StartError
+from wattwise_server.store.connection import explain
 from wattwise_server.store.migrate import check
 from wattwise_server.store.open import connect_read_only, owned
-from wattwise_server.store.trouble import trouble
 
 _SIDE_FILES = ("-wal", "-shm")
 
@@ -40,7 +40,7 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
                 # So that it is one file, whole by itself.
                 copy.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
-            raise StartError(f"cannot copy {database} to {target}: {trouble(error)}") from error
+            raise StartError(f"cannot copy {database} to {target}: {explain(error)}") from error
         _must_be_sound(fresh, f"{database} is damaged, its copy was not kept")
 
 

@@ -1,26 +1,26 @@
 """The storage contract.
 
-It is written for two kinds of backend: an embedded one with a single owner, which may remember between calls and commit
-in groups, and a shared one under many servers, which locks rows and remembers nothing. Callers can't tell them apart.
+It allows two kinds of backend: an embedded one with a single owner, which may cache between calls and commit in groups,
+and a shared one under many servers, which locks rows and caches nothing. Callers cannot tell them apart.
 
-**Atomicity.** All reading and writing of one job happens inside `transaction(job_id)`. Transactions of one job happen
-one after the other; those of different jobs don't wait for each other. What a block saved is durable (it survives
-`kill -9` and power loss) when the block has been left without an exception, wholly or, if leaving raised, not at all as
-far as anybody can see. A block left by an exception has changed nothing. A block that only read is left once all that
-it saw is durable, so that no answer rests on something that a crash could take back.
+**Atomicity.** All reads and writes of one job happen inside `transaction(job_id)`. Transactions of one job are
+serialized; those of different jobs do not wait for each other. When a block exits without an exception, everything it
+saved is durable: it survives `kill -9` and power loss. When the exit raises, nothing that it saved is visible. A block
+left by an exception changes nothing. A block that only read exits once everything it read is durable, so no answer
+depends on data that a crash could lose.
 
-**Followers.** What `once_durable` was given is called after the commit and before the block is left, in the order of
-commits; never for a block that changed nothing.
+**Callbacks.** `after_commit` callbacks run after the commit and before the block exits, in the order of commits. They
+do not run for a block that changed nothing.
 
-**Cancellation.** A caller that is cancelled while it waits for durability leaves the transaction as it is: committed,
-or failed for reasons of its own.
+**Cancellation.** Cancelling a caller that waits for durability does not affect the transaction: it commits or fails on
+its own.
 
-**Errors.** `StorageUnavailableError` when the storage could not be read or written; the same call may succeed later.
-Nothing else is raised but for programming errors.
+**Errors.** `StorageUnavailableError` when the storage cannot be read or written; the same call may succeed later.
+Anything else that is raised is a bug.
 
-**Leases** (`Trial.lease_expire_time`) need not be durable: after a restart every running trial gets a whole one.
+**Leases** (`Trial.lease_expire_time`) need not be durable: after a restart every running trial gets a full one.
 
-**Consistency of lists.** `jobs`, `trials` and `count_jobs` show what is durable, each call as of one moment.
+**Lists.** `jobs`, `trials` and `count_jobs` return durable data, each call as of one moment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datetime import datetime
 from typing import Protocol
 
 from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
-from wattwise_server.store.hub import Subscription
+from wattwise_server.store.subscriptions import Subscription
 
 
 class Transaction(Protocol):
@@ -39,13 +39,13 @@ class Transaction(Protocol):
 
     @property
     def job(self) -> Job | None:
-        """The job; None when there is none under this id."""
+        """The job; None if no job has this id."""
 
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
 
     def delete_job(self) -> Sequence[Trial]:
-        """Deletes the job with its trials and measurements; returns, and remembers, the trials that were running."""
+        """Deletes the job with its trials and measurements; records and returns the trials that were running."""
 
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
@@ -63,19 +63,19 @@ class Transaction(Protocol):
         """The trial that this request dispatched."""
 
     def save_trial(self, trial: Trial) -> None:
-        """Creates the trial, or saves what changed but for `last`, which `add_measurement` keeps."""
+        """Creates the trial, or saves what changed except `last`, which `add_measurement` saves."""
 
     def add_measurement(self, trial: Trial) -> None:
-        """Keeps `trial.last` as the newest measurement of the trial."""
+        """Saves `trial.last` as the trial's newest measurement."""
 
     def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
-        """Drops a trial's measurements up to an epoch; never its newest."""
+        """Deletes a trial's measurements up to an epoch; never its newest."""
 
     def renew_lease(self, trial: Trial) -> None:
-        """Keeps the trial's lease."""
+        """Saves the trial's lease."""
 
-    def once_durable(self, tell: Callable[[], None]) -> None:
-        """Calls something, that must not raise, once what the block saved is durable."""
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Calls `callback`, which must not raise, once what the block saved is durable."""
 
 
 class Store(Protocol):
@@ -88,7 +88,7 @@ class Store(Protocol):
         """Whether this trial was running when its job was deleted."""
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
-        """Jobs whose id starts with `prefix`, oldest first, each with its place; only those after place `after`."""
+        """Jobs whose id starts with `prefix`, oldest first, each with its position; only those after `after`."""
 
     async def trials(
         self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
@@ -96,21 +96,20 @@ class Store(Protocol):
         """Trials of a job by number, only those above `after`, of one status and batch size if given."""
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
-        """How many jobs have this very `job_id_prefix`; counting ends at a limit."""
+        """The number of jobs with exactly this `job_id_prefix`, or `limit` if there are more."""
 
     async def prune(self, ended_before: datetime) -> None:
-        """Drops measurements of trials that ended before a time, little by little and without delaying anybody.
+        """Deletes measurements of trials that ended before a time, in small steps that delay no other call.
 
-        All measurements of a trial that its trainer ended or that was decided, all but the newest of a lost or
-        preempted one, and none of a running one. Nothing else changes. What is left when this raises, or is cancelled,
-        goes another time.
+        Deletes all measurements of a trial that was decided or ended by its trainer, all but the newest of a lost or
+        preempted one, and none of a running one. If this raises or is cancelled, the next call deletes the rest.
         """
 
-    def lapsed(self, now: datetime) -> Sequence[TrialKey]:
-        """Running trials whose lease has run out by now."""
+    def expired_leases(self, now: datetime) -> Sequence[TrialKey]:
+        """Running trials whose lease has expired by now."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
-        """Tells of every durable change of the job, or of one trial's start, end or revival."""
+        """Notifies of every durable change of the job, or of one trial's start, end and revival."""
 
     async def close(self) -> None:
-        """Waits for what is being written and lets go of the storage."""
+        """Waits for pending commits and closes the storage."""

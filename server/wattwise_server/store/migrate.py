@@ -9,7 +9,7 @@ from importlib.resources import files
 from wattwise_server.errors import StartError
 
 APPLICATION_ID = int.from_bytes(b"WATT", "big")
-"""Marks a file as this program's."""
+"""Identifies a file as a Wattwise database."""
 
 
 def migrations() -> dict[int, str]:
@@ -20,15 +20,15 @@ def migrations() -> dict[int, str]:
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | None = None) -> None:
-    """Brings a database forward to the newest version, wholly or not at all.
+    """Migrates a database to the newest version in one transaction.
 
     Args:
         connection: An open connection in autocommit mode.
         path: The file's name, for messages.
-        steps: The migrations; those of this program if not given.
+        steps: The migrations; those of this program by default.
 
     Raises:
-        StartError: when the file is newer than the program, or is no database of this program; it is left as it was.
+        StartError: the file is newer than the program or is not a Wattwise database; it is unchanged.
     """
     steps = migrations() if steps is None else steps
     current, ours = _identity(connection, path, max(steps))
@@ -47,17 +47,17 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
 
 
 def check(connection: sqlite3.Connection, path: str) -> None:
-    """Makes sure that a file is a database of this program, and one that it knows how to read.
+    """Checks that a file is a Wattwise database of a known version.
 
     Raises:
-        StartError: when it is not.
+        StartError: it is not.
     """
     if not _identity(connection, path, max(migrations()))[1]:
         raise _foreign(path)
 
 
 def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[int, bool]:
-    """A file's schema version, and whether it is this program's."""
+    """A file's schema version, and whether it is a Wattwise database."""
     current = connection.execute("PRAGMA user_version").fetchone()[0]
     if current > newest:
         raise StartError(
@@ -68,4 +68,4 @@ def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[i
 
 
 def _foreign(path: str) -> StartError:
-    return StartError(f"{path} is a database of another program: name another file with --database")
+    return StartError(f"{path} is the database of another program: name another file with --database")

@@ -1,4 +1,4 @@
-"""From a database's URL to a store, and back to nothing open."""
+"""Opens the store of a database's URL."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from filelock import FileLock, Timeout
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
-from wattwise_server.store.group import recorder
+from wattwise_server.store.connection import Group, explain, recording_factory
 from wattwise_server.store.migrate import migrate
-from wattwise_server.store.observed import ObservedGroup
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
-from wattwise_server.store.trouble import trouble
 from wattwise_server.store.writer import Writer
 
 _SCHEME = "sqlite:///"
@@ -31,31 +29,31 @@ def database_path(url: str) -> Path:
     """The file that a URL names.
 
     Raises:
-        StartError: when the URL names no file.
+        StartError: the URL names no file.
     """
     if not url.startswith(_SCHEME) or url == _SCHEME or ":memory:" in url:
         raise StartError(
-            f"{url!r} names no database file: write sqlite:///wattwise.db for a file in the current folder "
-            "or sqlite:////var/lib/wattwise/wattwise.db for one anywhere"
+            f"{url!r} names no database file: use sqlite:///wattwise.db for a file in the current folder "
+            "or sqlite:////var/lib/wattwise/wattwise.db for an absolute path"
         )
     return Path(url.removeprefix(_SCHEME)).resolve()
 
 
 @asynccontextmanager
 async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AsyncIterator[SqliteStore]:
-    """The store of a database, created or migrated first; everything is closed when the block is left.
+    """The store of a database, which is created or migrated first; the block's exit closes everything.
 
     Raises:
-        StartError: when the file is another server's, is no database of this program, or cannot be opened.
+        StartError: another server uses the file, it is not a Wattwise database, or it cannot be opened.
     """
     path = database_path(url)
     with owned(path):
         _prepare(path)
-        factory, made = recorder()
+        factory, made = recording_factory()
         async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
             read.row_factory = sqlite3.Row
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
-            group = ObservedGroup(write, made[0], observer)
+            group = Group(write, made[0], observer)
             store = SqliteStore(Writer(group), Queries(read), clock, int(rows[0][0]))
             try:
                 try:
@@ -70,13 +68,13 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
 
 @contextmanager
 def owned(path: Path) -> Iterator[None]:
-    """Keeps every other server off a database for as long as the block lasts.
+    """Locks a database against other servers for the duration of the block.
 
     Raises:
-        StartError: when another has it, or its folder is missing or cannot be written.
+        StartError: another server uses it, or its folder is missing or not writable.
     """
     if not path.parent.is_dir():
-        raise StartError(f"there is no folder {path.parent}: make it, or name another file with --database")
+        raise StartError(f"there is no folder {path.parent}: create it, or name another file with --database")
     lock = FileLock(f"{path}.lock")
     made = [file for file in (path, Path(lock.lock_file)) if not file.exists()]
     try:
@@ -91,7 +89,7 @@ def owned(path: Path) -> Iterator[None]:
         _check_kept(lock)
         yield
     except StartError:
-        # Nothing is left of a start that failed but what was there before.
+        # A failed start leaves no new files.
         for file in made:
             file.unlink(missing_ok=True)
         raise
@@ -100,33 +98,33 @@ def owned(path: Path) -> Iterator[None]:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that sees one moment after another and disturbs nobody."""
+    """A read-only connection."""
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
     connection.execute("PRAGMA busy_timeout = 10000")
     return connection
 
 
 def _check_kept(lock: FileLock) -> None:
-    """Of two that take a lock while a third one removes its file, neither may think that it owns it."""
+    """A lock whose file was removed by another process in the meantime locks nothing."""
     if not Path(lock.lock_file).exists():
-        raise StartError(f"another server removed {lock.lock_file} just now, giving up its own start: start again")
+        raise StartError(f"another server removed {lock.lock_file} while its start failed: start again")
 
 
 def _prepare(path: Path) -> None:
-    """Creates or migrates the file. WAL lets readers go on while the writer commits; it stays with the file."""
+    """Creates or migrates the file. WAL lets readers continue while the writer commits; it stays on."""
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA busy_timeout = 10000")
             migrate(connection, str(path))
             connection.execute("PRAGMA journal_mode = WAL")
-            # A file that cannot be written shows it now, not at the first report. BEGIN alone would only read it.
+            # A file that is not writable fails now, not at the first report. BEGIN alone would only read it.
             connection.executescript("BEGIN IMMEDIATE; DELETE FROM jobs WHERE FALSE; ROLLBACK;")
     except sqlite3.Error as error:
         raise _unusable(path, error) from error
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> StartError:
-    return StartError(f"cannot use {path} as a database: {trouble(error)}; or name another file with --database")
+    return StartError(f"cannot use {path} as a database: {explain(error)}; or name another file with --database")
 
 
 async def _content(connection: aiosqlite.Connection) -> tuple[int, int]:
@@ -142,7 +140,7 @@ async def _connection(path: Path, mode: str, **options: Any) -> AsyncIterator[ai
         try:
             for pragma in _PRAGMAS:
                 await connection.execute_fetchall(f"PRAGMA {pragma}")
-            # Reads the file: what keeps it from being read shows here.
+            # An unreadable file fails here.
             await connection.execute_fetchall("SELECT max(job_key) FROM jobs")
         except sqlite3.Error as error:
             raise _unusable(path, error) from error

@@ -1,4 +1,4 @@
-"""All reading of the file, on a connection of its own that cannot write."""
+"""All reads of the file, on a separate read-only connection."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import aiosqlite
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import RESUMABLE, ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.connection import explain
 from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
-from wattwise_server.store.trouble import trouble
 
-# The newest measurement of a running trial stands in `measurements` alone.
+# The newest measurement of a running trial is only in `measurements`.
 _TRIALS = """
     SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.request_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
@@ -40,7 +40,7 @@ _WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIM
 
 _RESUMABLE = ", ".join(sorted(f"'{reason.value}'" for reason in RESUMABLE))
 
-# Hops from trial to trial over the primary key, without a look at the rows in between.
+# Jumps from trial to trial over the primary key, without reading the rows in between.
 _MEASURED_TRIALS = f"""
     WITH RECURSIVE found (job_key, trial_number, hops) AS (
         SELECT * FROM (SELECT job_key, trial_number, 1 FROM measurements
@@ -65,7 +65,7 @@ _MEASURED_TRIALS = f"""
 
 
 class Queries:
-    """What can be asked of the file."""
+    """The queries."""
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         """Reads through a connection whose row factory is `sqlite3.Row`."""
@@ -80,14 +80,14 @@ class Queries:
         return found[0]["job_key"], read_job(found, arms)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
-        """Jobs by key, with their keys; their arms without what is not in their rows."""
+        """Jobs by key, with their keys; their arms without what is derived from the trials."""
         sql = _JOBS.format(condition="job_key > ? AND substr(job_id, 1, ?) = ?")
         found = await self._all(sql, after, len(prefix), prefix, limit)
         by_job = [list(rows) for _, rows in groupby(found, key=lambda row: row["job_key"])]
         return [(rows[0]["job_key"], read_job(rows, tuple(map(read_arm, rows)))) for rows in by_job]
 
     async def jobs_with_running_trials(self) -> Sequence[str]:
-        """Their ids."""
+        """The ids of jobs with running trials."""
         keys = "SELECT DISTINCT job_key FROM trials WHERE status = 'DISPATCHED'"
         found = await self._all(f"SELECT job_id FROM jobs WHERE job_key IN ({keys})")  # noqa: S608 - no outside text
         return [row["job_id"] for row in found]
@@ -129,7 +129,7 @@ class Queries:
         return [read_measurement(row) for row in reversed(newest)]
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
-        """How many jobs have this prefix; counting ends at the limit."""
+        """The number of jobs with this prefix, or the limit if there are more."""
         sql = "SELECT count(*) AS found FROM (SELECT 1 FROM jobs WHERE job_id_prefix = ? LIMIT ?)"
         return int((await self._all(sql, prefix, limit))[0]["found"])
 
@@ -142,9 +142,9 @@ class Queries:
         """The next trials that have measurements.
 
         Args:
-            after: Key of a job and number of a trial; those beyond it are meant.
-            limit: How many at most.
-            ended_before: Microseconds since 1970 by which a trial must have ended to be `over`.
+            after: A job's key and a trial's number; only trials behind it.
+            limit: The largest number of trials.
+            ended_before: Microseconds since 1970; a trial that ended earlier is `over`.
 
         Returns:
             Rows of job_key, trial_number, over, resumable, and the oldest and newest epoch.
@@ -152,7 +152,7 @@ class Queries:
         return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 
     async def _with_history(self, job: Row, arm: ArmState) -> ArmState:
-        """The arm with what is not in its row because it stands in the trials."""
+        """The arm with what is derived from its trials."""
         if not arm.num_succeeded:
             return arm
         if job["window_size"]:
@@ -168,5 +168,5 @@ class Queries:
         try:
             return list(await self._connection.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
         except (sqlite3.Error, ValueError) as error:
-            # ValueError is aiosqlite's word for a connection that is gone.
-            raise StorageUnavailableError(f"the database could not be read ({trouble(error)}); retry") from error
+            # aiosqlite raises ValueError for a closed connection.
+            raise StorageUnavailableError(f"the database could not be read ({explain(error)}); retry") from error

@@ -1,7 +1,7 @@
-"""Measurements of trials that ended long ago go, a few at a time, so that nobody waits behind them.
+"""Deletes measurements of trials that ended long ago, a few at a time, so that no call waits behind them.
 
-What the policy needs is not in them: costs and outcomes stand in the rows of the trials and the arms. A running trial
-keeps all of its measurements, and a lost or preempted one its newest, with which it may go on.
+Policies do not need them: costs and outcomes are in the rows of the trials and the arms. A running trial keeps all of
+its measurements, and a lost or preempted one its newest, from which it may resume.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from datetime import datetime
 from typing import NamedTuple
 
-from wattwise_server.store.group import Sql, Statement
+from wattwise_server.store.connection import Sql, Statement
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.rows import to_micros
 from wattwise_server.store.writer import Writer
@@ -29,20 +29,20 @@ _FORGET = Sql(
 
 
 class _Owner:
-    """Nobody's memory rests on what is dropped here."""
+    """No cached job depends on what is deleted here."""
 
-    lost = False
+    failed = False
 
 
 class _Place(NamedTuple):
-    """The trial that was looked at last."""
+    """The last trial that was read."""
 
     job_key: int = -1
     trial_number: int = -1
 
 
 class Retention:
-    """Drops old measurements of one store."""
+    """Deletes old measurements of one store."""
 
     def __init__(self, queries: Queries, writer: Writer) -> None:
         self._queries = queries
@@ -51,11 +51,8 @@ class Retention:
     async def prune(self, ended_before: datetime) -> None:
         """Goes through the whole file once.
 
-        Args:
-            ended_before: Measurements of trials that ended before this time go.
-
         Raises:
-            StorageUnavailableError: when the file cannot be read or written; what is left goes another time.
+            StorageUnavailableError: the file cannot be read or written; the next call deletes the rest.
         """
         place: _Place | None = _Place()
         while place is not None:
@@ -64,7 +61,7 @@ class Retention:
             await asyncio.sleep(_PAUSE_SECONDS if place else 0)
 
     async def _step(self, place: _Place, ended_before: int) -> _Place | None:
-        """Drops some rows, in one commit; returns where to go on, None at the end."""
+        """Deletes some rows, in one commit; returns where to continue, None at the end."""
         found = await self._queries.measured_trials(place, _TRIALS, ended_before)
         statements: list[Statement] = []
         room, more = _ROWS, len(found) == _TRIALS
@@ -75,7 +72,7 @@ class Retention:
                 statements.append(Statement(_FORGET, (*trial, through, room)))
                 room -= through - row["oldest"] + 1
             if room <= 0:
-                # This trial may have rows left: it comes first next time.
+                # This trial may have rows left: the next step starts with it.
                 more = True
                 break
             place = trial

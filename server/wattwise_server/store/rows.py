@@ -1,4 +1,4 @@
-"""Between rows and the domain: the only file that knows the columns."""
+"""Converts between rows and the domain: the only module that knows the columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wattwise_server.domain import (
     TrialStatus,
     TrialType,
 )
-from wattwise_server.store.group import Sql, Statement
+from wattwise_server.store.connection import Sql, Statement
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -49,7 +49,7 @@ def _upsert(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
     values = ", ".join("?" * len(everything))
     changes = ", ".join(f"{column} = excluded.{column}" for column in columns)
     return (
-        f"INSERT INTO {table} ({', '.join(everything)}) VALUES ({values}) "  # noqa: S608 - names of this file alone
+        f"INSERT INTO {table} ({', '.join(everything)}) VALUES ({values}) "  # noqa: S608 - names of this module
         f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
     )
 
@@ -110,7 +110,7 @@ _TRIAL = (
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
 
 _INSERT_JOB = Sql(
-    f"INSERT INTO jobs (job_key, {', '.join((*_JOB_ONCE, *_JOB_STATE))}) "  # noqa: S608 - names of this file alone
+    f"INSERT INTO jobs (job_key, {', '.join((*_JOB_ONCE, *_JOB_STATE))}) "  # noqa: S608 - names of this module
     f"VALUES ({', '.join('?' * (1 + len(_JOB_ONCE) + len(_JOB_STATE)))})",
     rank=0,
 )
@@ -190,7 +190,7 @@ def _save_power_limits(key: int, states: Iterable[PowerLimitState]) -> list[Stat
 
 
 def save_trial(key: int, trial: Trial) -> Statement:
-    """Creates or saves a trial; its newest measurement, and what was made of it, only once it has ended."""
+    """Creates or saves a trial; its newest measurement and outcome only once it has ended."""
     running = (None, None, False, False)
     judged = running if trial.running else (trial.cost, trial.cost_bound, trial.converged, trial.target_reached)
     last = (None,) * 5 if trial.last is None or trial.running else _measurement(trial.last)
@@ -212,13 +212,13 @@ def save_trial(key: int, trial: Trial) -> Statement:
 
 
 def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
-    """Keeps one measurement."""
+    """Saves one measurement."""
     epoch, seconds, joules, metric, time = measured
     return Statement(_ADD_MEASUREMENT, (key, trial_number, epoch, seconds, joules, metric, to_micros(time)))
 
 
 def forget_measurements(key: int, trial_number: int, through_epoch: int) -> Statement:
-    """Drops a trial's measurements up to an epoch."""
+    """Deletes a trial's measurements up to an epoch."""
     return Statement(_FORGET_MEASUREMENTS, (key, trial_number, through_epoch))
 
 

@@ -1,35 +1,89 @@
 """The storage contract on one SQLite file with one owner.
 
-The owner remembers: jobs in use, with their running trials, live in memory as they will be once all that was submitted
-is durable. A transaction reads and changes that memory under the job's lock, hands its statements to the writer, lets
-go of the lock and only then waits for the commit, so that the next transaction of the job can share it. When a commit
-fails, the job's memory is dropped and read anew, and every transaction that rested on it is refused.
+The owner caches: jobs in use and their running trials are in memory, as they will be once everything submitted is
+durable. A transaction reads and changes the cached job under its lock, hands its statements to the writer, releases the
+lock and only then waits for the commit, so that the next transaction of the job can share it. When a commit fails, the
+cached job is dropped and read again, and every transaction that used it is refused.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
+from types import TracebackType
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, Trial, TrialKey, TrialStatus
-from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.entry import Entry
-from wattwise_server.store.hub import Hub, Subscription
+from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
+from wattwise_server.errors import ServiceError, StorageUnavailableError
+from wattwise_server.store import rows
+from wattwise_server.store.connection import Sql, Statement
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.retention import Retention
-from wattwise_server.store.transaction import SqliteTransaction
-from wattwise_server.store.writer import Writer
+from wattwise_server.store.subscriptions import Subscription, Subscriptions, Topic
+from wattwise_server.store.writer import Submission, Writer
 
-REMEMBERED_JOBS = 4096
-"""Jobs kept in memory beyond those with running trials."""
+CACHED_JOBS = 4096
+"""Jobs cached beyond those with running trials."""
+
+_CACHED_ENDED_TRIALS = 4
+"""Ended trials cached per job: their trainers are about to call EndTrial."""
 
 _RETRY = timedelta(seconds=1)
+_DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
+_REMEMBER_DELETED = Sql("INSERT OR REPLACE INTO deleted_trials VALUES (?, ?, ?, ?)")
+
+
+@dataclass(slots=True)
+class CachedJob:
+    """One job in memory. `failed` is set when one of its commits failed."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    loaded: bool = False
+    key: int = 0
+    job: Job | None = None
+    running: dict[int, Trial] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    ended: dict[int, Trial] = field(default_factory=dict)
+    submitted: Submission | None = None
+    users: int = 0
+    failed: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether it can be dropped from the cache."""
+        durable = self.submitted is None or self.submitted.done
+        return not self.users and not self.running and durable
+
+    def update(self, trial: Trial) -> bool:
+        """Saves a trial; returns whether it has started to run."""
+        number = trial.number
+        if trial.running:
+            starts = number not in self.running
+            self.running[number] = trial
+            if starts:
+                self.ended.pop(number, None)
+                if trial.request_id:
+                    self.requests[trial.request_id] = number
+            return starts
+        self.running.pop(number, None)
+        if trial.request_id:
+            self.requests.pop(trial.request_id, None)
+        self.ended[number] = trial
+        if len(self.ended) > _CACHED_ENDED_TRIALS:
+            del self.ended[next(iter(self.ended))]
+        return False
+
+    async def durable(self) -> None:
+        """Returns once all that was submitted for the job is durable."""
+        if self.submitted is not None:
+            await self.submitted.durable()
 
 
 class SqliteStore:
@@ -41,106 +95,106 @@ class SqliteStore:
         self._retention = Retention(queries, writer)
         self.clock = clock
         self._keys = count(next_key)
-        self._entries: OrderedDict[str, Entry] = OrderedDict()
-        # When each runs out, with its job's id and key and the number of its trial.
+        self._cache: OrderedDict[str, CachedJob] = OrderedDict()
+        # Expiry, the job's id and key, and the trial's number.
         self._leases: list[tuple[datetime, str, int, int]] = []
-        self._hub = Hub()
+        self._subscriptions = Subscriptions()
 
     def transaction(self, job_id: str) -> SqliteTransaction:
         """The one way to read and change a job."""
         return SqliteTransaction(self, job_id)
 
-    def use(self, job_id: str) -> Entry:
-        """What is remembered of a job, kept until it is let go; to be locked, and loaded unless it is."""
-        entry = self._entries.get(job_id)
-        if entry is None or entry.lost:
-            entry = self._entries[job_id] = Entry()
-            self._forget()
-        self._entries.move_to_end(job_id)
-        entry.users += 1
-        return entry
+    def acquire(self, job_id: str) -> CachedJob:
+        """The cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
+        cached = self._cache.get(job_id)
+        if cached is None or cached.failed:
+            cached = self._cache[job_id] = CachedJob()
+            self._evict()
+        self._cache.move_to_end(job_id)
+        cached.users += 1
+        return cached
 
-    def let_go(self, job_id: str, entry: Entry) -> None:
-        """Ends a use; a job that there is not is forgotten at once."""
-        entry.users -= 1
-        if entry.job is None and entry.idle and self._entries.get(job_id) is entry:
-            del self._entries[job_id]
+    def release(self, job_id: str, cached: CachedJob) -> None:
+        """Ends a use; a job that does not exist is dropped at once."""
+        cached.users -= 1
+        if cached.job is None and cached.idle and self._cache.get(job_id) is cached:
+            del self._cache[job_id]
 
     def new_key(self) -> int:
-        """A key for a job that is created."""
+        """A key for a new job."""
         return next(self._keys)
 
-    async def load(self, job_id: str, entry: Entry) -> None:
-        """Reads a job that is locked; its running trials get a whole lease each."""
+    async def load(self, job_id: str, cached: CachedJob) -> None:
+        """Reads a locked job; each of its running trials gets a full lease."""
         found = await self.queries.job(job_id)
         if found is not None:
-            entry.key, entry.job = found
-            lease = entry.job.spec.lease_from(self.clock())
-            running = await self.queries.running(job_id, entry.key)
+            cached.key, cached.job = found
+            lease = cached.job.spec.lease_from(self.clock())
+            running = await self.queries.running(job_id, cached.key)
             for trial in running:
-                entry.see(trial._replace(lease_expire_time=lease))
-            for trial in entry.running.values():
-                self._watch_lease(trial, entry.key)
-        entry.loaded = True
+                cached.update(trial._replace(lease_expire_time=lease))
+            for trial in cached.running.values():
+                self._watch_lease(trial, cached.key)
+        cached.loaded = True
 
-    def submit(self, entry: Entry, tx: SqliteTransaction) -> None:
-        """Makes what a block has saved part of the memory, and hands it to the writer.
+    def submit(self, cached: CachedJob, tx: SqliteTransaction) -> None:
+        """Applies a transaction's changes to the cache and hands them to the writer.
 
         Raises:
-            StorageUnavailableError: what it rests on was not kept.
+            StorageUnavailableError: an earlier commit that it depends on failed.
         """
-        if entry.lost:
-            raise StorageUnavailableError("a commit that this call rests on has failed; nothing was kept, retry")
+        if cached.failed:
+            raise StorageUnavailableError("a commit that this call depends on failed; nothing was saved, retry")
         for trial in tx.apply():
             self._watch_lease(trial, tx.key)
         if tx.statements:
-            then = partial(self._publish, tx) if tx.topics or tx.followers else None
-            entry.submitted = self._writer.submit(entry, tx.statements, then)
+            then = partial(self._publish, tx) if tx.topics or tx.callbacks else None
+            cached.submitted = self._writer.submit(cached, tx.statements, then)
 
     def _publish(self, tx: SqliteTransaction) -> None:
         if tx.deleted:
-            # Nobody would ever find these trials to give them up. Another job of this id has another key.
-            self._leases = [lapse for lapse in self._leases if lapse[2] != tx.key]
+            # Their trials no longer exist. Another job of this id has another key.
+            self._leases = [lease for lease in self._leases if lease[2] != tx.key]
             heapq.heapify(self._leases)
         for topic in tx.topics:
-            self._hub.publish(topic)
-        for tell in tx.followers:
-            tell()
+            self._subscriptions.publish(topic)
+        for callback in tx.callbacks:
+            callback()
 
-    def _forget(self) -> None:
-        # A few at a time: however many jobs run, a call pays for no more than these.
-        for _ in range(min(4, len(self._entries) - REMEMBERED_JOBS)):
-            job_id, entry = next(iter(self._entries.items()))
-            if entry.idle:
-                del self._entries[job_id]
+    def _evict(self) -> None:
+        # A few at a time, so that no call pays for many.
+        for _ in range(min(4, len(self._cache) - CACHED_JOBS)):
+            job_id, cached = next(iter(self._cache.items()))
+            if cached.idle:
+                del self._cache[job_id]
             else:
-                self._entries.move_to_end(job_id)
+                self._cache.move_to_end(job_id)
 
     def _watch_lease(self, trial: Trial, key: int) -> None:
         if trial.lease_expire_time is not None:
             heapq.heappush(self._leases, (trial.lease_expire_time, trial.job_id, key, trial.number))
 
-    def lapsed(self, now: datetime) -> Sequence[TrialKey]:
-        """Running trials whose lease has run out by now."""
+    def expired_leases(self, now: datetime) -> Sequence[TrialKey]:
+        """Running trials whose lease has expired by now."""
         found, again = [], []
         while self._leases and self._leases[0][0] <= now:
             _, job_id, key, number = heapq.heappop(self._leases)
-            entry = self._entries.get(job_id)
-            # What a failed commit left in memory tells nothing, and a deletion may yet fail.
-            unknown = entry is None or entry.lost or entry.key != key
-            trial = None if entry is None else entry.running.get(number)
+            cached = self._cache.get(job_id)
+            # After a failed commit the cache is not reliable, and a deletion may still fail.
+            unknown = cached is None or cached.failed or cached.key != key
+            trial = None if cached is None else cached.running.get(number)
             if unknown or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
                 found.append(TrialKey(job_id, 0, number))
                 again.append((now + _RETRY, job_id, key, number))
             elif trial:
                 self._watch_lease(trial, key)
-        # Whoever gives these trials up may be refused by the storage; they come up again until they are.
-        for lapse in again:
-            heapq.heappush(self._leases, lapse)
+        # Failing these trials may be refused by the storage: they are returned again until it succeeds.
+        for lease in again:
+            heapq.heappush(self._leases, lease)
         return found
 
     async def load_running(self) -> None:
-        """Gives every running trial in the file a whole lease; called once, at the start."""
+        """Gives every running trial in the file a full lease; called once, at the start."""
         for job_id in await self.queries.jobs_with_running_trials():
             async with self.transaction(job_id):
                 pass
@@ -151,8 +205,8 @@ class SqliteStore:
 
     async def was_running_when_deleted(self, key: TrialKey) -> bool:
         """Whether this trial was running when its job was deleted."""
-        if entry := self._entries.get(key.job_id):
-            await entry.durable()
+        if cached := self._cache.get(key.job_id):
+            await cached.durable()
         return await self.queries.was_running_when_deleted(key)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
@@ -164,8 +218,8 @@ class SqliteStore:
     ) -> Sequence[Trial]:
         """Trials by number."""
         found = await self.queries.trials(job_id, status, batch_size, after, limit)
-        entry = self._entries.get(job_id)
-        leased = entry.running if entry else {}
+        cached = self._cache.get(job_id)
+        leased = cached.running if cached else {}
         return [self._with_lease(trial, leased.get(trial.number)) for trial in found]
 
     @staticmethod
@@ -177,9 +231,168 @@ class SqliteStore:
         return await self.queries.count_jobs(prefix, limit)
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
-        """Tells of changes."""
-        return self._hub.subscribe((job_id, trial_number))
+        """Notifies of changes."""
+        return self._subscriptions.subscribe((job_id, trial_number))
 
     async def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for pending commits."""
         await self._writer.close()
+
+
+class SqliteTransaction:
+    """A cached job with the changes of one block, not yet applied to it."""
+
+    __slots__ = (
+        "_cached",
+        "_changed",
+        "_store",
+        "callbacks",
+        "deleted",
+        "job",
+        "job_id",
+        "key",
+        "statements",
+        "topics",
+    )
+    _cached: CachedJob
+
+    def __init__(self, store: SqliteStore, job_id: str) -> None:
+        self._store = store
+        self.job_id = job_id
+        self.job: Job | None = None
+        self.key = 0
+        self.deleted = False
+        self._changed: dict[int, Trial] = {}
+        self.statements: list[Statement] = []
+        self.topics: set[Topic] = set()
+        self.callbacks: list[Callable[[], None]] = []
+
+    async def __aenter__(self) -> SqliteTransaction:
+        store, job_id = self._store, self.job_id
+        self._cached = cached = store.acquire(job_id)
+        try:
+            await cached.lock.acquire()
+            try:
+                if not cached.loaded:
+                    await store.load(job_id, cached)
+            except BaseException:
+                cached.lock.release()
+                raise
+        except BaseException:
+            store.release(job_id, cached)
+            raise
+        self.job, self.key = cached.job, cached.key
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cached = self._cached
+        try:
+            try:
+                if error is None:
+                    self._store.submit(cached, self)
+            finally:
+                cached.lock.release()
+            # A refusal is an answer too: it may depend on an earlier transaction that is not durable yet.
+            if (submitted := cached.submitted) is not None and (error is None or isinstance(error, ServiceError)):
+                await submitted.durable()
+        finally:
+            self._store.release(self.job_id, cached)
+
+    def save_job(self, job: Job) -> None:
+        """Creates the job, or saves what changed."""
+        if self.job is None:
+            self.key = self._store.new_key()
+            self.statements += rows.insert_job(self.key, job)
+        else:
+            self.statements += rows.update_job(self.key, self.job, job)
+        self.job = job
+        self.topics.add((self.job_id, None))
+
+    def delete_job(self) -> Sequence[Trial]:
+        """Deletes the job; records and returns the trials that were running."""
+        now, running = rows.to_micros(self._store.clock()), self.running()
+        for trial in running:
+            values = (trial.job_id, trial.number, trial.batch_size, now)
+            self.statements.append(Statement(_REMEMBER_DELETED, values))
+            self.topics.add((self.job_id, trial.number))
+        self.statements.append(Statement(_DELETE_JOB, (self.key,)))
+        self.topics.add((self.job_id, None))
+        self.job, self.deleted = None, True
+        return running
+
+    def running(self) -> Sequence[Trial]:
+        """The dispatched trials by number."""
+        latest = self._cached.running | self._changed
+        return [trial for _, trial in sorted(latest.items()) if trial.running]
+
+    def running_trial(self, number: int) -> Trial | None:
+        """The trial of this number if it is running."""
+        changed = self._changed.get(number)
+        if changed is None:
+            return self._cached.running.get(number)
+        return changed if changed.running else None
+
+    async def trial(self, number: int) -> Trial | None:
+        """The trial of this number."""
+        cached = self._cached
+        known = self._changed.get(number) or cached.running.get(number) or cached.ended.get(number)
+        if known is not None:
+            return known
+        if self.job is None or not 0 < number <= self.job.num_trials:
+            return None
+        await self._cached.durable()
+        return await self._store.queries.trial(self.job_id, self.key, number)
+
+    async def measurements(self, number: int) -> Sequence[Measurement]:
+        """The newest measurements of a trial by epoch."""
+        await self._cached.durable()
+        return await self._store.queries.measurements(self.key, number)
+
+    async def trial_of_request(self, request_id: str) -> Trial | None:
+        """The trial that this request dispatched."""
+        if known := self._cached.requests.get(request_id):
+            return self._cached.running[known]
+        if self.job is None or not self.job.num_trials:
+            return None
+        await self._cached.durable()
+        return await self._store.queries.trial_of_request(self.job_id, self.key, request_id)
+
+    def save_trial(self, trial: Trial) -> None:
+        """Creates the trial, or saves what changed."""
+        self.statements.append(rows.save_trial(self.key, trial))
+        self._changed[trial.number] = trial
+        self.topics.add((self.job_id, trial.number))
+
+    def add_measurement(self, trial: Trial) -> None:
+        """Keeps `trial.last`."""
+        if trial.last is not None:
+            self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
+        self._changed[trial.number] = trial
+
+    def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
+        """Drops a trial's measurements up to an epoch."""
+        self.statements.append(rows.forget_measurements(self.key, trial.number, through_epoch))
+
+    def renew_lease(self, trial: Trial) -> None:
+        """Keeps the trial's lease, in memory only."""
+        self._changed[trial.number] = trial
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` once the changes are durable."""
+        self.callbacks.append(callback)
+
+    def apply(self) -> Sequence[Trial]:
+        """Applies the changes to the cached job; returns the trials that started to run."""
+        cached = self._cached
+        if self.deleted:
+            cached.job, cached.key, cached.running, cached.requests, cached.ended = None, 0, {}, {}, {}
+            return ()
+        if self.job is not None:
+            cached.job, cached.key = self.job, self.key
+        started = []
+        for trial in self._changed.values():
+            if cached.update(trial):
+                started.append(trial)  # noqa: PERF401 - a comprehension would cost every report a call more
+        return started

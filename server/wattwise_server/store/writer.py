@@ -1,8 +1,8 @@
-"""The one writer: what arrives while a commit is under way is committed together, next; a lone write waits for nobody.
+"""The only writer: what arrives during a commit is committed together, next; a lone write does not wait.
 
-Every statement of one submission is in the same commit, in order. When a group cannot be committed, its submissions are
-tried one by one; one that fails takes along all that its owner has submitted since, which may rest on what was not
-kept, and nobody else's, unless it failed of the storage (full, gone, locked), which would fail the others alike.
+All statements of one submission are in the same commit, in order. If a group cannot be committed, its submissions are
+tried one by one. If one fails, everything that its owner has submitted since fails too, because it may depend on it;
+other owners are not affected, unless the storage itself failed (full, missing, locked), which fails the whole group.
 """
 
 from __future__ import annotations
@@ -16,86 +16,85 @@ from typing import Protocol
 
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.observability.logs import log_event, log_exception
-from wattwise_server.store.group import Group, Statement
-from wattwise_server.store.trouble import trouble
+from wattwise_server.store.connection import Group, Statement, explain
 
 log = logging.getLogger(__name__)
 
 _CROWD = 16
-"""Owners; where so many have submitted in the last moments, a commit that few are waiting for does not hurry."""
+"""Number of recent owners from which on a commit waits for more submissions."""
 
-_LATELY_SECONDS = 0.05
-_STEP_SECONDS, _PATIENCE_STEPS = 0.001, 2
-"""The least that an event loop's timer can tell, and how often: little beside an answer's way through a network."""
+_RECENT_SECONDS = 0.05
+_STEP_SECONDS, _MAX_STEPS = 0.001, 2
+"""The resolution of an event loop's timer, and how many such steps to wait: short compared to a network round trip."""
 
 
 class Owner(Protocol):
-    """Whose memory a submission is a part of; `lost` once a submission of his was not kept."""
+    """What a submission belongs to, such as a cached job; `failed` is set when one of its commits failed."""
 
-    lost: bool
-
-
-class _Nobody:
-    """The owner of what has been dealt with."""
-
-    lost = False
+    failed: bool
 
 
-_NOBODY = _Nobody()
+class _NoOwner:
+    """The owner of finished submissions."""
+
+    failed = False
+
+
+_NO_OWNER = _NoOwner()
 
 
 class Submission:
     """Statements on their way to the disk.
 
     Attributes:
-        owner: Whose they are.
+        owner: What they belong to.
         statements: The statements, in order.
-        done: Whether they are durable, or given up.
-        error: Why they were given up.
+        done: Whether they are durable or have failed.
+        error: Why they failed.
     """
 
-    __slots__ = ("_then", "_waiters", "done", "error", "owner", "statements")
+    __slots__ = ("_callback", "_waiters", "done", "error", "owner", "statements")
 
-    def __init__(self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None] | None) -> None:
+    def __init__(self, owner: Owner, statements: Sequence[Statement], callback: Callable[[], None] | None) -> None:
         self.owner = owner
         self.statements = statements
         self.done = False
         self.error: Exception | None = None
-        self._then = then
+        self._callback = callback
         self._waiters: list[asyncio.Future[None]] = []
 
     async def durable(self) -> None:
-        """Returns once the statements are durable; a waiter that is cancelled changes nothing for the others.
+        """Returns once the statements are durable; cancelling one waiter does not affect the others.
 
         Raises:
-            StorageUnavailableError: if they were not kept.
+            StorageUnavailableError: they could not be committed.
         """
         if not self.done:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
         if self.error is not None:
-            why = trouble(self.error)
+            why = explain(self.error)
             raise StorageUnavailableError(
-                f"the database was not written ({why}); nothing was kept, retry"
+                f"the database could not be written ({why}); nothing was saved, retry"
             ) from self.error
 
     def succeed(self) -> None:
-        """Tells all who wait, and before them whoever follows changes."""
-        if self._then is not None:
-            self._then()
+        """Runs the callback, then wakes the waiters."""
+        if self._callback is not None:
+            self._callback()
         self._finish()
 
     def fail(self, error: Exception) -> None:
-        """Tells all who wait, and that the owner's memory is worth nothing."""
-        self.owner.lost = True
+        """Marks the owner as failed and wakes the waiters."""
+        self.owner.failed = True
         self.error = error
         self._finish()
 
     def _finish(self) -> None:
         self.done = True
-        # Its owner remembers it: what it held on to must not stay as long, nor be a cycle for the collector to find.
-        self.owner, self.statements, self._then = _NOBODY, (), None
+        # The owner keeps a reference to this: drop what it holds, and the cycle with the owner.
+        self.owner, self.statements, self._callback = _NO_OWNER, (), None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -110,15 +109,15 @@ class Writer:
         self._waiting: list[Submission] = []
         self._wake = asyncio.Event()
         self._closing = False
-        # When each of the last groups was committed, and for whom.
+        # Time and owners of the last groups.
         self._groups: deque[tuple[float, set[int]]] = deque(maxlen=8)
         self._task = asyncio.create_task(self._run(), name="wattwise-writer")
 
     def submit(
-        self, owner: Owner, statements: Sequence[Statement], then: Callable[[], None] | None = None
+        self, owner: Owner, statements: Sequence[Statement], callback: Callable[[], None] | None = None
     ) -> Submission:
-        """Queues statements; `then` is called once they are durable, before those who wait."""
-        submission = Submission(owner, statements, then)
+        """Queues statements; `callback` runs once they are durable, before the waiters wake."""
+        submission = Submission(owner, statements, callback)
         if self._closing:
             submission.fail(RuntimeError("the writer is closing"))
         else:
@@ -128,7 +127,7 @@ class Writer:
         return submission
 
     async def close(self) -> None:
-        """Waits until everything that was submitted is durable."""
+        """Waits until everything submitted is durable."""
         self._closing = True
         self._wake.set()
         await self._task
@@ -145,16 +144,16 @@ class Writer:
                 await self._commit(group)
 
     async def _gather(self) -> None:
-        """Lets those who are about to submit do so, while there are any; a lone submission waits for nobody.
+        """Waits shortly for more submissions if there are many recent owners; a lone submission does not wait.
 
-        A commit costs the processor about as much for one as for thirty. Where many have submitted in the last moments
-        it is worth waiting for a third of them: they have had their answers and are about to be back.
+        A commit costs about as much processor time for one submission as for thirty. With many recent owners it pays
+        to wait for a third of them: they have had their answers and are about to submit again.
         """
         await self._gather_ready()
         crowd = self._crowd()
         if crowd < _CROWD:
             return
-        for _ in range(_PATIENCE_STEPS):
+        for _ in range(_MAX_STEPS):
             if len(self._waiting) >= crowd // 3 or self._closing:
                 return
             await asyncio.sleep(_STEP_SECONDS)
@@ -166,43 +165,43 @@ class Writer:
             await asyncio.sleep(0)
 
     def _crowd(self) -> int:
-        """How many owners have submitted in the last moments."""
-        oldest = asyncio.get_running_loop().time() - _LATELY_SECONDS
+        """The number of recent owners."""
+        oldest = asyncio.get_running_loop().time() - _RECENT_SECONDS
         while self._groups and self._groups[0][0] < oldest:
             self._groups.popleft()
         return len(set().union(*(owners for _, owners in self._groups)))
 
     async def _commit(self, group: list[Submission]) -> None:
-        sound = [submission for submission in group if not submission.owner.lost]
+        sound = [submission for submission in group if not submission.owner.failed]
         try:
             if sound:
                 await self._group.commit([statement for submission in sound for statement in submission.statements])
-        except Exception as error:  # noqa: BLE001 - the log gets all of it, and those who wait hear of it
+        except Exception as error:  # noqa: BLE001 - it is logged, and raised in every waiter
             if len(sound) > 1:
                 await self._commit_singly(sound)
             else:
-                _tell(error)
+                _log(error)
                 sound[0].fail(error)
         else:
             for submission in sound:
                 submission.succeed()
         for submission in group:
             if not submission.done:
-                submission.fail(RuntimeError("it rests on what could not be kept"))
+                submission.fail(RuntimeError("an earlier submission that it depends on failed"))
 
     async def _commit_singly(self, group: Sequence[Submission]) -> None:
         for place, submission in enumerate(group, 1):
             await self._commit([submission])
             if isinstance(submission.error, sqlite3.OperationalError):
-                # A disk that is full or gone is so for all of them.
+                # A full or missing disk affects all of them.
                 for other in group[place:]:
                     other.fail(submission.error)
                 return
 
 
-def _tell(error: Exception) -> None:
-    fields = {"cause": trouble(error), "message": "nothing of it was kept"}
-    # SQLite's errors are known: on a full disk there are many of them.
+def _log(error: Exception) -> None:
+    fields = {"cause": explain(error), "message": "nothing of it was saved"}
+    # SQLite's errors need no stack trace, and a full disk causes many of them.
     if isinstance(error, sqlite3.Error):
         log_event(log, logging.ERROR, "commit failed", **fields)
     else:

@@ -104,7 +104,7 @@ class Lifecycle:
         return job, trial
 
     def _tell(self, tx: Transaction, event: Seen) -> None:
-        tx.once_durable(self._observer.prepare(event))
+        tx.after_commit(self._observer.prepare(event))
 
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
         # The system's time may have been set back since, while no server ran.

@@ -198,9 +198,9 @@ class Optimizer:
 
     async def expire_leases(self) -> None:
         """Gives up every trial whose lease has run out, many at a time so that they share commits."""
-        lapsed = self._store.lapsed(self._clock())
-        for start in range(0, len(lapsed), _GIVEN_UP_TOGETHER):
-            together = (self._give_up(key) for key in lapsed[start : start + _GIVEN_UP_TOGETHER])
+        expired = self._store.expired_leases(self._clock())
+        for start in range(0, len(expired), _GIVEN_UP_TOGETHER):
+            together = (self._give_up(key) for key in expired[start : start + _GIVEN_UP_TOGETHER])
             for failure in await asyncio.gather(*together, return_exceptions=True):
                 if failure is not None:
                     raise failure
@@ -276,7 +276,7 @@ class Optimizer:
         return with_monitor(trial, answer(job.spec, measured, verdict))
 
     def _tell(self, tx: Transaction, event: Event) -> None:
-        tx.once_durable(self._observer.prepare(event))
+        tx.after_commit(self._observer.prepare(event))
 
 
 def _epoch_reported(job: Job, trial: Trial, before: Measurement | None, measured: Measurement) -> EpochReported:

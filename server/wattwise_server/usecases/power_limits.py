@@ -80,7 +80,7 @@ class PowerLimitProfiler:
             changed = PowerLimitState(trial.batch_size, best, profiling)
             if changed != state:
                 tx.save_job(job.with_power_limit(changed))
-                tx.once_durable(self._observer.prepare(PowerProfiled(trial, len(samples), best)))
+                tx.after_commit(self._observer.prepare(PowerProfiled(trial, len(samples), best)))
             return best.power_limit_watts
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:

@@ -118,7 +118,7 @@ def test_backup_that_finds_no_room(server: LiveServer, tmp_path: Path) -> None:
         [*limited, "--database", f"sqlite:///{server.database}"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "look after its disk" in done.stderr
+    assert "check its disk" in done.stderr
     assert copy.read_text() == "yesterday's"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy.db", "server"]
 

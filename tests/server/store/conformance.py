@@ -234,8 +234,8 @@ class StoreConformance:
                     tx.save_trial(a_trial(number, lease_expire_time=NOW + timedelta(seconds=number)))
             async with store.transaction("j") as tx:
                 tx.renew_lease(tx.running()[0]._replace(lease_expire_time=NOW + timedelta(seconds=10)))
-            assert store.lapsed(NOW + timedelta(seconds=1)) == []
-            assert [key.trial_number for key in store.lapsed(NOW + timedelta(seconds=2))] == [2]
+            assert store.expired_leases(NOW + timedelta(seconds=1)) == []
+            assert [key.trial_number for key in store.expired_leases(NOW + timedelta(seconds=2))] == [2]
         async with opener() as store, store.transaction("j") as tx:
             assert all((trial.lease_expire_time or NOW) > NOW for trial in tx.running())
             assert len(tx.running()) == 2
@@ -249,7 +249,7 @@ class StoreConformance:
                     tx.save_trial(a_trial(1, job_id, lease_expire_time=NOW + timedelta(seconds=1)))
             async with store.transaction("gone") as tx:
                 tx.delete_job()
-            assert [key.job_id for key in store.lapsed(NOW + timedelta(seconds=2))] == ["stays"]
+            assert [key.job_id for key in store.expired_leases(NOW + timedelta(seconds=2))] == ["stays"]
 
     async def test_deleted_job_is_gone_but_its_running_trials_are_known(self, opener: Opener) -> None:
         """Deleting removes job, trials and measurements; only what ran is remembered, by number and batch size."""
@@ -275,18 +275,18 @@ class StoreConformance:
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job())
-                tx.once_durable(lambda: called.append("first"))
-                tx.once_durable(lambda: called.append("second"))
+                tx.after_commit(lambda: called.append("first"))
+                tx.after_commit(lambda: called.append("second"))
                 await asyncio.sleep(0)
                 assert not called
             assert called == ["first", "second"]
             with suppress(KeyError):
                 async with store.transaction("j") as tx:
                     tx.save_job(replace(a_job(), num_trials=1))
-                    tx.once_durable(lambda: called.append("refused"))
+                    tx.after_commit(lambda: called.append("refused"))
                     raise KeyError
             async with store.transaction("j") as tx:
-                tx.once_durable(lambda: called.append("read"))
+                tx.after_commit(lambda: called.append("read"))
         assert called == ["first", "second"]
 
     async def test_changes_are_told_once_they_are_durable(self, opener: Opener) -> None:

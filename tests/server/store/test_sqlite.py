@@ -25,11 +25,11 @@ class TestSqliteStore(StoreConformance):
         """Opens the file."""
         return lambda: open_store(f"sqlite:///{tmp_path / 'store.db'}", steady_clock())
 
-    async def test_jobs_beyond_those_remembered_are_read_anew(
+    async def test_jobs_beyond_those_cached_are_read_again(
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With room for three jobs, the memory holds few of thirty, and all are as they were saved."""
-        monkeypatch.setattr(sqlite_store, "REMEMBERED_JOBS", 3)
+        """With room for three jobs, the cache holds few of thirty, and all are as they were saved."""
+        monkeypatch.setattr(sqlite_store, "CACHED_JOBS", 3)
         async with opener() as store:
             for number in range(30):
                 async with store.transaction(f"j{number}") as tx:
@@ -38,12 +38,12 @@ class TestSqliteStore(StoreConformance):
                 async with store.transaction(f"j{number}") as tx:
                     assert tx.job == a_job(f"j{number}")
             assert isinstance(store, sqlite_store.SqliteStore)
-            assert len(store._entries) <= 4
+            assert len(store._cache) <= 4
 
-    async def test_failed_commit_takes_along_what_rests_on_it_and_nothing_else(
+    async def test_failed_commit_fails_what_depends_on_it_and_nothing_else(
         self, opener: Opener, tmp_path: Path
     ) -> None:
-        """A block that saw what was then lost is refused; another job, committed in the same group, is not."""
+        """A block that read what was then lost is refused; another job in the same group is committed."""
         async with opener() as store:
             for job_id in ("j1", "j2"):
                 async with store.transaction(job_id) as tx:
@@ -59,7 +59,7 @@ class TestSqliteStore(StoreConformance):
 
             culprit, innocent = asyncio.create_task(save("j1", 1)), asyncio.create_task(save("j2", None))
             await asyncio.sleep(0)
-            with pytest.raises(StorageUnavailableError, match="nothing was kept"):  # noqa: PT012 - the block is what is left
+            with pytest.raises(StorageUnavailableError, match="retry"):  # noqa: PT012 - the block is what is left
                 async with store.transaction("j1") as tx:
                     await asyncio.wait({culprit, innocent})
                     tx.save_job(replace(a_job("j1"), num_observations=8))
@@ -70,8 +70,8 @@ class TestSqliteStore(StoreConformance):
                     assert tx.job is not None
                     assert tx.job.num_observations == observations
 
-    async def test_nonsense_does_not_stop_the_writer(self, opener: Opener) -> None:
-        """A value that SQLite cannot hold is refused, and the next transaction is committed as ever."""
+    async def test_invalid_value_does_not_stop_the_writer(self, opener: Opener) -> None:
+        """A value that SQLite cannot hold is refused, and the next transaction is committed."""
         async with opener() as store:
             with pytest.raises(StorageUnavailableError):
                 async with store.transaction("j1") as tx:
@@ -88,11 +88,11 @@ class TestSqliteStore(StoreConformance):
             found = await store._writer._group.connection.execute_fetchall("PRAGMA synchronous")
             assert [tuple(row) for row in found] == [(2,)]
 
-    async def test_unknown_jobs_are_not_remembered(self, opener: Opener) -> None:
-        """Asking for jobs that don't exist leaves nothing in memory."""
+    async def test_unknown_jobs_are_not_cached(self, opener: Opener) -> None:
+        """Asking for jobs that do not exist leaves nothing in the cache."""
         async with opener() as store:
             for number in range(10):
-                async with store.transaction(f"nobody {number}") as tx:
+                async with store.transaction(f"unknown {number}") as tx:
                     assert tx.job is None
             assert isinstance(store, sqlite_store.SqliteStore)
-            assert not store._entries
+            assert not store._cache

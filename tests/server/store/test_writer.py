@@ -1,4 +1,4 @@
-"""What the writer holds on to."""
+"""The writer: what it keeps alive, whom it waits for, whom a failure reaches."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.group import Sql, Statement
+from wattwise_server.store.connection import Sql, Statement
 from wattwise_server.store.open import open_store
 from wattwise_server.store.writer import Submission
 
 
 class Owner:
-    """Remembers what was submitted last, as a job's memory does."""
+    """Keeps its last submission, as a cached job does."""
 
-    lost = False
+    failed = False
     submitted: Submission | None = None
 
 
-async def test_what_is_durable_is_let_go(tmp_path: Path) -> None:
-    """An owner who is forgotten is gone at once: no cycle keeps him until the garbage collector comes by."""
+async def test_durable_submission_keeps_no_owner_alive(tmp_path: Path) -> None:
+    """A dropped owner is freed at once: no reference cycle keeps it until the garbage collector runs."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         owner = Owner()
@@ -38,8 +38,8 @@ async def test_what_is_durable_is_let_go(tmp_path: Path) -> None:
             gc.enable()
 
 
-async def test_a_lone_submission_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No timer stands between what was submitted alone and its commit, whoever submitted before."""
+async def test_lone_submission_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timer is set between a lone submission and its commit, whichever owner submitted before."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         timers: list[object] = []
@@ -50,8 +50,8 @@ async def test_a_lone_submission_waits_for_nobody(tmp_path: Path, monkeypatch: p
     assert timers == []
 
 
-async def test_a_storage_that_fails_is_not_asked_for_everybody(tmp_path: Path) -> None:
-    """A group that fails of the storage, and its first submission again: the others fail without a try of theirs."""
+async def test_storage_failure_fails_the_whole_group(tmp_path: Path) -> None:
+    """After a storage error the group and its first submission are tried; the others fail untried."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         seen: list[str] = []

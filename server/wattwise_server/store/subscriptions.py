@@ -1,4 +1,4 @@
-"""Who wants to know of changes. A subscriber that is slow sees the newest state, not every state."""
+"""Subscriptions to changes of jobs and trials. A slow subscriber sees the newest state, not every state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 Topic = tuple[str, int | None]
-"""A job and, for one trial alone, its number."""
+"""A job's id, and a trial's number or None for the job itself."""
 
 
 class Subscription:
@@ -26,7 +26,7 @@ class Subscription:
         self._changed.clear()
 
 
-class Hub:
+class Subscriptions:
     """All subscriptions of one process."""
 
     def __init__(self) -> None:

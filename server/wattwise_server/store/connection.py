@@ -1,7 +1,7 @@
-"""Many statements, one visit to aiosqlite's thread.
+"""The writing connection: groups of statements in one commit, and what SQLite's errors mean for an operator.
 
-Every visit costs two changes of thread and every step inside it gives Python's lock away and waits to have it back: a
-commit that takes a visit per statement would spend most of its time waiting.
+A group runs in one visit to aiosqlite's thread. Every visit costs two thread switches, and every step inside it
+releases Python's lock and waits to get it back. With a visit per statement, a commit would mostly wait.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import aiosqlite
+
+from wattwise_server.observability.events import Observer
 
 _LARGEST_INSERT = 64
 """Rows; fewer than the statements that a connection keeps prepared, as there is one for each number of rows."""
 
 
 class Sql:
-    """The text of a statement; made once, and told from others by being itself.
+    """The text of a statement; made once, compared by identity.
 
     Attributes:
         text: The statement.
-        rank: Statements of one commit that all have a rank are sorted by it, so that equal ones come together; one
+        rank: If all statements of a commit have a rank, they are sorted by it, so that equal ones come together; one
             without a rank keeps the whole commit in the order of submission.
         row: The text of its last row of VALUES, if the statement may insert several rows at once.
     """
@@ -38,7 +41,7 @@ class Sql:
         self._texts: dict[int, str] = {}
 
     def of_rows(self, count: int) -> str:
-        """The text that inserts as many rows."""
+        """The text that inserts this many rows."""
         text = self._texts.get(count)
         if text is None:
             text = self._texts[count] = self.text + f", {self.row}" * (count - 1)
@@ -62,7 +65,7 @@ class GroupConnection(sqlite3.Connection):
 
     def commit(self) -> None:
         """Makes the group durable, or changes nothing."""
-        # Left open only if an earlier rollback failed; nothing may be committed as part of it.
+        # Open only if an earlier rollback failed; it must not be committed with this group.
         if self.in_transaction:
             self.rollback()
         steps = list(_steps(self.group))
@@ -107,25 +110,32 @@ def _inserts(sql: Sql, alike: list[_Parameters]) -> Iterator[tuple[str, Sequence
 
 
 class Group:
-    """What commits groups through a connection that nobody else uses."""
+    """Commits groups through a connection that nothing else uses, and reports every commit to an observer."""
 
-    def __init__(self, connection: aiosqlite.Connection, raw: GroupConnection) -> None:
+    def __init__(self, connection: aiosqlite.Connection, raw: GroupConnection, observer: Observer) -> None:
         """`raw` is what `connection` runs in its thread."""
         self.connection = connection
         self._raw = raw
+        self._observer = observer
 
     async def commit(self, statements: Sequence[Statement]) -> None:
-        """Returns once the statements are durable.
+        """Returns once the statements, each of which writes a row, are durable.
 
         Raises:
             sqlite3.Error, ValueError, OverflowError: if nothing was changed.
         """
+        began = perf_counter()
         self._raw.group = statements
-        await self.connection.commit()
+        try:
+            await self.connection.commit()
+        except BaseException:
+            self._observer.commit_failed()
+            raise
+        self._observer.committed(len(statements), perf_counter() - began)
 
 
-def recorder() -> tuple[Callable[..., GroupConnection], list[GroupConnection]]:
-    """A factory for `sqlite3.connect`, and where the connection that it made is to be found."""
+def recording_factory() -> tuple[Callable[..., GroupConnection], list[GroupConnection]]:
+    """A factory for `sqlite3.connect`, and the list to which it appends the connection that it makes."""
     made: list[GroupConnection] = []
 
     def make(*args: Any, **options: Any) -> GroupConnection:
@@ -133,3 +143,23 @@ def recorder() -> tuple[Callable[..., GroupConnection], list[GroupConnection]]:
         return made[-1]
 
     return make, made
+
+
+# By SQLite's messages: Python has its error codes from 3.11 on.
+_ADVICE = {
+    "disk is full": "free some space on its disk",
+    "disk I/O error": "check its disk: is it full, or failing?",
+    "readonly database": "may this user write the file and its folder, and is the disk mounted for writing?",
+    "unable to open": "may this user read and write the file and its folder?",
+    "malformed": "the file is damaged: stop the server and restore a backup",
+    "not a database": "the file is damaged, or is not a Wattwise database: restore a backup, or name another file",
+}
+
+
+def explain(error: BaseException) -> str:
+    """SQLite's message with what to do about it; nothing about any other error."""
+    if not isinstance(error, sqlite3.Error):
+        return "its connection failed"
+    message = str(error)
+    advice = next((advice for words, advice in _ADVICE.items() if words in message), "")
+    return f"{message}: {advice}" if advice else message
