@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 import wattwise
@@ -60,6 +61,11 @@ def _generated() -> set[str]:
             for service in file.services_by_name:
                 names |= {f"{service}Stub", f"{service}Servicer", f"add_{service}Servicer_to_server"}
     return names
+
+
+def test_version() -> None:
+    """`wattwise.__version__` is the version of the installed distribution."""
+    assert wattwise.__version__ == version("wattwise")
 
 
 def test_public_names_exist() -> None:

@@ -1,4 +1,4 @@
-"""Wattwise: which batch size trains a recurring deep-learning job most cheaply.
+"""Wattwise learns which batch size trains a recurring deep-learning job most cheaply.
 
     from wattwise import BatchSizeOptimizer, JobSpec
 
@@ -9,7 +9,7 @@
         ...  # train an epoch, then evaluate it
         bso.on_evaluate(metric)
 
-Every public name is loaded when it is first used, so that the import itself costs next to nothing.
+Each public name is imported on first use: `import wattwise` is fast, and the server imports only `wattwise.v1`.
 """
 
 import importlib
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# gRPC reads this once, early. Its lesser messages would come at every fork while a stream is open, thus
-# for every data-loader worker; and in a server's log they repeat what strangers send, line breaks included.
+# gRPC reads this once, at its import. Below ERROR it logs a message at every fork while a stream is open, hence for
+# every data-loader worker, and in a server's log it repeats input of unknown clients, line breaks included.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = [
@@ -108,7 +108,8 @@ __all__ = [
     "scaled_learning_rate",
 ]
 
-_OUTSIDE_ERRORS = {
+# Where each name is defined, if not in wattwise.errors.
+_MODULES = {
     "AmdSmiMonitor": "wattwise.monitor.amdsmi",
     "BatchSizeOptimizer": "wattwise.training.optimizer",
     "Client": "wattwise.rpc.client",
@@ -127,14 +128,14 @@ _OUTSIDE_ERRORS = {
 
 
 if not TYPE_CHECKING:
-    # Hidden from type checkers, to which every misspelt name would look like one of ours.
+    # Hidden from type checkers, which would accept every misspelt name.
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name == "__version__":
             return importlib.import_module("importlib.metadata").version("wattwise")
-        value: object = getattr(importlib.import_module(_OUTSIDE_ERRORS.get(name, "wattwise.errors")), name)
+        value: object = getattr(importlib.import_module(_MODULES.get(name, "wattwise.errors")), name)
         globals()[name] = value
         return value
 

@@ -1,4 +1,4 @@
-"""Two GPUs whose power limits can be set, as far as NVML can tell, and processes that see them."""
+"""Fixtures: a stub of NVIDIA's library with two GPUs whose limits can be set, and processes that load it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(library: Path) -> Iterator[Runner]:
-    """Runs a function in a fresh process in which pynvml finds the stub of NVIDIA's library."""
+    """Runs a function in a new process in which pynvml loads the stub."""
     with runner(library) as started:
         yield started

@@ -14,7 +14,7 @@ from tests.client.power.training import WALK_STEPS, Training, job_id_of, power_j
 
 
 def main(address: str, file: str, rank: str, port: str) -> None:
-    """Trains a walk's steps; prints what its own optimizer has set and, on rank 0, all that was visited."""
+    """Trains the steps of a walk; prints the limit of its optimizer and, on rank 0, the visited limits."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2)
     machine = Machine(Path(file))
     if rank == "0":
@@ -22,7 +22,7 @@ def main(address: str, file: str, rank: str, port: str) -> None:
         train(training.bso, training.plo, training.step)
         sys.stdout.write(f"{training.plo.power_limit_watts} {visited(machine)}\n")
     else:
-        # The GPUs are rank 0's to simulate, to set and to measure, though this rank sees them too.
+        # Rank 0 simulates, sets and measures the GPUs, although this rank sees them too.
         bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=NvmlMonitor())
         plo = PowerLimitOptimizer(bso, profile_warmup_iters=0, profile_measure_iters=1)
         bso.get_batch_size()

@@ -1,4 +1,4 @@
-"""The previous power limits come back however the training's process ends."""
+"""The previous power limits are restored, however the training process ends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.client.training.script import ended, said, tell
 
 Start: TypeAlias = Callable[[str, int], subprocess.Popen[str]]
 
-IN_MID_WALK, AFTERWARDS = 6, WALK_STEPS + 1
+DURING_THE_WALK, AFTERWARDS = 6, WALK_STEPS + 1
 
 
 @pytest.fixture
 def start(grpc_addr: str, machine: Machine, library: Path) -> Iterator[Start]:
-    """Starts a training process that trains some steps, says the limits of its GPUs, and then ends in the named way."""
+    """Starts a training process that trains some steps, prints the limits of its GPUs, and ends in the named way."""
     with ExitStack() as after:
 
         def started(end: str, steps: int) -> subprocess.Popen[str]:
@@ -43,17 +43,17 @@ def start(grpc_addr: str, machine: Machine, library: Path) -> Iterator[Start]:
                 subprocess.Popen(command, cwd=root, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
             )
             after.callback(process.kill)
-            now = 225.0 if steps == IN_MID_WALK else 175.0
+            now = 225.0 if steps == DURING_THE_WALK else 175.0
             assert said(process) == str([now, now])
             return process
 
         yield started
 
 
-@pytest.mark.parametrize("steps", [IN_MID_WALK, AFTERWARDS])
+@pytest.mark.parametrize("steps", [DURING_THE_WALK, AFTERWARDS])
 @pytest.mark.parametrize(("end", "status"), [("crash", 1), ("return", 0), ("leave-block", 0)])
 def test_process_ends_by_itself(start: Start, machine: Machine, end: str, status: int, steps: int) -> None:
-    """An exception, the end of the script and the end of a `with` block put the limits back, in mid-walk too."""
+    """An exception, the end of the script and the end of a `with` block restore the limits, also during the walk."""
     process = start(end, steps)
     if end == "leave-block":
         assert said(process) == str(BEFORE)
@@ -62,10 +62,10 @@ def test_process_ends_by_itself(start: Start, machine: Machine, end: str, status
     assert limits(machine) == BEFORE
 
 
-@pytest.mark.parametrize("steps", [IN_MID_WALK, AFTERWARDS])
+@pytest.mark.parametrize("steps", [DURING_THE_WALK, AFTERWARDS])
 @pytest.mark.parametrize(("end", "status"), [("wait", -signal.SIGTERM), ("own-handler", 7)])
 def test_terminated_process(start: Start, machine: Machine, end: str, status: int, steps: int) -> None:
-    """SIGTERM puts the limits back, before the process dies of it or a handler of its own decides."""
+    """SIGTERM restores the limits, whether the process dies of it or has its own handler."""
     process = start(end, steps)
     process.terminate()
     assert ended(process)[0] == status
@@ -73,8 +73,8 @@ def test_terminated_process(start: Start, machine: Machine, end: str, status: in
 
 
 def test_training_that_survives_sigterm(start: Start, machine: Machine) -> None:
-    """Once SIGTERM has put the limits back they are left alone, even if the training goes on."""
-    process = start("go-on", IN_MID_WALK)
+    """After SIGTERM the limits stay restored, even if the training goes on."""
+    process = start("go-on", DURING_THE_WALK)
     process.terminate()
     tell(process)
     assert said(process) == str(BEFORE)
@@ -83,8 +83,8 @@ def test_training_that_survives_sigterm(start: Start, machine: Machine) -> None:
 
 
 def test_killed_process_leaves_the_limits(start: Start, machine: Machine) -> None:
-    """Nothing can catch SIGKILL: the limits stay, as the documentation says."""
-    process = start("wait", IN_MID_WALK)
+    """SIGKILL leaves the limits as they are, as documented."""
+    process = start("wait", DURING_THE_WALK)
     process.kill()
     ended(process)
     assert limits(machine) == [225.0, 225.0]

@@ -44,7 +44,7 @@ from tests.client.power.training import (
 )
 from tests.client.training.script import JOULES, StepMonitor, job_spec
 
-# What follows with a name in case_ runs in a process of its own.
+# Functions named case_... run in their own process.
 
 
 def another(client: Client, machine: Machine) -> v1.TrialId:
@@ -55,14 +55,14 @@ def another(client: Client, machine: Machine) -> v1.TrialId:
 
 
 def case_walk(machine: Machine, address: str) -> tuple[list[float], list[v1.PowerLimit], list[float], float | None]:
-    """A whole walk: what was visited, what the server knows, what is set, and what the optimizer says."""
+    """A whole walk: the visited limits, the server's limits, the present ones, and the optimizer's attribute."""
     training = Training(machine, address)
     training.steps(WALK_STEPS)
     return visited(machine), training.known(), limits(machine), training.plo.power_limit_watts
 
 
 def case_second_trial(machine: Machine, address: str) -> tuple[list[tuple[str, float]], list[float]]:
-    """The trial after one that has profiled: what its first step sets, and what is set once it is over."""
+    """The trial after one that has profiled: the limits that its first step sets, and those after its end."""
     first = Training(machine, address)
     first.steps(WALK_STEPS)
     first.bso.close()
@@ -75,7 +75,7 @@ def case_second_trial(machine: Machine, address: str) -> tuple[list[tuple[str, f
 
 
 def case_interrupted(machine: Machine, address: str) -> list[v1.PowerLimit]:
-    """Epochs shorter than what is measured at a limit, dear warm-up steps, and dearer evaluations between epochs."""
+    """Epochs shorter than the steps at a limit, expensive warm-up steps, and more expensive evaluations."""
     training = Training(machine, address)
     for number in range(WALK_STEPS):
         training.step(1000.0 if number % 5 < WARMUP else 0.0)
@@ -87,7 +87,7 @@ def case_interrupted(machine: Machine, address: str) -> list[v1.PowerLimit]:
 
 
 def case_cost_of_profiling(machine: Machine, address: str) -> tuple[float, float]:
-    """What the trial is reported to have used, and what the GPUs used."""
+    """The energy that the trial reports, and the energy of the GPUs."""
     training = Training(machine, address)
     training.steps(WALK_STEPS)
     training.plo.on_epoch_end()
@@ -97,7 +97,7 @@ def case_cost_of_profiling(machine: Machine, address: str) -> tuple[float, float
 
 
 def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], float]:
-    """A walk with monitors beside that of the GPUs: what the server knows, and what the trial has used."""
+    """A walk with other monitors beside that of the GPUs: the server's limits, and the trial's energy."""
 
     def monitor() -> CombinedMonitor:
         return CombinedMonitor(Beside("wall"), CombinedMonitor(Beside("disks"), NvmlMonitor()))
@@ -110,7 +110,7 @@ def case_combined(machine: Machine, address: str) -> tuple[list[v1.PowerLimit], 
 
 
 class Beside(StepMonitor):
-    """A monitor of no GPU, whose every window uses 10 J."""
+    """A monitor without GPUs; each of its windows uses 10 J."""
 
     gpu_indices = ()  # type: ignore[assignment]
 
@@ -120,7 +120,7 @@ class Beside(StepMonitor):
 
 
 def case_another_profiles(machine: Machine, address: str) -> list[list[float]]:
-    """What was visited while another trial profiles, at the epoch's end then, and once that one has reported."""
+    """The visited limits while another trial profiles, after an epoch, and after the other has reported."""
     with Client(address) as client:
         other = another(client, machine)
         assert not client.get_power_limit(other).profiled_by_another
@@ -139,7 +139,7 @@ def case_another_profiles(machine: Machine, address: str) -> list[list[float]]:
 
 
 def case_another_ends(machine: Machine, address: str) -> list[float]:
-    """What is visited when the trial that profiled ended without a profile."""
+    """The visited limits after the profiling trial ended without a profile."""
     with Client(address) as client:
         other = another(client, machine)
         client.get_power_limit(other)
@@ -152,7 +152,7 @@ def case_another_ends(machine: Machine, address: str) -> list[float]:
 
 
 def case_observer(machine: Machine, address: str, trials: int) -> tuple[list[float], list[str], object, str]:
-    """In observer mode, maybe once the limit is known: limits at the end, warnings, and what is computed."""
+    """Observer mode, with one trial or after others: limits at the end, warnings, and the computed usage."""
     lines = log_lines()
     for _ in range(trials - 1):
         other = Training(machine, address)
@@ -167,7 +167,7 @@ def case_observer(machine: Machine, address: str, trials: int) -> tuple[list[flo
 
 
 def case_mixed_constraints(machine: Machine, address: str) -> list[float]:
-    """Two GPUs that may not be set alike: what is visited."""
+    """The visited limits of two GPUs with different constraints."""
     training = Training(machine, address, dict.fromkeys(range(0, 400, 5), 1.0), step_watts=30)
     training.used = [0.0, 0.0]
     machine.show(GPUS[0], replace(GPUS[1], lowest_limit_mw=150_000, highest_limit_mw=230_000))
@@ -178,7 +178,7 @@ def case_mixed_constraints(machine: Machine, address: str) -> list[float]:
 
 
 def case_known_beyond_reach(machine: Machine, address: str) -> list[float]:
-    """Another trial's GPUs could be set lower than these: the limits that are set."""
+    """The known limit is below the lowest of these GPUs: the limits that are set."""
     training = Training(machine, address)
     with Client(address) as client:
         sample = v1.PowerSample(power_limit_watts=60, time_seconds=1, energy_joules=1, steps=1)
@@ -188,7 +188,7 @@ def case_known_beyond_reach(machine: Machine, address: str) -> list[float]:
 
 
 def case_decided(machine: Machine, address: str, walking: bool) -> list[list[float]]:
-    """A trial that is decided by its report, in mid-walk or after: limits before and after."""
+    """A trial that is decided by its report, during or after the walk: limits before and after."""
     training = Training(machine, address)
     training.steps(5 if walking else WALK_STEPS)
     seen = [limits(machine)]
@@ -201,7 +201,7 @@ def case_decided(machine: Machine, address: str, walking: bool) -> list[list[flo
 
 
 def case_any_table(machine: Machine, address: str) -> int:
-    """Walks over many tables of costs; returns how many."""
+    """Walks over many tables of costs; returns the number of walks."""
     walks = 0
 
     @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
@@ -231,10 +231,10 @@ def case_any_table(machine: Machine, address: str) -> int:
     return walks
 
 
-def test_unknown_limit_is_walked_for(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """From the highest limit down until two in a row cost more; the cheapest is reported and set on every GPU."""
+def test_unknown_limit_is_profiled(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """The walk goes down until two limits in a row cost more; the cheapest is reported and set on every GPU."""
     seen, known, now, said = run(case_walk, machine, grpc_addr)
-    # The first is the check of the permission, which sets what is set.
+    # The first is the check of the permission, which sets the present limit.
     assert seen == [200.0, *VISITED, 175.0]
     assert (now, said) == ([175.0, 175.0], 175.0)
     (limit,) = known
@@ -244,13 +244,13 @@ def test_unknown_limit_is_walked_for(machine: Machine, grpc_addr: str, run: Runn
 
 
 def test_limits_are_set_in_milliwatts(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """175 W reach the driver as 175000 mW."""
+    """175 W reach the NVIDIA driver as 175000 mW."""
     run(case_walk, machine, grpc_addr)
     assert Path(f"{machine.file}.limit.GPU-aaaa").read_text() == "175000\n"
 
 
 def test_known_limit_is_set_at_once(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """The second trial walks no more, and gives the GPUs back as they were."""
+    """The second trial does not walk, and restores the limits at its end."""
     done, at_last = run(case_second_trial, machine, grpc_addr)
     check = [(gpu.uuid, 200.0) for gpu in GPUS]
     assert done == [*check, *((gpu.uuid, 175.0) for gpu in GPUS)]
@@ -258,33 +258,33 @@ def test_known_limit_is_set_at_once(machine: Machine, grpc_addr: str, run: Runne
 
 
 def test_only_training_steps_are_measured(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """Neither what warming up takes nor what is between epochs is in a sample, across whatever epochs it goes."""
+    """Samples contain neither warm-up steps nor the time between epochs."""
     (limit,) = run(case_interrupted, machine, grpc_addr)
     assert limit.power_limit_watts == 175
     assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
 
 
 def test_profiling_is_part_of_the_trial(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """What the walk uses, warm-up included, is in the energy that the trial reports."""
+    """The energy of the walk, warm-up included, is part of the trial's energy."""
     reported, used = run(case_cost_of_profiling, machine, grpc_addr)
     assert reported == pytest.approx(used)
     assert used == pytest.approx(2 * 5 * sum(VALLEY[round(watts)] for watts in VISITED))
 
 
 def test_waits_while_another_trial_profiles(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """It trains at the present limit, asks at the end of every epoch and sets what the other found."""
+    """The trial keeps the present limit, asks after every epoch, and sets the limit that the other reported."""
     *before, after, now = run(case_another_profiles, machine, grpc_addr)
     assert before == [[200.0]] * 3
     assert (after, now) == ([200.0, 125.0], [125.0, 125.0])
 
 
-def test_walks_itself_when_the_other_is_gone(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """The trial that profiled ended without a profile: this one walks from the next epoch on."""
+def test_walks_after_the_other_trial_ended(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """If the profiling trial ends without a profile, this one walks from the next epoch on."""
     assert run(case_another_ends, machine, grpc_addr) == [200.0, *VISITED, 175.0]
 
 
 def test_samples_are_of_the_gpus_alone(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """What other monitors measure beside the GPUs' is in the trial's energy, and in no sample."""
+    """The energy of other monitors is part of the trial's energy, and of no sample."""
     (limit,), energy = run(case_combined, machine, grpc_addr)
     assert limit.energy_joules_per_step == pytest.approx(2 * VALLEY[175])
     assert energy == pytest.approx(2 * JOULES + 2 * 5 * sum(VALLEY[round(watts)] for watts in VISITED))
@@ -292,7 +292,7 @@ def test_samples_are_of_the_gpus_alone(machine: Machine, grpc_addr: str, run: Ru
 
 @pytest.mark.parametrize("trials", [1, 2])
 def test_observer_trains_at_the_highest_limit(machine: Machine, grpc_addr: str, run: Runner, trials: int) -> None:
-    """It profiles, known limit or not, trains on at the highest, and computes what the cheapest would have taken."""
+    """Observer mode profiles even if a limit is known, trains at the highest, and computes the cheapest's usage."""
     now, warnings, computed, text = run(case_observer, machine, grpc_addr, trials)
     assert (now, warnings) == ([250.0, 250.0], [])
     steps = WALK_STEPS + 10
@@ -308,32 +308,34 @@ def test_observer_trains_at_the_highest_limit(machine: Machine, grpc_addr: str, 
 
 
 def test_limits_in_common(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """GPUs that differ are walked within what all of them allow."""
+    """The walk stays within the limits that all GPUs allow."""
     seen = run(case_mixed_constraints, machine, grpc_addr)
     assert seen[:4] == [200.0, 230.0, 200.0, 170.0]
     assert min(seen) == 170.0
 
 
 def test_known_limit_beyond_reach(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """A limit below the lowest that these GPUs have becomes their lowest."""
+    """A known limit below the lowest of these GPUs becomes their lowest."""
     assert run(case_known_beyond_reach, machine, grpc_addr) == [100.0, 100.0]
 
 
 @pytest.mark.parametrize(("walking", "now"), [(True, 225.0), (False, 175.0)])
-def test_decided_trial_gives_the_gpus_back(
+def test_decided_trial_restores_the_limits(
     machine: Machine, grpc_addr: str, run: Runner, walking: bool, now: float
 ) -> None:
-    """Once the server has decided the trial the previous limits are there again, and stay."""
+    """After the decision the previous limits are restored, and stay."""
     assert run(case_decided, machine, grpc_addr, walking) == [[now, now], BEFORE, BEFORE]
 
 
 def test_any_costs(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """Whatever limits cost: the cheapest visited is set, no limit too many is visited, and all are restored."""
+    """For any costs, the cheapest visited limit is set, the walk ends where it should, and all are restored."""
     assert run(case_any_table, machine, grpc_addr) >= 25
 
 
-def case_told(machine: Machine, address: str, variables: dict[str, str]) -> tuple[int, list[float], float | None]:
-    """A walk whose lengths its process was told: the steps that it took, what was visited and what is set."""
+def case_environment(
+    machine: Machine, address: str, variables: dict[str, str]
+) -> tuple[int, list[float], float | None]:
+    """A walk with settings from the environment: its steps, the visited limits, and the limit in the end."""
     os.environ.update(variables)
     training = Training(machine, address, profile_warmup_iters=None, profile_measure_iters=None)
     training.step()
@@ -344,11 +346,18 @@ def case_told(machine: Machine, address: str, variables: dict[str, str]) -> tupl
     return steps, visited(machine), training.plo.power_limit_watts
 
 
-def test_lengths_of_a_job_file(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """What the constructor is not given is as the variables of `wattwise run` say."""
-    told = {"PROFILE_WARMUP_ITERS": "1", "PROFILE_MEASURE_ITERS": "2", "PROFILE_STEP_WATTS": "50", "OBSERVER_MODE": "1"}
-    steps, seen, now = run(case_told, machine, grpc_addr, {f"WATTWISE_{name}": value for name, value in told.items()})
-    # 100 W is the cheapest of these, but it is only observed.
+def test_settings_of_a_job_file(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Arguments that are None come from the variables of `wattwise run`."""
+    settings_ = {
+        "PROFILE_WARMUP_ITERS": "1",
+        "PROFILE_MEASURE_ITERS": "2",
+        "PROFILE_STEP_WATTS": "50",
+        "OBSERVER_MODE": "1",
+    }
+    steps, seen, now = run(
+        case_environment, machine, grpc_addr, {f"WATTWISE_{name}": value for name, value in settings_.items()}
+    )
+    # 100 W is the cheapest of these, but observer mode does not set it.
     assert (steps, seen, now) == (4 * (1 + 2), [200.0, 250.0, 200.0, 150.0, 100.0, 250.0], 250.0)
 
 
@@ -380,7 +389,7 @@ def test_observer_mode_of_the_environment(monkeypatch: pytest.MonkeyPatch, text:
 
 
 def test_steps_before_the_batch_size(grpc_addr: str) -> None:
-    """A step before the trial has its batch size is refused, saying what to call."""
+    """A step before `get_batch_size` raises OperationOrderError."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     with pytest.raises(OperationOrderError, match=r"call get_batch_size\(\) before"):
         PowerLimitOptimizer(bso).on_step_begin()

@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 
 def test_rank_0_alone_sets_limits(grpc_addr: str, machine: Machine, library: Path) -> None:
-    """Every rank makes the calls; rank 0 walks and sets all GPUs, the other sets nothing, and all are given back."""
+    """Every rank makes the calls; only rank 0 walks and sets limits, and all are restored."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What goes wrong around power limits: no training is disturbed by it, and the limits come back."""
+"""Failures around power limits: training goes on, and the limits are restored."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from tests.client.training.script import StepMonitor, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
-# What follows with a name in case_ runs in a process of its own.
+# Functions named case_... run in their own process.
 
 
 def case_no_permission(machine: Machine, address: str) -> tuple[list[str], list[tuple[str, float]], list[bool]]:
-    """A trial that may not set limits: what is said and set, and whether a second trial is kept from profiling."""
+    """A trial without permission: its warnings, the limits it set, and whether a second trial cannot profile."""
     lines = log_lines()
     refuse_limits(machine)
     training = Training(machine, address)
@@ -65,7 +65,7 @@ def case_no_permission(machine: Machine, address: str) -> tuple[list[str], list[
 
 
 def case_lost_gpu(machine: Machine, address: str) -> tuple[list[str], float]:
-    """A GPU that falls off the bus in the middle of the walk: what is said, and the limit of the other one."""
+    """A GPU that disappears during the walk: the warnings, and the limit of the other GPU."""
     lines = log_lines()
     training = Training(machine, address)
     training.steps(WARMUP + 2)
@@ -79,22 +79,22 @@ def case_lost_gpu(machine: Machine, address: str) -> tuple[list[str], float]:
 
 
 class Foreign:
-    """A monitor of another make, which fails in its own way when a walk's window ends."""
+    """A monitor of another library, which raises its own exception at the end of a walk's window."""
 
     gpu_indices = (0, 1)
 
     def begin_window(self, name: str) -> None:
-        """Measures nothing."""
+        """Does nothing."""
 
     def end_window(self, name: str) -> Window:
-        """Ends a window."""
+        """Raises in windows of a walk."""
         if "power" in name:
             raise ValueError("no such thing")
         return Window(1.0, 1.0)
 
 
 def case_foreign_monitor(machine: Machine, address: str) -> tuple[list[str], list[float]]:
-    """A monitor that raises what is none of our errors: what is said, and the limits afterwards."""
+    """A monitor that raises another exception: the warnings, and the limits afterwards."""
     lines = log_lines()
     machine.show(*GPUS)
     bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=Foreign())
@@ -107,7 +107,7 @@ def case_foreign_monitor(machine: Machine, address: str) -> tuple[list[str], lis
 
 
 def case_unreported(machine: Machine, folder: Path) -> list[str]:
-    """The server stays away from the middle of the walk to the end of the process: what is said."""
+    """The server is unavailable from the middle of the walk to the end of the process: the warnings."""
     lines = log_lines()
     with LiveServer(folder) as server:
         training = Training(machine, server.start())
@@ -119,7 +119,7 @@ def case_unreported(machine: Machine, folder: Path) -> list[str]:
 
 
 def case_forked(machine: Machine, address: str) -> tuple[int, list[list[float]]]:
-    """A forked worker closes what is its parent's: how it ended, and the limits before and after."""
+    """A forked worker closes the parent's optimizer: its exit status, and the limits before and after."""
     training = Training(machine, address)
     training.steps(6)
     seen = [limits(machine)]
@@ -133,7 +133,7 @@ def case_forked(machine: Machine, address: str) -> tuple[int, list[list[float]]]
 
 
 def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[str], list[list[float]], list[float]]:
-    """The server dies in mid-walk and comes back: what is said, limits after the walk, and what it knows at last."""
+    """The server dies during the walk and comes back: log lines, limits, and the server's limits in the end."""
     lines = log_lines(level)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
@@ -151,7 +151,7 @@ def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[s
 
 
 def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float], list[str]]:
-    """The server is away at the first step and comes back: what was visited before, and after, and what is said."""
+    """The server is unavailable at the first step: the limits visited before and after it is back, and warnings."""
     lines = log_lines()
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
@@ -170,7 +170,7 @@ def _asks_again(training: Training) -> bool:
 
 
 def case_target_without_server(machine: Machine, folder: Path, walking: bool) -> tuple[list[list[float]], bool]:
-    """The target is reached while the server is away: limits before and after, and whether training is over."""
+    """The target is reached while the server is unavailable: limits before and after, and whether training is over."""
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         training.steps(5 if walking else WALK_STEPS)
@@ -181,7 +181,7 @@ def case_target_without_server(machine: Machine, folder: Path, walking: bool) ->
 
 
 def case_deleted(machine: Machine, address: str) -> tuple[list[str], list[float], list[float]]:
-    """The job is deleted in mid-walk: what is said, the limits after the walk, and those after the epoch."""
+    """The job is deleted during the walk: warnings, limits after the walk, and limits after the epoch."""
     lines = log_lines()
     training = Training(machine, address)
     training.step()
@@ -195,7 +195,7 @@ def case_deleted(machine: Machine, address: str) -> tuple[list[str], list[float]
 
 
 def case_signal_anywhere(machine: Machine, address: str) -> tuple[int, list[list[float]], list[v1.PowerLimit]]:
-    """SIGTERM, which the process survives, at a line after another: how often, limits that were left, and reports."""
+    """A survived SIGTERM at many lines of the code: their number, the limits left behind, and the server's limits."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: None)
     left, known, fired = [], [], 0
     for line in range(3, 560, 37):
@@ -212,7 +212,7 @@ def case_signal_anywhere(machine: Machine, address: str) -> tuple[int, list[list
 
 @contextlib.contextmanager
 def raised_at(line: int) -> Iterator[list[int]]:
-    """Raises SIGTERM when so many lines of what sets power limits have run; notes that in what is yielded."""
+    """Raises SIGTERM after this many lines of the power-limit code; yields a list that then has the line."""
     count = 0
     raised: list[int] = []
 
@@ -234,8 +234,8 @@ def raised_at(line: int) -> Iterator[list[int]]:
         sys.settrace(None)
 
 
-def test_no_permission_is_said_once(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """One warning names what setting limits takes; nothing is set, and nobody is kept from profiling."""
+def test_no_permission(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """One warning names the required permission; no limit is set, and other trials can profile."""
     (line,), done, kept = run(case_no_permission, machine, grpc_addr)
     assert "no permission to set the power limit of Stub V100 (GPU-aaaa)" in line
     assert "takes root (or CAP_SYS_ADMIN)" in line
@@ -244,47 +244,47 @@ def test_no_permission_is_said_once(machine: Machine, grpc_addr: str, run: Runne
 
 
 def test_lost_gpu_ends_the_walk(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """A monitor that fails in mid-walk does not disturb the training; the GPUs that are left get their limit back."""
+    """If a GPU disappears during the walk, training goes on and the other GPUs get their limit back."""
     (why, left), limit = run(case_lost_gpu, machine, grpc_addr)
     assert "training goes on" in why
     assert "nvidia-smi -i GPU-bbbb -pl 200" in left
     assert limit == 200.0
 
 
-def test_monitor_of_another_make(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """Whatever a monitor raises in mid-walk, the training goes on and the limits are put back."""
+def test_foreign_exception_of_a_monitor(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Whatever a monitor raises during the walk, training goes on and the limits are restored."""
     (line,), now = run(case_foreign_monitor, machine, grpc_addr)
     assert "ValueError: no such thing; training goes on" in line
     assert now == BEFORE
 
 
-def test_profile_that_nobody_heard_of(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """A profile that is lost with the process is said to be."""
+def test_unreported_profile(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """A profile that is lost with the process is warned of."""
     (line,) = run(case_unreported, machine, tmp_path)
     assert "the next trial profiles anew" in line
 
 
-def test_forked_worker_leaves_the_limits_alone(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """The limits are those of the process that set them."""
+def test_forked_worker_does_not_change_limits(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Only the process that set the limits restores them."""
     assert run(case_forked, machine, grpc_addr) == (0, [[225.0, 225.0]] * 2)
 
 
 def test_profile_waits_for_the_server(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """A server that dies in mid-walk is warned of once; the own winner is set, and reported when the server is back."""
+    """If the server dies during the walk, one warning is logged; the best limit is set, and reported later."""
     (line,), now, known = run(case_server_dies, machine, tmp_path, logging.WARNING)
     assert "cannot reach" in line
     assert (now, known) == ([[175.0, 175.0]] * 2, [175.0])
 
 
-def test_what_becomes_of_the_profile_is_logged(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """What an outage means for the profile is in the log, whoever warned of the outage."""
+def test_outage_during_a_profile_is_logged(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """The consequence for the profile is logged, even if the session has warned of the outage."""
     lines, _, _ = run(case_server_dies, machine, tmp_path, logging.INFO)
     (line,) = (line for line in lines if "as for power limits" in line)
     assert "asked again after the epoch" in line
 
 
-def test_server_away_at_the_first_step(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Without an answer nothing is set, as one warning says; the walk begins once the server has said that it may."""
+def test_server_unavailable_at_the_first_step(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """Without an answer no limit is set, with one warning; the walk begins when the server is back."""
     (before, after), now, said = run(case_server_away, machine, tmp_path)
     assert (before, len(said)) == ([200.0], 1)
     assert after == [200.0, *VISITED, 175.0]
@@ -292,23 +292,23 @@ def test_server_away_at_the_first_step(machine: Machine, run: Runner, tmp_path: 
 
 
 @pytest.mark.parametrize(("walking", "now"), [(True, 225.0), (False, 175.0)])
-def test_trial_that_ends_without_a_server_gives_the_gpus_back(
+def test_trial_that_ends_without_a_server_restores_the_limits(
     machine: Machine, run: Runner, tmp_path: Path, walking: bool, now: float
 ) -> None:
-    """A training that is over while the server is away keeps no limit until the process ends."""
+    """If training ends while the server is unavailable, the limits are restored before the process ends."""
     assert run(case_target_without_server, machine, tmp_path, walking) == ([[now, now], BEFORE], True)
 
 
-def test_refused_profile_is_dropped(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """A profile that the server refuses is warned of once; the own winner is set while the training lasts."""
+def test_rejected_profile_is_dropped(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """A profile that the server rejects is dropped with one warning; the best limit is set until training ends."""
     said, walked, at_last = run(case_deleted, machine, grpc_addr)
     assert len(said) == 1
     assert "is dropped" in said[0]
     assert (walked, at_last) == ([175.0, 175.0], BEFORE)
 
 
-def test_silent_server_is_not_waited_for_again_and_again() -> None:
-    """After a call that timed out the next ones return at once, without trying, for many times as long."""
+def test_no_calls_for_a_while_after_a_timeout() -> None:
+    """After a call that timed out, further calls return at once for many times as long."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
         launch = Launch(f"127.0.0.1:{silent.getsockname()[1]}", job_spec(), None, None)
@@ -324,7 +324,7 @@ def test_silent_server_is_not_waited_for_again_and_again() -> None:
 
 
 def test_sigterm_at_any_line(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """Wherever a SIGTERM that the process survives finds the walk: limits are put back, and the walk is no more."""
+    """A survived SIGTERM at any line of the walk restores the limits and ends the walk."""
     fired, left, known = run(case_signal_anywhere, machine, grpc_addr)
     assert fired == len(left) > 10
     assert left == [BEFORE] * len(left)
@@ -332,10 +332,8 @@ def test_sigterm_at_any_line(machine: Machine, grpc_addr: str, run: Runner) -> N
 
 
 @pytest.mark.parametrize("monitor", [EstimateMonitor(watts=50), StepMonitor()])
-def test_without_gpus_it_does_nothing(
-    grpc_addr: str, monitor: EstimateMonitor | StepMonitor, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A monitor of no GPU, and one whose GPUs have no driver, are said once, and training goes on."""
+def test_without_gpus(grpc_addr: str, monitor: EstimateMonitor | StepMonitor, caplog: pytest.LogCaptureFixture) -> None:
+    """With a monitor without GPUs, or without the NVIDIA driver, one warning is logged and training goes on."""
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor) as bso, PowerLimitOptimizer(bso) as plo:
         bso.get_batch_size()
         bso.on_train_begin()
@@ -350,7 +348,7 @@ def test_without_gpus_it_does_nothing(
 
 
 class AmdMonitor(StepMonitor):
-    """In place of a monitor of AMD's GPUs."""
+    """Stands for a monitor of AMD GPUs."""
 
     kind = "amdsmi"
 
@@ -364,10 +362,10 @@ class AmdMonitor(StepMonitor):
     ],
     ids=["alone", "first", "last"],
 )
-def test_other_makers_gpus_keep_their_limits(
+def test_amd_gpus_keep_their_limits(
     grpc_addr: str, monitor: AmdMonitor | CombinedMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where AMD's GPUs are measured, NVIDIA's of the same numbers are left alone, and why is said once."""
+    """If AMD GPUs are measured, NVIDIA GPUs with the same indices keep their limits, and a warning says why."""
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor) as bso, PowerLimitOptimizer(bso) as plo:
         bso.get_batch_size()
         bso.on_train_begin()

@@ -1,7 +1,7 @@
-"""A training whose GPUs draw by their power limit; `python -m tests.client.power.training ADDRESS FILE END` runs one.
+"""A training whose GPUs use energy by their power limit; `python -m tests.client.power.training ADDRESS FILE END` runs one.
 
-The GPUs are the stub's: each has limits from 100 W to 250 W and is at 200 W before. A step adds to their energy
-counters what the table says for the limit that they have at that moment, and eta is 1: costs can be told in the head.
+The stub's GPUs have limits from 100 W to 250 W and start at 200 W. Each step adds the table's energy for the present
+limit to their counters. Eta is 1, so that costs are energies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ gpu_monitor.COUNTER_SECONDS = 0.0
 GPUS = (StubGpu(uuid="GPU-aaaa"), StubGpu(uuid="GPU-bbbb"))
 BEFORE = [200.0, 200.0]
 VALLEY = {250: 60.0, 225: 50.0, 200: 40.0, 175: 30.0, 150: 35.0, 125: 45.0, 100: 20.0}
-"""Joules of a step on one GPU by its limit: the cheapest that a walk visits is 175 W."""
+"""Joules of a step on one GPU by its limit; the cheapest limit that a walk visits is 175 W."""
 
 VISITED = [250.0, 225.0, 200.0, 175.0, 150.0, 125.0]
 WARMUP, MEASURED = 2, 3
@@ -35,7 +35,7 @@ WALK_STEPS = len(VISITED) * (WARMUP + MEASURED)
 
 
 def job_id_of(machine: Machine) -> str:
-    """The job of a test, which has the machine to itself but not the server."""
+    """The job of a test: the machine is the test's own, the server is shared."""
     return f"power-{machine.file.parent.name}"
 
 
@@ -45,31 +45,31 @@ def power_job(job_id: str) -> JobSpec:
 
 
 def limits(machine: Machine) -> list[float]:
-    """The limit that each GPU has now, in watts."""
+    """The present limit of each GPU, in watts."""
     files = [Path(f"{machine.file}.limit.{gpu.uuid}") for gpu in GPUS]
     return [int(file.read_text()) / 1e3 if file.exists() else 200.0 for file in files]
 
 
 def sets(machine: Machine) -> list[tuple[str, float]]:
-    """Every limit that was set so far, in watts."""
+    """Every limit that was set, with its GPU, in watts."""
     file = Path(f"{machine.file}.sets")
     lines = file.read_text().splitlines() if file.exists() else []
     return [(uuid, int(mw) / 1e3) for uuid, mw in (line.split("\t") for line in lines)]
 
 
 def visited(machine: Machine) -> list[float]:
-    """What the first GPU was set to, in order, each change once."""
+    """The limits of the first GPU in order, without repetitions."""
     watts = [watts for uuid, watts in sets(machine) if uuid == "GPU-aaaa"]
     return [new for old, new in zip([0.0, *watts], watts, strict=False) if new != old]
 
 
 def refuse_limits(machine: Machine) -> None:
-    """From now on nobody may set a limit."""
+    """Makes the stub reject new limits from now on."""
     Path(f"{machine.file}.readonly").touch()
 
 
 class Training:
-    """A trial on two GPUs, to be stepped through."""
+    """A trial on two GPUs, trained step by step."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class Training:
         self.bso.on_train_begin()
 
     def step(self, extra: float = 0.0) -> None:
-        """One step of training, which may use more than the table says."""
+        """One training step; it uses the table's energy and `extra` joules."""
         self.plo.on_step_begin()
         self.use(*(self.table[round(watts)] + extra for watts in limits(self.machine)))
         self.plo.on_step_end()
 
     def steps(self, count: int) -> None:
-        """Some steps."""
+        """Trains this many steps."""
         for _ in range(count):
             self.step()
 
@@ -109,7 +109,7 @@ class Training:
         self._show()
 
     def known(self) -> list[v1.PowerLimit]:
-        """What the server shows of the job's limits."""
+        """The limits that the server knows for the job."""
         with Client(self._address) as client:
             return list(client.get_job(self.bso.trial.id.job_id).power_limits)
 
@@ -118,7 +118,7 @@ class Training:
 
 
 def log_lines(level: int = logging.WARNING) -> list[str]:
-    """What this process logs from now on."""
+    """A list that receives the messages that this process logs from now on."""
     lines: list[str] = []
     handler = logging.Handler(level)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
@@ -166,7 +166,7 @@ ENDS: dict[str, Callable[[Training], None]] = {
 
 
 def main(address: str, file: str, end: str, steps: str) -> None:
-    """Trains some steps and ends."""
+    """Trains some steps and ends in the named way."""
     if end == "own-handler":
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
     if end == "go-on":

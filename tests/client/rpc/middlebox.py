@@ -1,4 +1,4 @@
-"""Something between trainer and server that lets calls through but not streams, as many proxies do."""
+"""A proxy between trainer and server that forwards calls but not streams, as many proxies do."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import grpc
 
 
 class Middlebox(grpc.GenericRpcHandler):
-    """Passes bytes on.
+    """Forwards calls as bytes.
 
     Args:
-        server: Address of the server behind it.
-        messages_per_stream: After how many messages from the trainer a stream breaks; 0 refuses all streams.
+        server: address of the server.
+        messages_per_stream: number of messages from the trainer after which a stream breaks; 0 rejects all streams.
     """
 
     def __init__(self, server: str, messages_per_stream: int) -> None:
@@ -34,7 +34,7 @@ class Middlebox(grpc.GenericRpcHandler):
         self._behind.close()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Finds what to do with a call."""
+        """The handler of a call."""
         method = details.method
         if not method.endswith("/StreamResults"):
             return grpc.unary_unary_rpc_method_handler(lambda request, context: self._pass(method, request, context))
@@ -55,4 +55,4 @@ class Middlebox(grpc.GenericRpcHandler):
     def _pass_some(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         behind: grpc.StreamStreamMultiCallable[bytes, bytes] = self._behind.stream_stream(method)
         yield from behind(itertools.islice(requests, self._messages_per_stream))
-        context.abort(grpc.StatusCode.UNAVAILABLE, "the middlebox has seen enough of this stream")
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy closed this stream")

@@ -1,4 +1,4 @@
-"""The calls as methods."""
+"""Client: its methods, deadlines and retries."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_registering_twice_confirms(grpc_addr: str) -> None:
         assert not client.register_job(spec).created
 
 
-def test_job_without_id_is_named_by_the_client(grpc_addr: str) -> None:
-    """A job without an id is registered under its prefix and eight hexadecimal digits."""
+def test_generated_job_id(grpc_addr: str) -> None:
+    """A job without an id is registered under an id that the client generates."""
     with Client(grpc_addr) as client:
         job = client.register_job(job_spec(job_id=None)).job
         assert client.get_job(job.spec.job_id) == job
 
 
 def test_same_request_is_same_trial(grpc_addr: str) -> None:
-    """One request id stands for one trial; without it every call is another."""
+    """Calls with one request id get one trial; calls without it get different ones."""
     with Client(grpc_addr) as client:
         job_id = _registered(client)
         trials = [client.get_next_batch_size(job_id, request_id=id_).trial for id_ in ("a", "a", None, None)]
@@ -51,7 +51,7 @@ def test_same_request_is_same_trial(grpc_addr: str) -> None:
 
 
 def test_trial_from_dispatch_to_end(grpc_addr: str) -> None:
-    """Reports, heartbeats and the end of a trial are one call each."""
+    """Report, heartbeat and end of a trial are one call each."""
     with Client(grpc_addr) as client:
         trial = client.get_next_batch_size(_registered(client)).trial
         result = v1.TrainingResult(trial=trial.id, time_seconds=1, energy_joules=10, metric=0.1, current_epoch=1)
@@ -61,8 +61,8 @@ def test_trial_from_dispatch_to_end(grpc_addr: str) -> None:
         assert [m.metric for m in client.get_trial(trial.id).measurements] == [0.1]
 
 
-def test_refusals_are_exceptions(grpc_addr: str) -> None:
-    """What the server refuses raises the exception of its reason."""
+def test_errors_of_the_server(grpc_addr: str) -> None:
+    """An error of the server raises the exception of its reason."""
     with Client(grpc_addr) as client:
         trial = client.get_next_batch_size(_registered(client)).trial
         with pytest.raises(InvalidResultError, match="energy_joules"):
@@ -73,7 +73,7 @@ def test_refusals_are_exceptions(grpc_addr: str) -> None:
 
 
 def test_lists_go_through_all_pages(grpc_addr: str) -> None:
-    """Jobs and trials are listed to the end, whatever the size of a page."""
+    """Jobs and trials are listed completely, whatever the page size."""
     with Client(grpc_addr) as client:
         ids = [
             client.register_job(job_spec(job_id_prefix="pages", job_id=f"pages-{n}")).job.spec.job_id for n in "12345"
@@ -87,7 +87,7 @@ def test_lists_go_through_all_pages(grpc_addr: str) -> None:
 
 
 def test_watching_a_job(grpc_addr: str) -> None:
-    """A watch tells the state now, then every change, and ends when the job is deleted."""
+    """A watch yields the current state, then every change, and raises when the job is deleted."""
     with Client(grpc_addr) as client:
         job_id = _registered(client)
         states = client.watch_job(job_id)
@@ -100,7 +100,7 @@ def test_watching_a_job(grpc_addr: str) -> None:
 
 
 def test_watch_outlives_a_restart(server: LiveServer) -> None:
-    """A watch goes on when the server is back."""
+    """A watch continues after a restart of the server."""
     with Client(server.address) as client:
         job_id = _registered(client)
         states = client.watch_job(job_id)
@@ -113,7 +113,7 @@ def test_watch_outlives_a_restart(server: LiveServer) -> None:
 
 
 def test_calls_wait_for_a_server_that_comes_back(server: LiveServer) -> None:
-    """A call is retried until the server is there."""
+    """A call is retried until the server is back."""
     with Client(server.address, timeout=20) as client:
         job_id = _registered(client)
         server.kill()
@@ -125,8 +125,8 @@ def test_calls_wait_for_a_server_that_comes_back(server: LiveServer) -> None:
         assert [job.spec.job_id for job in found] == [job_id]
 
 
-def test_absent_server_is_named_with_the_cause(server: LiveServer) -> None:
-    """Without a server the error names the address and what the connection met, after the time that was given."""
+def test_unreachable_server(server: LiveServer) -> None:
+    """If the server is down, the error names the address and the cause, after the timeout of the call."""
     server.stop()
     before = time.monotonic()
     with Client(server.address) as client, pytest.raises(ServerUnavailableError, match=r"[Rr]efused") as caught:
@@ -135,8 +135,8 @@ def test_absent_server_is_named_with_the_cause(server: LiveServer) -> None:
     assert time.monotonic() - before < 2
 
 
-def test_hung_server_is_given_up_in_time(server: LiveServer) -> None:
-    """A server that does not answer is given up at the deadline, and named."""
+def test_hung_server(server: LiveServer) -> None:
+    """A call to a hung server fails at its deadline, with the address."""
     with Client(server.address, timeout=0.5) as client:
         job_id = _registered(client)
         os.kill(server.process.pid, signal.SIGSTOP)
@@ -146,8 +146,8 @@ def test_hung_server_is_given_up_in_time(server: LiveServer) -> None:
         assert 0.4 < time.monotonic() - before < 2
 
 
-def test_closed_client_says_so(grpc_addr: str) -> None:
-    """A call through a closed client is an error of order."""
+def test_closed_client(grpc_addr: str) -> None:
+    """A call through a closed client raises OperationOrderError."""
     client = Client(grpc_addr)
     client.close()
     client.close()

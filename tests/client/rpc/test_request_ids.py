@@ -1,4 +1,4 @@
-"""A call's name: in the client's errors and in the server's log."""
+"""Request ids in the client's errors and in the server's log."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.waiting import wait_until
 from tests.watched import WatchedServer
 
 
-def test_error_names_its_call_as_the_log_does(watched: WatchedServer) -> None:
-    """Each call of a client has a name of its own, that its error shows and the server's line bears."""
+def test_each_call_has_an_id(watched: WatchedServer) -> None:
+    """Each call of a client has its own id, in its error and in the server's log."""
     ids = []
     with Client(watched.address) as client:
         for _ in range(2):
@@ -26,8 +26,8 @@ def test_error_names_its_call_as_the_log_does(watched: WatchedServer) -> None:
     assert [line["request_id"] for line in watched.events("call refused")] == ids
 
 
-def test_client_can_be_named(watched: WatchedServer) -> None:
-    """All calls of a client that is given a name bear it."""
+def test_id_of_a_client(watched: WatchedServer) -> None:
+    """All calls of a client with a request id have that id."""
     with Client(watched.address, request_id="nightly 7") as client:
         client.register_job(job_spec())
         with pytest.raises(JobNotFoundError, match=r"\(request nightly 7\)"):
@@ -36,8 +36,8 @@ def test_client_can_be_named(watched: WatchedServer) -> None:
     assert [line["request_id"] for line in lines] == ["nightly 7"] * 2
 
 
-def test_launch_has_one_name(watched: WatchedServer) -> None:
-    """From registration to its end, over calls and streams, a launch is found in the log under one name."""
+def test_launch_has_one_id(watched: WatchedServer) -> None:
+    """From registration to end, in calls and streams, a launch has one id in the log."""
     with begun(watched.address) as bso:
         bso.on_evaluate(0.1)
         bso.on_evaluate(0.95)
@@ -47,8 +47,8 @@ def test_launch_has_one_name(watched: WatchedServer) -> None:
     assert watched.events("trial decided")[0]["method"] == "StreamResults"
 
 
-def test_error_of_a_launch_bears_its_name(watched: WatchedServer) -> None:
-    """What keeps a launch from its batch size names the launch."""
+def test_error_of_a_launch_has_its_id(watched: WatchedServer) -> None:
+    """An error of `get_batch_size` has the id of the launch."""
     spec = job_spec(batch_sizes=[16], max_epochs=1)
     with Client(watched.address) as client:
         job_id = client.register_job(spec).job.spec.job_id
