@@ -1,4 +1,4 @@
-"""A training whose GPUs use energy by their power limit; `python -m tests.client.power.training ADDRESS FILE END` runs one.
+"""A training on stub GPUs with power limits; `python -m tests.client.power.training ADDRESS FILE END STEPS` runs one.
 
 The stub's GPUs have limits from 100 W to 250 W and start at 200 W. Each step adds the table's energy for the present
 limit to their counters. Eta is 1, so that costs are energies.
