@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 
 import numpy as np
 import pytest
-from wattwise.commands.main import BrokenCommand, main
+from wattwise.commands.main import UnavailableCommand, main
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
@@ -93,7 +93,7 @@ def test_policy_that_lacks_what_the_protocol_has(monkeypatch: pytest.MonkeyPatch
 
 def test_command_that_cannot_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     """A policy file that fails when it is imported is said in a line, with status 1, and spoils no --help."""
-    stand_in = BrokenCommand("replay", ImportError("the policy in policy/mine.py cannot be loaded: NameError: x"))
+    stand_in = UnavailableCommand("replay", ImportError("the policy in policy/mine.py cannot be loaded: NameError: x"))
     assert stand_in.help == "cannot be loaded"
     assert stand_in.run(None) == 1  # type: ignore[arg-type]
     assert capsys.readouterr().err == "wattwise replay: the policy in policy/mine.py cannot be loaded: NameError: x\n"

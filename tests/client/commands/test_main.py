@@ -28,14 +28,14 @@ Ask = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def address(grpc_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The server that every command finds through its environment."""
+    """The server that every command finds in its environment."""
     monkeypatch.setenv("WATTWISE_SERVER", grpc_server.address)
     return grpc_server.address
 
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs `wattwise` with these words and returns what it prints; it must end well and complain of nothing."""
+    """Runs `wattwise` with these arguments; returns its output. It must succeed without output on stderr."""
 
     def run(*words: str) -> str:
         assert main(words) == 0
@@ -48,7 +48,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs `wattwise` with these words and returns the one line that it says when it fails."""
+    """Runs `wattwise` with these arguments; returns its stderr. It must fail with this status."""
 
     def run(*words: str, status: int) -> str:
         with pytest.raises(SystemExit) as left:
@@ -63,25 +63,25 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 def shell(*words: str, missing: tuple[str, ...] = ()) -> list[str]:
     """The command line of a `wattwise` process in which some packages are not installed."""
-    # What a shell runs in the background ignores Ctrl-C, and so would all that it starts.
+    # A background process of a shell ignores Ctrl-C, and so would its children.
     heed = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
     hide = f"sys.modules.update(dict.fromkeys({missing!r}))"
     return [sys.executable, "-c", f"{heed}; {hide}; from wattwise.commands.main import main; sys.exit(main())", *words]
 
 
 def answer(*words: str, missing: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """What such a process prints."""
+    """The result of such a process."""
     return subprocess.run(shell(*words, missing=missing), capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture
 def stub(grpc_stub: v1.BatchSizeOptimizerStub) -> v1.BatchSizeOptimizerStub:
-    """What trainers call."""
+    """The RPCs of trainers."""
     return grpc_stub
 
 
 def row(table: str, first: str) -> list[str]:
-    """The cells of the line that begins with this one; cells stand two spaces apart."""
+    """The cells of the line that starts with this one; two spaces separate cells."""
     (line,) = (
         line for line in table.splitlines() if line.split("  ")[0].strip() == first or line.split()[:1] == [first]
     )
@@ -96,64 +96,65 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help has a line for each command that an entry point names."""
+    """--help has a line for each entry point."""
     with pytest.raises(SystemExit):
         main(["--help"])
     listed = capsys.readouterr().out
     assert row(listed, "serve") == ["serve", "run the server"]
-    assert row(listed, "jobs") == ["jobs", "look at the server's jobs, or delete one"]
+    assert row(listed, "jobs") == ["jobs", "list, show and delete jobs"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "fact"),
     [
-        ((), "`wattwise COMMAND --help` says more"),
+        ((), "`wattwise COMMAND --help`"),
         (("jobs",), "wattwise jobs trials mnist-nightly --status dispatched"),
-        (("jobs", "show"), "the job, as `wattwise jobs list` names it"),
+        (("jobs", "show"), "`wattwise jobs list`"),
         (("jobs", "list"), "$WATTWISE_SERVER; default: localhost:50051"),
     ],
 )
-def test_help_says_how_to_go_on(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], told: str) -> None:
+def test_help_of_every_level(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], fact: str) -> None:
     """Every level of --help explains its arguments."""
     with pytest.raises(SystemExit):
         main([*words, "--help"])
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert fact in " ".join(capsys.readouterr().out.split())
 
 
 def test_no_command(refused: Ask) -> None:
-    """Without a command the help is shown as an error."""
+    """Without a command, the help is printed as an error."""
     assert "usage: wattwise" in refused(status=2)
 
 
 def test_unknown_command(refused: Ask) -> None:
-    """A mistyped command is answered with the nearest one."""
+    """The error for an unknown command names the most similar one."""
     assert "unknown command 'job'; did you mean 'jobs'?" in refused("job", "list", status=2)
 
 
 @pytest.mark.parametrize("command", ["serve", "jobs list"])
 def test_unknown_argument(refused: Ask, command: str) -> None:
-    """A mistyped option is named, with where those that there are can be seen."""
+    """The error for an unknown option names it, and the help that lists the known ones."""
     words = command.split()
-    said = refused(*words, "--databse", "x", status=2)
-    assert f"unknown arguments: --databse x; see `wattwise {words[0]} --help`" in said
+    error = refused(*words, "--databse", "x", status=2)
+    assert "--databse x" in error
+    assert f"`wattwise {words[0]} --help`" in error
 
 
 def test_light_install_shows_what_is_missing() -> None:
-    """Where the server's packages are missing, --help says how to get the command, and the others work."""
+    """If packages are missing, --help names the extra to install, and the other commands work."""
     listed = answer("--help", missing=("aiosqlite",))
     assert 'serve     needs: pip install "wattwise[server]"' in listed.stdout
-    assert "look at the server's jobs" in listed.stdout
+    assert "list, show and delete jobs" in listed.stdout
 
 
 def test_light_install_refuses_what_is_missing() -> None:
-    """To run a command whose packages are missing is wrong usage, and says what to install."""
+    """A command whose packages are missing exits with status 2 and names the extra to install."""
     served = answer("serve", "--address", "127.0.0.1:0", missing=("aiosqlite",))
     assert served.returncode == 2
     assert served.stderr == 'wattwise serve needs: pip install "wattwise[server]" (aiosqlite is missing)\n'
 
 
 def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job's line tells its stage, its survivors and its cheapest trial in units that people read."""
+    """A job's line has its stage, its surviving batch sizes and its lowest cost with a unit prefix."""
     trainer = Trainer(stub)
     trainer.run(12_345)
     cells = row(ask("jobs", "list"), trainer.job_id)
@@ -162,7 +163,7 @@ def test_list(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_list_by_prefix(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """--prefix leaves out the jobs that begin otherwise, and --json is one array, oldest first."""
+    """--prefix selects jobs, and --json prints one array, oldest first."""
     for job_id in ("mine-2", "mine-1", "other"):
         stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:4])))
     jobs = json.loads(ask("jobs", "list", "--prefix", "mine", "--json"))
@@ -170,7 +171,7 @@ def test_list_by_prefix(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_list_of_many_pages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """All jobs are listed, however many pages they fill."""
+    """Jobs on all pages are listed."""
     ids = [f"many-{number}" for number in range(120)]
     for job_id in ids:
         stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix="many")))
@@ -178,25 +179,25 @@ def test_list_of_many_pages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert [job["spec"]["job_id"] for job in jobs] == ids
 
 
-def test_list_of_nothing(ask: Ask) -> None:
-    """No jobs are said to be none, and are an empty array."""
+def test_empty_list(ask: Ask) -> None:
+    """An empty list is printed as such, and as an empty array with --json."""
     assert ask("jobs", "list", "--prefix", "nobody") == "no jobs\n"
     assert json.loads(ask("jobs", "list", "--prefix", "nobody", "--json")) == []
 
 
 def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job that has run nothing shows its target, and that there is no min cost yet."""
+    """A job without trials shows its target and no minimum cost."""
     trainer = Trainer(stub)
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "job") == ["job", trainer.job_id]
     assert row(shown, "stage") == ["stage", "pruning, round 1 of 2"]
-    assert row(shown, "min cost") == ["min cost", "none yet: no trial has converged"]
+    assert row(shown, "min cost") == ["min cost", "none: no trial has converged yet"]
     assert row(shown, "target") == ["target", "metric at least 0.9 within 10 epochs"]
-    assert row(shown, "GPUs") == ["GPUs", "1 x Test GPU, 100 W at most together"]
+    assert row(shown, "GPUs") == ["GPUs", "1 x Test GPU, 100 W in total"]
 
 
 def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """Costs of 1 and 3 kJ are a mean of 2 kJ, 1 kJ from it each, and the mean is known to 1/√2 kJ."""
+    """Costs of 1 and 3 kJ have mean 2 kJ, standard deviation 1 kJ, and 1/√2 kJ for the mean."""
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
     trainer.run(1000)
     trainer.run(3000)
@@ -207,7 +208,7 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """Costs and energies that nobody measured say so in every table, and the monitor has its own column and field."""
+    """Estimated costs and energies are marked in every table, and the monitor has its own column and field."""
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
     trainer.run(1000, monitor="estimate")
     trainer.run(3000, monitor="estimate")
@@ -225,7 +226,7 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
 
 
 def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """What was measured is shown with its monitor and nothing behind its joules."""
+    """Measured joules are not marked."""
     trainer = Trainer(stub)
     trainer.run(1000, monitor="nvml+rapl")
     assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ", "16", "nvml+rapl"]
@@ -233,7 +234,7 @@ def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) 
 
 
 def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job of two kinds of monitor names both and what that means; each trial is marked by its own."""
+    """A job with two kinds of monitor names both; each trial is marked by its own."""
     trainer = Trainer(stub)
     trainer.run(1000, monitor="estimate")
     trainer.run(1000, monitor="nvml")
@@ -247,13 +248,13 @@ def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
 
 
 def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """An arm of which nothing is known says so rather than cost nothing."""
+    """An arm without observations has unknown costs."""
     trainer = Trainer(stub, num_pruning_rounds=0)
     assert row(ask("jobs", "show", trainer.job_id), "8") == ["8", "0", "unknown", "unknown", "unknown"]
 
 
 def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """The cheapest power limit of a batch size is shown once it is known, with what a step costs at it."""
+    """The cheapest power limit of a batch size is shown once it is known, with the cost of a step."""
     trainer = Trainer(stub)
     trial = trainer.next()
     assert "power limit" not in ask("jobs", "show", trainer.job_id)
@@ -264,7 +265,7 @@ def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """--json has the API's own field names, zeros included."""
+    """--json has the API's field names, including fields that are zero."""
     trainer = Trainer(stub)
     job: dict[str, Any] = json.loads(ask("jobs", "show", trainer.job_id, "--json"))
     assert (job["stage"], job["pruning_round"], job["num_trials"]) == ("STAGE_PRUNING", 0, 0)
@@ -272,14 +273,14 @@ def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_names_are_text(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """What looks like markup in a job's name is printed as it is, and long names are never cut."""
+    """Job ids that look like markup are printed unchanged, and long ones are not truncated."""
     name = "[red]:smile:" + "x" * 180
     stub.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=name, job_id_prefix="[red]")))
     assert row(ask("jobs", "list", "--prefix", "[red]"), name)[0] == name
 
 
 def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A trial's line tells how it ended and what it took; one that runs has a lease, and no numbers before a report."""
+    """A trial's line has its end and its usage; a running one has a lease, and no numbers before a report."""
     trainer = Trainer(stub)
     trial = trainer.next()
     trainer.report(trial, 5_000, metric=0.95, epoch=3, time=725)
@@ -297,7 +298,7 @@ def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A trial has reached its target, or too dearly, or missed it, or not yet; of a crashed one nothing is said."""
+    """A trial has reached its target, within or over budget, missed it, or not yet; a crashed one shows nothing."""
     trainer = Trainer(stub, trial_lease_seconds=0, higher_is_better_metric=False, target_metric=0.5)
     trainer.report(trainer.next(), 10, metric=0.4)
     trainer.report(trainer.next(), 100, metric=0.4)
@@ -309,7 +310,7 @@ def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> N
     shown = ask("jobs", "trials", trainer.job_id)
     assert [row(shown, str(number))[4:6] for number in (1, 2, 3)] == [
         ["target reached", "reached"],
-        ["cost bound", "reached, too dear"],
+        ["cost bound", "reached, over budget"],
         ["max epochs", "missed"],
     ]
     assert row(shown, "4")[3:6] == ["failed", "error", "1"]
@@ -318,17 +319,17 @@ def test_trials_and_their_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> N
 
 
 def test_stuck_job(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A job of which nothing converged says that it is stuck and what to change."""
+    """A job whose batch sizes all failed is stuck, and shows what to change."""
     trainer = Trainer(stub, batch_sizes=[16])
     trainer.run(10, converges=False)
     assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck in round 1 of 2", "none"]
     advice = row(ask("jobs", "show", trainer.job_id), "advice")[1]
     assert "under a new job_id" in advice
-    assert "target_metric within reach" in advice
+    assert "target_metric" in advice
 
 
 def test_trials_by_status_and_batch_size(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """--status and --batch-size leave out the other trials."""
+    """--status and --batch-size select trials."""
     trainer = Trainer(stub)
     trainer.run(100)
     trainer.end(trainer.next(), v1.END_REASON_ERROR)
@@ -345,8 +346,8 @@ def test_trials_by_status_and_batch_size(ask: Ask, stub: v1.BatchSizeOptimizerSt
     assert numbers("--batch-size", "64") == []
 
 
-def test_metrics_that_are_no_number(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """A NaN metric is shown, and the document stays JSON."""
+def test_nan_metric(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A NaN metric is shown, and the output of --json is valid."""
     trainer = Trainer(stub)
     trainer.report(trainer.next(), 10, metric=math.nan)
     assert "nan" in row(ask("jobs", "trials", trainer.job_id), "1")
@@ -356,33 +357,31 @@ def test_metrics_that_are_no_number(ask: Ask, stub: v1.BatchSizeOptimizerStub) -
 
 @pytest.mark.parametrize("words", [("--batch-size", "0"), ("--batch-size", "x"), ("--status", "lost")])
 def test_wrong_usage(refused: Ask, words: tuple[str, str]) -> None:
-    """An argument that makes no sense is refused by name before the server is asked."""
+    """An invalid argument is refused by name, without a call."""
     assert f"argument {words[0]}" in refused("jobs", "trials", "x", *words, status=2)
 
 
 @pytest.mark.parametrize("action", ["show", "trials"])
 def test_unknown_job(refused: Ask, action: str) -> None:
-    """The server's refusal is one line on stderr."""
-    said = refused("jobs", action, "nobody", status=1)
-    assert said.startswith("wattwise jobs: ")
-    assert "nobody" in said
-    assert said.count("\n") == 1
+    """A refusal of the server is one line on stderr."""
+    error = refused("jobs", action, "nobody", status=1)
+    assert error.startswith("wattwise jobs: ")
+    assert "nobody" in error
+    assert error.count("\n") == 1
 
 
 def test_server_away(refused: Ask) -> None:
-    """A server that is away is one line on stderr, with its address; --server comes before the environment."""
-    said = refused("jobs", "list", "--server", AWAY, status=1)
-    assert f"server at {AWAY}" in said
-    assert said.count("\n") == 1
+    """A server that is away is one line on stderr with its address; --server overrides the environment."""
+    error = refused("jobs", "list", "--server", AWAY, status=1)
+    assert f"server at {AWAY}" in error
+    assert error.count("\n") == 1
 
 
 def test_delete(ask: Ask, refused: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
-    """--yes deletes without a question and says how many trials were stopped."""
+    """--yes deletes without confirmation, and the number of stopped trials is printed."""
     trainer = Trainer(stub)
     trainer.next()
-    assert (
-        ask("jobs", "delete", trainer.job_id, "--yes") == f"Deleted {trainer.job_id}; running trials told to stop: 1.\n"
-    )
+    assert ask("jobs", "delete", trainer.job_id, "--yes") == f"Deleted {trainer.job_id}; running trials stopped: 1.\n"
     assert trainer.job_id in refused("jobs", "show", trainer.job_id, status=1)
 
 
@@ -395,8 +394,8 @@ def test_delete_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert [trial["id"]["trial_number"] for trial in answered["stopped_trials"]] == [1]
 
 
-def test_delete_unasked(stub: v1.BatchSizeOptimizerStub) -> None:
-    """Without a terminal nothing is deleted unless --yes is given."""
+def test_delete_without_a_terminal(stub: v1.BatchSizeOptimizerStub) -> None:
+    """Without a terminal, nothing is deleted unless --yes is used."""
     trainer = Trainer(stub)
     finished = answer("jobs", "delete", trainer.job_id)
     assert finished.returncode == 2
@@ -406,7 +405,7 @@ def test_delete_unasked(stub: v1.BatchSizeOptimizerStub) -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """A terminal: the end where the person sits, and the program's."""
+    """A pseudo-terminal: the user's end, and the program's."""
     ends = pty.openpty()
     try:
         yield ends
@@ -417,7 +416,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def asking(job_id: str, program_end: int) -> Iterator[subprocess.Popen[str]]:
-    """A deletion that has just put its question to the person at the terminal."""
+    """A deletion that is waiting for confirmation on the terminal."""
     words = shell("jobs", "delete", job_id)
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=program_end, stdout=pipe, stderr=pipe, text=True) as process:
@@ -436,7 +435,7 @@ def asking(job_id: str, program_end: int) -> Iterator[subprocess.Popen[str]]:
 def test_delete_asks(
     terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub, refused: Ask, typed: bytes, remains: bool
 ) -> None:
-    """On a terminal only a yes deletes."""
+    """On a terminal, only "y" or "yes" deletes."""
     person, program_end = terminal
     trainer = Trainer(stub)
     with asking(trainer.job_id, program_end) as process:
@@ -444,7 +443,7 @@ def test_delete_asks(
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
     if remains:
-        assert (out, err) == ("", "Kept.\n")
+        assert (out, err) == ("", "Not deleted.\n")
         assert trainer.next().id.trial_number == 1
     else:
         assert out.startswith(f"Deleted {trainer.job_id}")
@@ -462,7 +461,7 @@ def test_interrupted(terminal: tuple[int, int], stub: v1.BatchSizeOptimizerStub)
 
 
 def test_reader_gone(stub: v1.BatchSizeOptimizerStub) -> None:
-    """When the reader of a pipe has gone the command ends quietly, as shells expect of it."""
+    """If the reader of a pipe is gone, the command ends with status 141 and without output."""
     Trainer(stub)
     reader, writer = os.pipe()
     os.close(reader)
@@ -473,7 +472,7 @@ def test_reader_gone(stub: v1.BatchSizeOptimizerStub) -> None:
 
 
 def test_tables_need_rich(stub: v1.BatchSizeOptimizerStub) -> None:
-    """Without the package rich it is said what to install, and --json works all the same."""
+    """Without the package rich, the error names what to install, and --json works."""
     trainer = Trainer(stub)
     table = answer("jobs", "show", trainer.job_id, missing=("rich",))
     assert table.returncode == 1

@@ -1,4 +1,4 @@
-"""Quantities as people read them."""
+"""Formats quantities for people."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def joules(value: float) -> str:
     """Three significant digits with a unit prefix.
 
     Args:
-        value: Joules.
+        value: in joules.
 
     Returns:
-        Such as "0.52 J", "12.3 kJ", "-1.20 MJ"; "unknown" for what is not finite.
+        Such as "0.52 J", "12.3 kJ", "-1.20 MJ"; "unknown" if the value is not finite.
     """
     if not math.isfinite(value):
         return "unknown"
@@ -33,10 +33,10 @@ def joules(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units.
+    """A duration in its two largest units.
 
     Args:
-        seconds: Not negative.
+        seconds: not negative.
 
     Returns:
         Such as "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h".
@@ -54,24 +54,24 @@ def duration(seconds: float) -> str:
 
 
 def moment(timestamp: Timestamp) -> str:
-    """A point in time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
+    """A time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def spread(precision: float) -> str:
-    """The standard deviation that belongs to a precision.
+    """The standard deviation for a precision.
 
     Args:
-        precision: 1/variance, in 1/joules²; 0 is no knowledge, infinite is no doubt.
+        precision: 1/variance, in 1/joules²; 0 if nothing is known.
 
     Returns:
-        1/√precision as `joules` writes it, or "unknown".
+        1/√precision as `joules` formats it, or "unknown".
     """
     return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))
 
 
 def enum_name(name: str, prefix: str) -> str:
-    """An enum's value as a word: ("TRIAL_STATUS_FAILED", "TRIAL_STATUS_") is "failed"."""
+    """An enum value as words: "failed" for "TRIAL_STATUS_FAILED" and the prefix "TRIAL_STATUS_"."""
     return name.removeprefix(prefix).lower().replace("_", " ")
 
 

@@ -1,4 +1,4 @@
-"""`wattwise jobs`: what jobs a server has, how they stand, and away with one."""
+"""`wattwise jobs`: list, show and delete jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXAMPLES = """examples:
 class JobsCommand:
     """The `jobs` subcommand of `wattwise`."""
 
-    help = "look at the server's jobs, or delete one"
+    help = "list, show and delete jobs"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares list, show, trials and delete."""
@@ -48,27 +48,27 @@ class JobsCommand:
             action.set_defaults(handler=handler)
             return action
 
-        add("list", "all jobs, oldest first", _list).add_argument(
-            "--prefix", default="", help="only jobs whose id starts with this"
+        add("list", "list all jobs, oldest first", _list).add_argument(
+            "--prefix", default="", help="only jobs whose id has this prefix"
         )
-        _add_id(add("show", "one job: its stage, its survivors, its arms", _show))
-        trials = add("trials", "a job's trials by number", _trials)
+        _add_id(add("show", "show a job: its stage, surviving batch sizes and arms", _show))
+        trials = add("trials", "list a job's trials by number", _trials)
         _add_id(trials)
-        trials.add_argument("--status", choices=_STATUSES, help="only trials of this status")
+        trials.add_argument("--status", choices=_STATUSES, help="only trials with this status")
         trials.add_argument(
-            "--batch-size", type=_positive, default=0, metavar="N", help="only trials of this batch size"
+            "--batch-size", type=_positive, default=0, metavar="N", help="only trials with this batch size"
         )
-        delete = add("delete", "delete a job with its trials; those that run are told to stop", _delete)
+        delete = add("delete", "delete a job and its trials; running trials are stopped", _delete)
         _add_id(delete)
-        delete.add_argument("--yes", action="store_true", help="do not ask")
+        delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Calls the server and prints what it answers; 2 when a deletion was not confirmed, else 0.
+        """Calls the server and prints its answer; returns 2 if a deletion needs --yes, else 0.
 
         Raises:
-            WattwiseError: The server refused or is away.
+            WattwiseError: the server refuses or is away.
         """
-        # Somebody is waiting: rather than retry in silence, say at once that the server is away.
+        # A user is waiting: no retries, so that a server that is away is reported at once.
         with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials_of(args)) as client:
             handler: Callable[[Client, argparse.Namespace], int] = args.handler
             return handler(client, args)
@@ -108,23 +108,23 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
 def _delete(client: Client, args: argparse.Namespace) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
-            _ask(f"wattwise jobs delete: nobody is there to be asked; add --yes to delete {args.job_id}\n")
+            _ask(f"wattwise jobs delete: stdin is not a terminal; add --yes to delete {args.job_id}\n")
             return MISUSED
         _ask(f"Delete {args.job_id} and its {client.get_job(args.job_id).num_trials} trials? [y/N] ")
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-            _ask("Kept.\n")
+            _ask("Not deleted.\n")
             return 0
     response = client.delete_job(args.job_id)
     if args.json:
         _print_json(_plain(response))
     else:
         stopped = len(response.stopped_trials)
-        print(f"Deleted {args.job_id}; running trials told to stop: {stopped}.")  # noqa: T201 - the command's answer
+        print(f"Deleted {args.job_id}; running trials stopped: {stopped}.")  # noqa: T201 - the command's answer
     return 0
 
 
 def _add_id(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job_id", metavar="ID", help="the job, as `wattwise jobs list` names it")
+    parser.add_argument("job_id", metavar="ID", help="the job id, as in `wattwise jobs list`")
 
 
 def _common_options() -> argparse.ArgumentParser:
@@ -136,18 +136,18 @@ def _common_options() -> argparse.ArgumentParser:
         help="the server's host:port ($WATTWISE_SERVER; default: localhost:50051)",
     )
     add_credential_options(common)
-    common.add_argument("--json", action="store_true", help="print one JSON document with the fields of the API")
+    common.add_argument("--json", action="store_true", help="print a JSON document with the fields of the API")
     return common
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a batch size; give a whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a batch size; give an integer above 0")
     return int(text)
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """The message as JSON objects, zeros included, so that a reader finds every field that always has a value."""
+    """The message as JSON objects, including fields that are zero."""
     return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
@@ -156,5 +156,5 @@ def _print_json(document: object) -> None:
 
 
 def _ask(text: str) -> None:
-    # On stderr, so that stdout holds nothing but the answer.
-    print(text, end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the person at the terminal
+    # On stderr: stdout is for the answer.
+    print(text, end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user

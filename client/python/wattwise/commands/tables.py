@@ -14,7 +14,7 @@ from wattwise.training.rules import reaches_target
 if TYPE_CHECKING:
     from rich.table import Table
 
-# A row is always one line: a narrow terminal wraps it, and whatever reads a pipe can count on it.
+# A row is always one line, for readers of a pipe; a narrow terminal wraps it.
 _WIDTH = 100_000
 
 
@@ -36,7 +36,7 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
 
 
 def print_job(job: v1.Job) -> None:
-    """What a job is and how far its search has come, then its arms and its power limits."""
+    """A job's configuration and progress, its arms and its power limits."""
     table = _table("", "")
     table.show_header = False
     for name, text in _facts(job):
@@ -51,7 +51,7 @@ def print_job(job: v1.Job) -> None:
 
 
 def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
-    """One row per arm; the rewards that the server keeps are costs with their sign turned, and may be estimates."""
+    """One row per arm; the server's rewards are negative costs."""
     costs = (f"*{cost}{mark}" for cost in ("mean cost", "std dev of the mean", "std dev of a trial"))
     table = _table("*batch size", "*observations", *costs)
     for arm in arms:
@@ -83,7 +83,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
     """One row per trial of a job."""
     table = _table(
         *("*trial", "*batch size", "type", "status", "ended by", "target"),
-        *("*epoch", "*metric", "*time", "*energy", "*cost", "monitor", "started", "lease runs out"),
+        *("*epoch", "*metric", "*time", "*energy", "*cost", "monitor", "started", "lease expires"),
     )
     for trial in trials:
         mark = estimate_mark(trial.monitor)
@@ -107,12 +107,12 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
 
 
 def mark_of(job: v1.Job) -> str:
-    """What stands behind the costs of a job: whether they are estimates, or some of them."""
+    """The mark behind a job's costs if all or some of them are estimates."""
     return estimate_mark(job.monitor, job.other_monitor)
 
 
 def stage(job: v1.Job) -> str:
-    """Where the search stands: "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"."""
+    """The progress of the search: "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"."""
     if job.stage != v1.STAGE_PRUNING:
         return "bandit"
     where = f"round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
@@ -120,30 +120,30 @@ def stage(job: v1.Job) -> str:
 
 
 def stuck(job: v1.Job) -> bool:
-    """Whether no batch size is left to try: none has converged in this round."""
+    """Whether no batch size is left to try, because none has converged in this round."""
     return job.stage == v1.STAGE_PRUNING and not job.surviving_batch_sizes
 
 
 def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
-    """Whether a trial has reached its job's target; nothing of one that was never judged."""
+    """Whether a trial has reached its job's target; empty if it was never evaluated, or failed."""
     if not trial.HasField("last_metric") or trial.status == v1.TRIAL_STATUS_FAILED:
         return ""
     if trial.status == v1.TRIAL_STATUS_DISPATCHED:
         return "not yet"
     if not reaches_target(spec, trial.last_metric):
         return "missed"
-    return "reached" if trial.converged else "reached, too dear"
+    return "reached" if trial.converged else "reached, over budget"
 
 
 def lease(trial: v1.Trial) -> str:
-    """When a running trial will be taken for lost unless it is heard of."""
+    """When the lease of a running trial expires."""
     if trial.status != v1.TRIAL_STATUS_DISPATCHED:
         return ""
     return moment(trial.lease_expire_time) if trial.HasField("lease_expire_time") else "never"
 
 
 def sizes(batch_sizes: Iterable[int]) -> str:
-    """Batch sizes in one line."""
+    """Batch sizes, separated by commas."""
     return ", ".join(map(str, batch_sizes)) or "none"
 
 
@@ -155,23 +155,23 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         yield (
             "advice",
             (
-                "no batch size reached the target, and none is left to try; launch it under a new job_id with other "
-                "batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob; or mend its trials, "
-                "if they crashed, and delete it"
+                "no batch size reached the target, and none is left to try; launch the job under a new job_id with "
+                "other batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob; if its trials "
+                "crashed, fix them and delete the job"
             ),
         )
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
     if job.HasField("min_cost"):
         yield "min cost", f"{joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"
     else:
-        yield "min cost", "none yet: no trial has converged"
+        yield "min cost", "none: no trial has converged yet"
     sign = "at least" if spec.higher_is_better_metric else "at most"
     yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
-    yield "eta", f"{spec.eta_knob:g} (1: energy alone, 0: time alone)"
+    yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
     stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the min cost"
     yield "stopped early", stopping
     gpu = spec.gpu
-    yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W at most together"
+    yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"
     if job.monitor:
         mixed = f", {job.other_monitor} before: these costs cannot be compared" if job.other_monitor else ""
         yield "monitor", f"{job.monitor}{mixed}"
@@ -182,11 +182,9 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
 def _table(*columns: str) -> Table:
     """A table with these headings; a star before one aligns its column to the right."""
     try:
-        from rich import table  # noqa: PLC0415 - a trainer's install does not have it
+        from rich import table  # noqa: PLC0415 - not installed with the bare package
     except ModuleNotFoundError:
-        raise WattwiseError(
-            'tables need the package rich: pip install "wattwise[server]", or use --json, which needs nothing'
-        ) from None
+        raise WattwiseError('tables need the package rich: pip install "wattwise[server]", or use --json') from None
     made = table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
         right = column.startswith("*")
@@ -195,11 +193,11 @@ def _table(*columns: str) -> Table:
 
 
 def _show(table: Table, when_empty: str) -> None:
-    from rich.console import Console  # noqa: PLC0415 - a trainer's install does not have it
+    from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
 
-    # Names come from users: "[red]" or ":smile:" in one is text.
+    # Job ids come from users: "[red]" or ":smile:" in one is text.
     console = Console(width=_WIDTH, markup=False, emoji=False, highlight=False)
-    # Printed by ourselves: when the reader of a pipe has gone, rich would end the process in its own way.
+    # Not printed by rich, which handles a closed pipe differently.
     with console.capture() as shown:
         console.print(table if table.row_count else when_empty)
     print(shown.get(), end="")  # noqa: T201 - the command's answer
