@@ -1,7 +1,4 @@
-"""Runs the example of every trainer against a server of its own, and fails if one of them does not do what it should.
-
-Each has to end well, in time, and to say which batch size was chosen and why.
-"""
+"""Runs every example with its own server, and fails unless each succeeds in time and prints its batch size and why."""
 
 from __future__ import annotations
 
@@ -23,34 +20,34 @@ AT_MOST_SECONDS = 60.0
 _CHOICE = re.compile(r"^Batch size \d+: \S", re.MULTILINE)
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Runs them one after the other; returns the exit status."""
-    told = _arguments(given)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the examples in turn; returns the exit status."""
+    args = _arguments(argv)
     failed = []
     with tempfile.TemporaryDirectory(prefix="wattwise-examples-") as name, serving(Path(name)) as server:
-        for script in told.scripts or SCRIPTS:
-            fault = _fault(script, server, told.seconds)
+        for script in args.scripts or SCRIPTS:
+            fault = _fault(script, server, args.seconds)
             if fault:
                 failed.append(f"{script} {fault}")
     print("\n" + ("; ".join(failed) or "every example reached its target"))
     return 1 if failed else 0
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples", description=__doc__)
-    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="default: every trainer's")
+    parser.add_argument("scripts", nargs="*", metavar="SCRIPT", help="the examples to run (default: all)")
     parser.add_argument(
         "--seconds",
         type=float,
         default=AT_MOST_SECONDS,
         metavar="N",
-        help="how long one may take; give more on a slow machine (default: %(default)g)",
+        help="time limit for each example (default: %(default)g)",
     )
-    return parser.parse_args(given)
+    return parser.parse_args(argv)
 
 
 def _fault(script: str, server: str, at_most_seconds: float) -> str | None:
-    """Runs one; returns what is wrong with it, if anything."""
+    """Runs an example; returns how it failed, if it did."""
     print(f"\n$ WATTWISE_SERVER={server} python examples/{script}", flush=True)
     began = time.monotonic()
     try:
@@ -58,18 +55,18 @@ def _fault(script: str, server: str, at_most_seconds: float) -> str | None:
             (sys.executable, FOLDER / script),
             check=False,
             timeout=at_most_seconds,
-            # Threads that wait for each other on a busy machine take many times as long as one does.
+            # On a busy machine, threads that wait for each other are many times slower than a single one.
             env={"OMP_NUM_THREADS": "1", **os.environ, "WATTWISE_SERVER": server},
             stdout=subprocess.PIPE,
         )
-    except subprocess.TimeoutExpired as late:
-        print((late.stdout or b"").decode(errors="replace"), end="")
-        return f"was not over after {at_most_seconds:g} s"
-    said = done.stdout.decode(errors="replace")
-    print(f"{said}({time.monotonic() - began:.0f} s)", flush=True)
+    except subprocess.TimeoutExpired as timeout:
+        print((timeout.stdout or b"").decode(errors="replace"), end="")
+        return f"did not end within {at_most_seconds:g} s"
+    output = done.stdout.decode(errors="replace")
+    print(f"{output}({time.monotonic() - began:.0f} s)", flush=True)
     if done.returncode:
         return f"exited with status {done.returncode}"
-    return None if _CHOICE.search(said) else "did not say which batch size was chosen, and why"
+    return None if _CHOICE.search(output) else "did not print its batch size and the reason"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A training loop of one's own in PyTorch, on scikit-learn's handwritten digits."""
+"""A plain training loop in PyTorch, on scikit-learn's handwritten digits."""
 
 import argparse
 import os

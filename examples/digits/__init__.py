@@ -1,1 +1,1 @@
-"""Handwritten digits, trained again and again under a Wattwise server."""
+"""The demo: a job that trains on handwritten digits recurs, with batch sizes from a Wattwise server."""

@@ -1,4 +1,4 @@
-"""The demo: starts a server, lets the job recur, and says what that gave."""
+"""The demo: starts a server, runs the recurring job, and prints the savings."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ FILE = "wattwise.db"
 
 @dataclass(frozen=True)
 class Plan:
-    """How often the job recurs, how often the default batch size is run beside it, and with which chance."""
+    """The number of recurrences, the number of runs with the default batch size, and the seed of both."""
 
     recurrences: int
     baseline_runs: int
     seed: int
 
     def seed_of(self, run: int) -> int:
-        """The seed of a numbered recurrence or baseline run; no two plans of different seeds share one."""
+        """The seed of a recurrence or baseline run; plans with different seeds share none."""
         return self.seed * 10_000 + run
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """A server on a free port with a fresh file; yields its address."""
+    """Runs a server on a free port with a new database; yields its address."""
     arguments = ("--address", "127.0.0.1:0", "--database", f"sqlite:///{folder / FILE}", "--log-level", "warning")
     with child("wattwise_server", *arguments) as server:
         if server.stdout is None or not (line := server.stdout.readline()):
-            raise RuntimeError("the server did not start; what it wrote above says why")
+            raise RuntimeError("the server did not start; see its output above")
         yield line.split()[-1]
 
 
 def demonstrate(server: str, board: Board, plan: Plan) -> None:
-    """Lets the job recur, and the default batch size beside it, and prints the saving."""
+    """Runs the recurring job, and the default batch size beside it, and prints the savings."""
     monitor = energy_monitor()
-    kind = "the processor's RAPL counters" if monitor.kind == "rapl" else f"an estimate, not measured: {monitor!r}"
-    board.say(f"The server listens on {server}. Energy by {kind}.")
-    board.say(f"Batch sizes {', '.join(map(str, BATCH_SIZES))}; the default, as somebody once chose it, is {DEFAULT}.")
+    kind = "the processor's RAPL counters" if monitor.kind == "rapl" else f"an estimate (not measured), {monitor!r}"
+    board.say(f"Server: {server}. Energy: {kind}.")
+    board.say(f"Batch sizes {', '.join(map(str, BATCH_SIZES))}; default batch size {DEFAULT}.")
     with Client(server) as client, board.shown():
         launches, baseline = train_again_and_again(client, server, board, plan)
     for line in report(launches, baseline, kind):
@@ -60,20 +60,20 @@ def demonstrate(server: str, board: Board, plan: Plan) -> None:
 
 
 def train_again_and_again(client: Client, server: str, board: Board, plan: Plan) -> tuple[list[Launch], list[Launch]]:
-    """All launches of the job, and those of the default batch size under a job of its own."""
+    """All launches of the job, and those of the default batch size, which is a separate job."""
     job = RecurringJob(client, server, f"{PREFIX}-nightly", _sizes(*BATCH_SIZES))
     default = RecurringJob(client, server, f"{PREFIX}-default", (*_sizes(DEFAULT), "--no-early-stopping"))
     launches: list[Launch] = []
     baseline: list[Launch] = []
-    measured = 0
+    baseline_runs = 0
     for recurrence in range(1, plan.recurrences + 1):
         for launch in job.recur(recurrence, plan.seed_of(recurrence)):
             launches.append(launch)
             board.add(launch)
-        # Spread evenly among the others, so that a machine that slows down slows both.
-        while measured * plan.recurrences < recurrence * plan.baseline_runs:
-            measured += 1
-            for launch in default.recur(measured, plan.seed_of(measured)):
+        # Evenly distributed, so that a slower machine affects both.
+        while baseline_runs * plan.recurrences < recurrence * plan.baseline_runs:
+            baseline_runs += 1
+            for launch in default.recur(baseline_runs, plan.seed_of(baseline_runs)):
                 baseline.append(launch)
                 board.add_baseline(launch)
     return launches, baseline
@@ -84,13 +84,13 @@ def _sizes(*sizes: int) -> tuple[str, ...]:
 
 
 def run(board: Board, folder: Path, plan: Plan) -> int:
-    """The demo with its state in a folder; returns the exit status."""
+    """Runs the demo with its state in a folder; returns the exit status."""
     try:
         with serving(folder) as server:
             demonstrate(server, board, plan)
-    except StoppedError as signalled:
-        board.say(f"{signalled}; the trainer and the server have ended")
-        return signalled.status
+    except StoppedError as stopped:
+        board.say(f"{stopped}; the trainer and the server have ended")
+        return stopped.status
     except (RuntimeError, WattwiseError) as error:
         board.say(str(error))
         return 1
@@ -98,19 +98,19 @@ def run(board: Board, folder: Path, plan: Plan) -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """The command-line arguments."""
     parser = argparse.ArgumentParser(prog="python -m examples.digits", description=__doc__)
-    parser.add_argument("--recurrences", type=int, default=40, help="how often the job recurs (default: 40)")
+    parser.add_argument("--recurrences", type=int, default=40, help="number of recurrences (default: 40)")
     parser.add_argument("--baseline-runs", type=int, default=8, help="runs of the default batch size (default: 8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the data splits, weights and data orders (default: 0)")
-    parser.add_argument("--keep", type=Path, help="folder to keep the server's file in, for `wattwise serve`")
+    parser.add_argument("--seed", type=int, default=0, help="seed of data splits, weights and data order (default: 0)")
+    parser.add_argument("--keep", type=Path, help="folder for the server's database, which is kept")
     args = parser.parse_args()
     if args.recurrences < 1 or args.baseline_runs < 1:
-        parser.error("at least one recurrence and one baseline run are needed")
+        parser.error("--recurrences and --baseline-runs take 1 or more")
     if not 0 <= args.seed <= 9999:
         parser.error("--seed takes 0 to 9999")
     if args.keep and (args.keep / FILE).exists():
-        parser.error(f"{args.keep / FILE} is there already, and the demo starts from nothing: name another folder")
+        parser.error(f"{args.keep / FILE} exists already; choose another folder")
     return args
 
 
@@ -123,13 +123,13 @@ def main() -> int:
     if args.keep is None:
         with tempfile.TemporaryDirectory(prefix="wattwise-demo-") as name:
             status = run(board, Path(name), plan)
-        board.say("The server's file was temporary; with --keep FOLDER `wattwise jobs` can show what it holds.")
+        board.say("The database was temporary; keep it with --keep FOLDER to inspect it with `wattwise jobs`.")
         return status
     args.keep.mkdir(parents=True, exist_ok=True)
     status = run(board, args.keep, plan)
     wattwise = Path(sys.executable).with_name("wattwise")
     board.say(
-        f"Look at it: {wattwise} serve --database sqlite:///{args.keep / FILE}, and beside it {wattwise} jobs list"
+        f"Inspect the result: {wattwise} serve --database sqlite:///{args.keep / FILE}, then {wattwise} jobs list"
     )
     return status
 

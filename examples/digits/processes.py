@@ -1,4 +1,4 @@
-"""Child processes that never outlive the demo."""
+"""Child processes that end with the demo."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from types import FrameType
 
 HOUSE = Path(__file__).parents[2]
 PATIENCE_SECONDS = 15.0
-"""What a child gets to finish what it does; a server answers the calls in flight, a trainer gives up its trial."""
+"""Time for a child to end: a server completes calls in flight, a trainer ends its trial."""
 
 
 class StoppedError(Exception):
-    """The demo was told to stop by a signal."""
+    """A signal stopped the demo."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
@@ -25,7 +25,7 @@ class StoppedError(Exception):
 
 
 def stop_on_signals() -> None:
-    """Makes Ctrl-C, SIGTERM and a closed terminal raise `StoppedError`, so that the children are ended in order."""
+    """Makes Ctrl-C, SIGTERM and a closed terminal raise `StoppedError`, so that children are ended in order."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # What is ignored stays ignored: that is how nohup works.
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -34,13 +34,13 @@ def stop_on_signals() -> None:
 
 @contextmanager
 def child(module: str, *arguments: str, log: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Runs a module with its output on a pipe, and its errors too when `log` says so; ends it with the block.
+    """Runs a module within the block, with stdout on a pipe, and stderr in `log`.
 
-    It has a session of its own: Ctrl-C reaches the demo alone, which ends the trainer before the server.
+    It runs in a new session: Ctrl-C reaches only the demo, which ends the trainer before the server.
     """
-    # One thread, so that a trial's time says what it computed and not what else the machine did.
+    # One thread, so that a trial's time depends less on other load of the machine.
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    # Found from any folder, while relative paths in the arguments stay the caller's.
+    # The module is found from any working directory, and relative paths in the arguments stay valid.
     settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HOUSE), settings.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -64,7 +64,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         pass
     finally:
-        # Does nothing to a child that has ended; for the others patience is over, or whoever presses Ctrl-C again.
+        # Has no effect on a child that has ended; others have had their time, or Ctrl-C was pressed again.
         process.kill()
 
 

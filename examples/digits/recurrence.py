@@ -1,4 +1,4 @@
-"""A job that recurs: each trial is a process of its own, launched until one reaches the target."""
+"""A recurring job: each trial is a process; a recurrence launches trials until one reaches the target."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_TRIES = 20
 
 @dataclass(frozen=True)
 class Launch:
-    """One trial that is over, with the recurrence that it belongs to and the server's reason for it.
+    """An ended trial, with its recurrence and the server's reason for its batch size.
 
-    A trial can reach its target and be beyond its cost bound at once: that model is good, and ends its recurrence.
+    An epoch may both reach the target and exceed the cost bound: the model is good, and ends the recurrence.
     """
 
     recurrence: int
@@ -30,7 +30,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class RecurringJob:
-    """A job and how it is launched."""
+    """A job and the arguments of its trainer."""
 
     client: Client
     server: str
@@ -41,7 +41,7 @@ class RecurringJob:
         """Launches trials until one reaches the target; yields each as it ends.
 
         Raises:
-            RuntimeError: a trainer crashed, or no trial reached the target; says what the trainer said last.
+            RuntimeError: a trainer crashed, or no trial reached the target; has the trainer's last output.
         """
         for attempt in range(MAX_TRIES):
             done = self._launch(seed * MAX_TRIES + attempt)
@@ -52,15 +52,17 @@ class RecurringJob:
             yield launch
             if launch.target_reached:
                 return
-        raise RuntimeError(f"{MAX_TRIES} trials in a row missed the target; ask for less, or for other batch sizes")
+        raise RuntimeError(
+            f"{MAX_TRIES} trials in a row missed the target; choose an easier target or other batch sizes"
+        )
 
     def _launch(self, seed: int) -> subprocess.CompletedProcess[str]:
         arguments = ("--server", self.server, "--job-id", self.job_id, "--seed", str(seed), *self.arguments)
-        # The server is on this machine: when it does not answer soon, it has died.
+        # The server runs on this machine: if it does not answer soon, it has died.
         arguments += ("--timeout", "15")
         with child("examples.digits.train", *arguments, log=subprocess.PIPE) as trainer:
-            said, errors = trainer.communicate()
-        return subprocess.CompletedProcess(trainer.args, trainer.returncode, said, errors)
+            output, errors = trainer.communicate()
+        return subprocess.CompletedProcess(trainer.args, trainer.returncode, output, errors)
 
     def _newest(self, recurrence: int, reason: str, *, target_reached: bool) -> Launch:
         job = self.client.get_job(self.job_id)

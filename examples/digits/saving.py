@@ -1,4 +1,4 @@
-"""What the search gave against always using the default batch size, from what the trials reported alone."""
+"""The savings of the search over the default batch size, from the trials' reports."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from wattwise.commands.estimates import estimate_mark
 from examples.digits.recurrence import Launch
 
 SETTLED = 10
-"""The newest recurrences, by which the search should have settled."""
+"""The number of last recurrences, when the search should have settled."""
 
 
 @dataclass(frozen=True)
-class Spent:
-    """Sums over some recurrences: energy and cost in joules, time in seconds; and each recurrence's own cost.
+class Usage:
+    """Sums over recurrences: energy and cost in joules, time in seconds.
 
     Attributes:
-        unit: "J", and whether they are estimates.
+        costs: the cost of each recurrence.
+        unit: "J", with a mark for estimates.
     """
 
     costs: tuple[float, ...]
@@ -28,22 +29,22 @@ class Spent:
 
     @property
     def recurrences(self) -> int:
-        """How many there were."""
+        """The number of recurrences."""
         return len(self.costs)
 
     @property
     def cost(self) -> float:
-        """What all of them cost together."""
+        """The total cost."""
         return sum(self.costs)
 
 
-def spent(launches: Sequence[Launch], first: int = 1) -> Spent:
-    """What the recurrences from number `first` on took, all their trials counted, failed tries too."""
+def usage_of(launches: Sequence[Launch], first: int = 1) -> Usage:
+    """The usage of the recurrences from `first` on, including failed trials."""
     counted = [launch for launch in launches if launch.recurrence >= first]
     costs: dict[int, float] = {}
     for launch in counted:
         costs[launch.recurrence] = costs.get(launch.recurrence, 0.0) + launch.trial.cost
-    return Spent(
+    return Usage(
         costs=tuple(costs.values()),
         energy=sum(launch.trial.energy_joules for launch in counted),
         time=sum(launch.trial.time_seconds for launch in counted),
@@ -52,31 +53,31 @@ def spent(launches: Sequence[Launch], first: int = 1) -> Spent:
 
 
 def report(launches: Sequence[Launch], baseline: Sequence[Launch], monitor: str) -> Iterator[str]:
-    """The closing lines: all recurrences, then the newest, each against as many of the default batch size."""
-    default = spent(baseline)
+    """The closing lines: all recurrences, then the last ones, each compared with the default batch size."""
+    default = usage_of(baseline)
     size, runs = baseline[0].trial.id.batch_size, default.recurrences
-    cheapest, dearest = min(default.costs), max(default.costs)
-    yield f"The default batch size {size} had {runs} {'run' if runs == 1 else 'runs'} of its own:"
-    yield f"  {_per_recurrence(default)}; a run cost {cheapest:.1f} to {dearest:.1f} {default.unit}"
-    everything = spent(launches)
-    yield f"Wattwise, all {everything.recurrences} recurrences, the exploring ones too:"
-    yield f"  {_per_recurrence(everything)}; {_against(everything, default)}"
-    n = everything.recurrences
+    lowest, highest = min(default.costs), max(default.costs)
+    yield f"The default batch size {size} had {runs} {'run' if runs == 1 else 'runs'}:"
+    yield f"  {_per_recurrence(default)}; a run cost {lowest:.1f} to {highest:.1f} {default.unit}"
+    total = usage_of(launches)
+    yield f"Wattwise, all {total.recurrences} recurrences, including exploration:"
+    yield f"  {_per_recurrence(total)}; {_against(total, default)}"
+    n = total.recurrences
     usual = f"{n * default.cost / runs:.0f} {default.unit}"
-    yield f"  {everything.cost:.0f} {everything.unit} in all, where {n} times the default's mean is {usual}"
-    if everything.recurrences > SETTLED:
-        settled = spent(launches, everything.recurrences - SETTLED + 1)
+    yield f"  {total.cost:.0f} {total.unit} in total; {n} times the default's mean is {usual}"
+    if total.recurrences > SETTLED:
+        settled = usage_of(launches, total.recurrences - SETTLED + 1)
         yield f"Wattwise, the last {SETTLED} recurrences:"
         yield f"  {_per_recurrence(settled)}; {_against(settled, default)}"
-    yield f"Energy by {monitor}."
+    yield f"Energy: {monitor}."
 
 
-def _per_recurrence(some: Spent) -> str:
-    n, unit = some.recurrences, some.unit
-    costs = f"cost {some.cost / n:.1f} {unit}, energy {some.energy / n:.1f} {unit}"
-    return f"{costs}, time {some.time / n:.2f} s per recurrence"
+def _per_recurrence(usage: Usage) -> str:
+    n, unit = usage.recurrences, usage.unit
+    costs = f"cost {usage.cost / n:.1f} {unit}, energy {usage.energy / n:.1f} {unit}"
+    return f"{costs}, time {usage.time / n:.2f} s per recurrence"
 
 
-def _against(some: Spent, default: Spent) -> str:
-    share = 1 - (some.cost / some.recurrences) / (default.cost / default.recurrences)
+def _against(usage: Usage, default: Usage) -> str:
+    share = 1 - (usage.cost / usage.recurrences) / (default.cost / default.recurrences)
     return f"{abs(share):.0%} {'less' if share >= 0 else 'MORE'} cost than with the default"

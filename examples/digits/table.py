@@ -1,4 +1,4 @@
-"""What happens, as it happens: a live table on a terminal, plain lines elsewhere."""
+"""The progress of the demo: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ENDS = {
     v1.END_REASON_COST_BOUND: "cost bound",
     v1.END_REASON_MAX_EPOCHS: "max epochs",
 }
-_TOO_DEAR = "target, too dear"
-"""The target was reached and the cost bound exceeded by the same epoch."""
+_OVER_BUDGET = "target, over budget"
+"""The same epoch reached the target and exceeded the cost bound."""
 
 _TYPES = {
     v1.TRIAL_TYPE_EXPLORATION: "exploration",
@@ -33,7 +33,7 @@ _TYPES = {
 }
 _COLUMNS = ("recurrence", "trial", "stage", "batch size", "epochs", "cost", "decision", "why this batch size")
 _SHORT = {"recurrence": "run", "batch size": "batch"}
-"""Names that leave room for the last column on a narrow terminal."""
+"""Short names, for narrow terminals."""
 
 
 class Board:
@@ -47,7 +47,7 @@ class Board:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Shows the table for as long as the block lasts, if there is a terminal to show it on."""
+        """Shows the table within the block, on a terminal."""
         if not self._console.is_terminal:
             yield
             return
@@ -60,8 +60,8 @@ class Board:
         self._show(_cells(launch, _TYPES.get(launch.trial.type, "?"), launch.reason))
 
     def add_baseline(self, launch: Launch) -> None:
-        """Shows a run of the default batch size, which the job knows nothing of."""
-        self._show(("-", *_cells(launch, "baseline", "the default alone, to compare with")[1:]))
+        """Shows a run of the default batch size, which is a separate job."""
+        self._show(("-", *_cells(launch, "baseline", "default batch size, for comparison")[1:]))
 
     def _show(self, row: tuple[str, ...]) -> None:
         self._rows.append(row)
@@ -71,7 +71,7 @@ class Board:
             self.say(", ".join(f"{name} {cell}" for name, cell in zip(_COLUMNS, row, strict=True)))
 
     def say(self, text: str) -> None:
-        """A line of text."""
+        """Prints a line of text."""
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def _table(self) -> Group:
@@ -92,13 +92,13 @@ def _heading(job: v1.Job) -> str:
     stage = "bandit" if job.stage == v1.STAGE_MAB else f"pruning round {job.pruning_round + 1}"
     survivors = ", ".join(map(str, job.surviving_batch_sizes))
     unit = f"J{estimate_mark(job.monitor, job.other_monitor)}"
-    cheapest = f"{job.min_cost:.1f} {unit} at {job.min_cost_batch_size}" if job.HasField("min_cost") else "none yet"
+    cheapest = f"{job.min_cost:.1f} {unit} at {job.min_cost_batch_size}" if job.HasField("min_cost") else "unknown"
     return f"{job.spec.job_id}: {stage}; surviving batch sizes {survivors}; cheapest so far {cheapest}"
 
 
 def _cells(launch: Launch, stage: str, why: str) -> tuple[str, ...]:
     trial = launch.trial
-    too_dear = trial.end_reason == v1.END_REASON_COST_BOUND and launch.target_reached
+    over_budget = trial.end_reason == v1.END_REASON_COST_BOUND and launch.target_reached
     return (
         str(launch.recurrence),
         str(trial.id.trial_number),
@@ -106,6 +106,6 @@ def _cells(launch: Launch, stage: str, why: str) -> tuple[str, ...]:
         str(trial.id.batch_size),
         str(trial.last_epoch),
         f"{trial.cost:.1f} J{estimate_mark(trial.monitor)}",
-        _TOO_DEAR if too_dear else _ENDS.get(trial.end_reason, "failed"),
+        _OVER_BUDGET if over_budget else _ENDS.get(trial.end_reason, "failed"),
         why,
     )

@@ -1,6 +1,6 @@
 """One launch of the job: a small neural network on scikit-learn's handwritten digits.
 
-Exits with 0 when the model reached its target, with 3 when the server stopped the trial without it.
+Exits with status 0 if the model reached its target, 3 if it did not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "digits"
 
 
 def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stopping: bool = True) -> JobSpec:
-    """The job: a validation loss of 0.17 within 30 epochs. The loss is smoother than the accuracy it brings."""
+    """The job: a validation loss of 0.17 within 30 epochs. The loss is smoother than the accuracy."""
     return JobSpec(
         job_id_prefix=PREFIX,
         job_id=job_id,
@@ -31,25 +31,25 @@ def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stoppin
         target_metric=0.17,
         higher_is_better_metric=False,
         max_epochs=30,
-        # Trials of a second or two vary a lot: twice the luckiest would stop good ones.
+        # Trials of a second or two vary a lot: at twice the lowest cost, good ones would be stopped.
         beta_knob=3.0 if early_stopping else None,
         disable_early_stopping=None if early_stopping else True,
     )
 
 
 def energy_monitor() -> RaplMonitor | EstimateMonitor:
-    """The processor's own counters where they can be read, else an estimate."""
+    """The processor's energy counters if they can be read, else an estimate."""
     return RaplMonitor() if RaplMonitor.available() else EstimateMonitor(watts=ESTIMATED_WATTS)
 
 
 def train(server: str, spec: JobSpec, seed: int, timeout: float) -> int:
-    """Trains once; returns the exit status. The server is looked for for `timeout` seconds."""
+    """Trains once; returns the exit status. Waits up to `timeout` seconds for the server."""
     images, digits = load_digits(return_X_y=True)
     x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
     with BatchSizeOptimizer(server, spec, monitor=energy_monitor(), timeout=timeout) as bso:
         batch_size = bso.get_batch_size()
         print(bso.reason, flush=True)
-        # Adam's learning rate goes with the square root of the batch size.
+        # Adam's learning rate scales with the square root of the batch size.
         rate = 0.001 * (batch_size / 32) ** 0.5
         model = MLPClassifier((512,), batch_size=batch_size, learning_rate_init=rate, random_state=seed)
         bso.on_train_begin()
@@ -65,15 +65,15 @@ def train(server: str, spec: JobSpec, seed: int, timeout: float) -> int:
 def main() -> int:
     """Reads the arguments and trains."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", default="localhost:50051", help="where the server listens")
-    parser.add_argument("--job-id", default="digits-nightly", help="the job's name, the same at every launch")
+    parser.add_argument("--server", default="localhost:50051", help="the server's address")
+    parser.add_argument("--job-id", default="digits-nightly", help="the job id, the same for every launch")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256, 512, 1024])
-    parser.add_argument("--default", type=int, default=16, help="the batch size that was used so far")
-    parser.add_argument("--no-early-stopping", action="store_true", help="never stop a trial for its cost")
-    parser.add_argument("--seed", type=int, default=0, help="of the split, the weights and the order of the data")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to look for the server")
+    parser.add_argument("--default", type=int, default=16, help="the batch size used so far")
+    parser.add_argument("--no-early-stopping", action="store_true", help="never stop a trial because of its cost")
+    parser.add_argument("--seed", type=int, default=0, help="seed of split, weights and data order")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for the server")
     args = parser.parse_args()
-    # One epoch per call is the point, not a sign of trouble.
+    # Each call trains one epoch by design.
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     spec = job_spec(args.job_id, args.batch_sizes, args.default, early_stopping=not args.no_early_stopping)
     return train(args.server, spec, args.seed, args.timeout)

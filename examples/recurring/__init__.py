@@ -1,1 +1,1 @@
-"""Handwritten digits under `wattwise run`: a job file and the training scripts that it may start."""
+"""Handwritten digits with `wattwise run`: job files and their training scripts."""

@@ -1,4 +1,4 @@
-"""One trial: a small neural network on scikit-learn's handwritten digits. `wattwise run` starts it."""
+"""One trial: a small neural network on scikit-learn's handwritten digits, launched by `wattwise run`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # One epoch per call is the point, not a sign of trouble.
+    # Each call trains one epoch by design.
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     main()

@@ -1,4 +1,4 @@
-"""The same training without a client: it reads its arguments and leaves its result in a file."""
+"""The same training without a client: it reads its arguments and writes its result to a file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
 
-def main(given: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Trains until the target or the last epoch."""
-    batch_size, seed, max_epochs = int(given[0]), int(given[2]), int(given[4])
-    rate, target, result = float(given[1]), float(given[3]), Path(given[5])
+    batch_size, seed, max_epochs = int(arguments[0]), int(arguments[2]), int(arguments[4])
+    rate, target, result = float(arguments[1]), float(arguments[3]), Path(arguments[5])
     images, digits = load_digits(return_X_y=True)
     x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
     model = MLPClassifier((512,), batch_size=batch_size, learning_rate_init=rate, random_state=seed)
@@ -31,6 +31,6 @@ def main(given: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # One epoch per call is the point, not a sign of trouble.
+    # Each call trains one epoch by design.
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""What the demo shows of a trial."""
+"""The demo's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.digits.table import Board
 
 
 def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False, monitor: str = "rapl") -> str:
-    """What the board prints of a trial that ended so."""
+    """What the board prints for a trial with this end."""
     named = v1.TrialId(batch_size=64, trial_number=7)
     trial = v1.Trial(id=named, type=v1.TRIAL_TYPE_MAB, end_reason=end, cost=20, monitor=monitor)
     job = v1.Job(
@@ -26,9 +26,9 @@ def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool =
     return console.file.getvalue()
 
 
-def test_good_model_beyond_the_cost_bound_is_called_so() -> None:
-    """A trial beyond the cost bound is told apart by whether its model reached the target."""
-    assert "decision target, too dear" in shown(v1.END_REASON_COST_BOUND, target_reached=True)
+def test_target_over_budget() -> None:
+    """Trials over budget are distinguished by whether they reached the target."""
+    assert "decision target, over budget" in shown(v1.END_REASON_COST_BOUND, target_reached=True)
     assert "decision cost bound" in shown(v1.END_REASON_COST_BOUND, target_reached=False)
 
 
@@ -37,23 +37,23 @@ def test_crash_is_called_failed() -> None:
     assert "decision failed" in shown(v1.END_REASON_LOST, target_reached=False)
 
 
-def test_plain_line_is_the_servers_own_words() -> None:
-    """Without a terminal there is one line, without ANSI, with the reason as the server wrote it, brackets too."""
+def test_plain_line() -> None:
+    """Without a terminal, a trial is one line without ANSI codes, with the server's reason unchanged."""
     line = shown(v1.END_REASON_TARGET_REACHED, target_reached=True)
     assert line.startswith("recurrence 3, trial 7, stage bandit, batch size 64, ")
     assert line.endswith("why this batch size [sampled] lowest\n")
     assert "\x1b" not in line
 
 
-def test_estimated_cost_is_called_an_estimate() -> None:
-    """The cost of a trial that nobody measured says so, and that of another says nothing."""
+def test_estimated_cost_is_marked() -> None:
+    """An estimated cost is marked, a measured one is not."""
     end = v1.END_REASON_TARGET_REACHED
     assert "cost 20.0 J (estimate)," in shown(end, target_reached=True, monitor="estimate")
     assert "cost 20.0 J," in shown(end, target_reached=True, monitor="nvml")
 
 
-def test_table_is_headed_by_the_state_of_the_job() -> None:
-    """On a terminal a table stands under the job's stage, survivors and cheapest cost."""
+def test_heading_of_the_table() -> None:
+    """On a terminal, the table's heading has the job's stage, surviving batch sizes and lowest cost."""
     text = shown(v1.END_REASON_TARGET_REACHED, target_reached=True, terminal=True)
-    assert "digits-x: bandit; surviving batch sizes 32, 64; cheapest so far none yet" in text
+    assert "digits-x: bandit; surviving batch sizes 32, 64; cheapest so far unknown" in text
     assert "newest: trial 7, [sampled] lowest" in text
