@@ -145,7 +145,7 @@ def rides_out(program: str, server: LiveServer) -> None:
     example = Example(program, server.address, "8", "60")
     wait_until(lambda: registered(server) and trial_begun(server))
     server.kill()
-    says(example, "goes on without the server")
+    says(example, "continues without the server")
     server.start()
     wait_until(lambda: trial(server).last_epoch == 2)
     example.process.terminate()
@@ -179,8 +179,8 @@ def shows_its_token(program: str, server: LiveServer) -> None:
         status, said = Example(program, server.address, **tls, **form).end()
         assert status == 0, said
     refused(program, server.address, "token", **tls)
-    refused(program, "192.0.2.1:50051", "in clear", WATTWISE_TOKEN=token)
-    refused(program, server.address, "go together", **{**tls, "WATTWISE_TLS_KEY": ""})
+    refused(program, "192.0.2.1:50051", "without TLS", WATTWISE_TOKEN=token)
+    refused(program, server.address, "needs its key", **{**tls, "WATTWISE_TLS_KEY": ""})
     refused(program, server.address, "1 or 0", WATTWISE_TLS="perhaps")
 
 

@@ -1,15 +1,15 @@
-// One launch of a recurring training job, with epochs that only pretend to train:
+// A launch of a recurring training job, with simulated epochs:
 //
 //     example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
 //
-// Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
+// Exits with 0 if the model reached its target, and with 3 if the server stopped the trial before that.
 #include <cmath>
 #include <csignal>
 #include <iostream>
 #include <string>
 #include <vector>
 
-#include "launch.hpp"
+#include "session.hpp"
 
 namespace v1 = wattwise::v1;
 
@@ -23,8 +23,8 @@ struct Epoch {
   double joules;
 };
 
-// Pretends: large batches are quick and learn little; every epoch draws 250 W.
-Epoch train_epoch(int batch_size, int epoch) {
+// Large batches are fast and learn little, and every epoch draws 250 W.
+Epoch simulate_epoch(int batch_size, int epoch) {
   const double seconds = 20 + 2000.0 / batch_size;
   return {1 - std::exp(-epoch * 4 / std::sqrt(batch_size)), seconds, 250 * seconds};
 }
@@ -39,40 +39,40 @@ v1::JobSpec job(double lease) {
   spec.set_trial_lease_seconds(lease);
   spec.mutable_gpu()->set_max_power_watts(300);
   spec.mutable_gpu()->set_number_of_gpus(1);
-  spec.mutable_gpu()->set_gpu_model("Pretended GPU");
+  spec.mutable_gpu()->set_gpu_model("Simulated GPU");
   return spec;
 }
 
-void pass(std::chrono::duration<double> time, const wattwise::Launch& launch) {
+void wait(std::chrono::duration<double> time, const wattwise::TrialSession& session) {
   const auto end = std::chrono::steady_clock::now() + time;
-  while (std::chrono::steady_clock::now() < end && !launch.stopped() && !interrupted) {
+  while (std::chrono::steady_clock::now() < end && !session.stopped() && !interrupted) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
 
 int train(const std::string& address, std::chrono::duration<double> pace, double lease) {
   wattwise::Client client(address, wattwise::Credentials::from_env());
-  wattwise::Launch launch(client, job(lease));
-  std::cout << launch.reason() << '\n';
+  wattwise::TrialSession session(client, job(lease));
+  std::cout << session.reason() << '\n';
   double seconds = 0;
   double joules = 0;
   for (int epoch = 1;; ++epoch) {
-    pass(pace, launch);
+    wait(pace, session);
     if (interrupted) break;
-    const Epoch done = train_epoch(launch.batch_size(), epoch);
+    const Epoch done = simulate_epoch(session.batch_size(), epoch);
     seconds += done.seconds;
     joules += done.joules;
     try {
-      const v1::Decision decision = launch.report(epoch, seconds, joules, done.metric);
+      const v1::Decision decision = session.report(epoch, seconds, joules, done.metric);
       if (!decision.stop_train()) continue;
       std::cout << decision.message() << '\n';
       return decision.target_reached() ? 0 : 3;
     } catch (const wattwise::Error& error) {
       if (!error.server_away()) throw;
-      std::cerr << "training goes on without the server: " << error.what() << '\n';
+      std::cerr << "training continues without the server: " << error.what() << '\n';
     }
   }
-  launch.end(v1::END_REASON_PREEMPTED);
+  session.end(v1::END_REASON_PREEMPTED);
   return 1;
 }
 
@@ -83,10 +83,10 @@ int main(int count, char** arguments) {
   std::signal(SIGINT, interrupt);
   std::signal(SIGTERM, interrupt);
   try {
-    const std::vector<std::string> given(arguments + 1, arguments + count);
-    const std::string address = given.empty() ? "localhost:50051" : given[0];
-    const double pace = given.size() > 1 ? std::stod(given[1]) : 0;
-    return train(address, std::chrono::duration<double>(pace), given.size() > 2 ? std::stod(given[2]) : 300);
+    const std::vector<std::string> args(arguments + 1, arguments + count);
+    const std::string address = args.empty() ? "localhost:50051" : args[0];
+    const double pace = args.size() > 1 ? std::stod(args[1]) : 0;
+    return train(address, std::chrono::duration<double>(pace), args.size() > 2 ? std::stod(args[2]) : 300);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

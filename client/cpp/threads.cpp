@@ -1,12 +1,12 @@
-// One client and one launch in the hands of many threads, against a server: threads ADDRESS
+// Uses one client and one session from many threads: threads ADDRESS
 //
-// Exits with 0 if every call was answered as it should be.
+// Exits with 0 if every answer is as expected.
 #include <atomic>
 #include <iostream>
 #include <thread>
 #include <vector>
 
-#include "launch.hpp"
+#include "session.hpp"
 
 namespace v1 = wattwise::v1;
 
@@ -40,33 +40,33 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::runtime_error(what);
 }
 
-// Every thread takes trials of one job through one client: no number comes twice, none is missing.
+// Every thread requests a trial of one job through one client: the numbers have no gaps and no repeats.
 void share_client(wattwise::Client& client) {
   const v1::JobSpec spec = job();
   std::atomic<int> sum{0};
   in_threads([&] {
     client.register_job(spec);
-    const auto trial = client.next_batch_size(spec.job_id()).trial();
+    const auto trial = client.get_next_batch_size(spec.job_id()).trial();
     sum += trial.id().trial_number();
     client.heartbeat(trial.id());
     client.end_trial(trial.id(), v1::END_REASON_PREEMPTED);
   });
-  require(sum == kThreads * (kThreads + 1) / 2, "the trials were not numbered without gaps");
+  require(sum == kThreads * (kThreads + 1) / 2, "the trial numbers have gaps or repeats");
 }
 
-// One thread reports, as a training does; the others look, and all of them end it.
-void share_launch(wattwise::Client& client) {
-  wattwise::Launch launch(client, job());
+// One thread reports, the others wait for the stop, and all of them end the session.
+void share_session(wattwise::Client& client) {
+  wattwise::TrialSession session(client, job());
   std::atomic<bool> training{false};
-  std::atomic<bool> told{false};
+  std::atomic<bool> stopped{false};
   in_threads([&] {
     if (!training.exchange(true)) {
-      for (int epoch = 1; epoch <= kEpochs; ++epoch) told = launch.report(epoch, epoch, epoch, 0.5).stop_train();
+      for (int epoch = 1; epoch <= kEpochs; ++epoch) stopped = session.report(epoch, epoch, epoch, 0.5).stop_train();
     }
-    while (!launch.stopped()) std::this_thread::yield();
-    launch.end(v1::END_REASON_COMPLETED);
+    while (!session.stopped()) std::this_thread::yield();
+    session.end(v1::END_REASON_COMPLETED);
   });
-  require(told, "the last epoch did not stop the training");
+  require(stopped, "the last epoch did not stop the training");
 }
 
 }  // namespace
@@ -75,7 +75,7 @@ int main(int count, char** arguments) {
   try {
     wattwise::Client client(count > 1 ? arguments[1] : "localhost:50051");
     share_client(client);
-    share_launch(client);
+    share_session(client);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

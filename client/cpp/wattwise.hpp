@@ -1,4 +1,4 @@
-// Calls a Wattwise server: every call with a deadline, retries and errors that say what to do.
+// The client of a Wattwise server: calls with deadlines, retries and typed errors.
 #pragma once
 
 #include <chrono>
@@ -17,94 +17,94 @@
 
 namespace wattwise {
 
-// One fault of one field of a request.
+// A fault in one field of a request.
 struct Violation {
   std::string field;
   std::string description;
 };
 
-// A call that was refused or could not be made; what() says what to do.
+// A call that was refused or could not be made. what() says what to do.
 class Error : public std::runtime_error {
  public:
   explicit Error(const grpc::Status& status);
 
   grpc::StatusCode code;
-  // Name of the v1::ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if no Wattwise server gave one.
+  // Name of the v1::ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if the error is not from a Wattwise server.
   std::string reason;
-  // What the server added, as v1::ErrorReason documents it for each reason.
+  // The keys that v1::ErrorReason documents for each reason.
   std::map<std::string, std::string> metadata;
   std::vector<Violation> violations;
 
   // Whether the same call may succeed later.
   bool retryable() const;
-  // Whether the server could not be reached in time, which is no reason to end a training: its sums are cumulative, so
-  // that the next report makes up for one that was lost.
+  // Whether the server could not be reached in time. Continue training: reports are cumulative, so the next one replaces
+  // a lost one.
   bool server_away() const;
 };
 
-// A token and what TLS needs; as it is, for a server on this machine that asks for neither.
+// A token and the files for TLS. The default has neither.
 struct Credentials {
-  // What `wattwise token create` printed; empty sends none.
+  // The output of `wattwise token create`; empty: no token.
   std::string token;
-  // Encrypts the connection; so does naming a file. Files are PEM; without authorities it believes those of gRPC.
+  // Turns TLS on; so does any of the files. Files are PEM. An empty ca_file means the certificate authorities of gRPC.
   bool tls = false;
   std::string ca_file;
   std::string cert_file;
   std::string key_file;
-  // Sends the token even where it can be read on the way: without TLS to another machine.
+  // Sends the token without TLS even to another machine, where others can read it.
   bool insecure = false;
 
-  // What WATTWISE_TOKEN, _TOKEN_FILE, _TLS, _TLS_CA, _TLS_CERT, _TLS_KEY and _INSECURE say.
+  // Reads WATTWISE_TOKEN, _TOKEN_FILE, _TLS, _TLS_CA, _TLS_CERT, _TLS_KEY and _INSECURE.
   static Credentials from_env();
 };
 
-// 128 random bits by which the server knows a call that is repeated.
+// 128 random bits, by which the server recognizes a retry.
 std::string new_request_id();
 
-// A connection to a server, which opens on first use. May be used from any thread; calls throw Error.
+// A connection to a server, opened by the first call. Thread-safe; calls throw Error.
 class Client {
  public:
-  // An address is such as "localhost:50051". Throws std::invalid_argument if the credentials cannot be used.
+  // The address is host:port, such as "localhost:50051". Throws std::invalid_argument if the credentials are invalid.
   explicit Client(const std::string& address, const Credentials& credentials = {});
 
-  // What one call may take with all its retries, unless the call says otherwise; to be changed before the first call.
+  // The time that a call may take with all its retries; a call can override it. Change it only before the first call.
   std::chrono::milliseconds timeout{30'000};
-  using Within = std::optional<std::chrono::milliseconds>;
+  using Timeout = std::optional<std::chrono::milliseconds>;
 
-  // Creates the job, or confirms that the one under its id has the identical configuration. A spec without an id is
-  // given one here, so that a retry asks for the same job again.
+  // Creates the job, or confirms that the one under its id has the identical configuration. If the spec has no id, the
+  // client generates it, so that a retry registers the same job.
   v1::RegisterJobResponse register_job(v1::JobSpec spec);
-  // Dispatches the next trial. The request id is made once per launch: with the same one the answer is the same trial.
-  v1::GetNextBatchSizeResponse next_batch_size(const std::string& job_id,
-                                               const std::string& request_id = new_request_id());
-  // For a launch that goes on from a checkpoint: the trial of the request id that it began with is taken back if it was
-  // preempted or lost meanwhile.
+  // Dispatches the next trial. Generate the request id once per launch: the same id returns the same trial.
+  v1::GetNextBatchSizeResponse get_next_batch_size(const std::string& job_id,
+                                                   const std::string& request_id = new_request_id());
+  // For a launch that continues from a checkpoint: if the trial with this request id was preempted or lost, it is
+  // dispatched again.
   v1::GetNextBatchSizeResponse resume_trial(const std::string& job_id, const std::string& request_id);
-  // Reports one epoch's cumulative measurement.
-  v1::Decision report_result(const v1::TrainingResult& result, Within within = {});
-  // Renews a trial's lease and tells whether to go on.
-  v1::Decision heartbeat(const v1::TrialId& trial, Within within = {});
-  // Says that the trainer is gone; a trial that is decided is left as it is.
-  v1::Trial end_trial(const v1::TrialId& trial, v1::EndReason reason, Within within = {});
-  // One job as it stands.
+  // Reports an epoch with the sums since the trial's first epoch.
+  v1::Decision report_result(const v1::TrainingResult& result, Timeout call_timeout = {});
+  // Renews a trial's lease and returns whether to continue.
+  v1::Decision heartbeat(const v1::TrialId& trial, Timeout call_timeout = {});
+  // Ends a trial whose trainer exits. A trial that has ended before does not change.
+  v1::Trial end_trial(const v1::TrialId& trial, v1::EndReason reason, Timeout call_timeout = {});
+  // Returns one job.
   v1::Job get_job(const std::string& job_id);
 
   // Any other call: call(client.admin(), &v1::JobAdmin::Stub::GetTrial, request).
   template <class Stub, class Request, class Response>
   Response call(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                const Request& request, Within within = {}) {
+                const Request& request, Timeout call_timeout = {}) {
     Response response;
-    retrying([&](grpc::ClientContext& context) { return (stub.*method)(&context, request, &response); }, within);
+    retrying([&](grpc::ClientContext& context) { return (stub.*method)(&context, request, &response); }, call_timeout);
     return response;
   }
   v1::BatchSizeOptimizer::Stub& trainer() { return *trainer_; }
   v1::JobAdmin::Stub& admin() { return *admin_; }
-  // Adds what every call carries: its name in the server's log, and the token.
-  void prepare(grpc::ClientContext& context, const std::string& name) const;
+  // Adds the metadata of a call: its id in the server's log, and the token.
+  void prepare(grpc::ClientContext& context, const std::string& request_id) const;
 
  private:
-  // Makes a call until it succeeds, a retry does not help, or the timeout is over.
-  void retrying(const std::function<grpc::Status(grpc::ClientContext&)>& attempt, Within within) const;
+  // Repeats a call until it succeeds, a retry does not help, or the timeout has passed.
+  void retrying(const std::function<grpc::Status(grpc::ClientContext&)>& attempt, Timeout call_timeout) const;
 
   std::string token_;
   std::unique_ptr<v1::BatchSizeOptimizer::Stub> trainer_;

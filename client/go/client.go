@@ -1,4 +1,4 @@
-// Package wattwise calls a Wattwise server: every call with a deadline, retries and errors that say what to do.
+// Package wattwise is the client of a Wattwise server: calls with deadlines, retries and typed errors.
 package wattwise
 
 import (
@@ -21,11 +21,11 @@ const (
 	longestPause = 3 * time.Second
 )
 
-// Client is a connection to a server, which opens on first use. Its methods may be called from any goroutine.
+// Client is a connection to a server, opened by the first call. Its methods are safe for concurrent use.
 type Client struct {
-	// Timeout is what one call may take with all its retries; change it before the first call only.
+	// Timeout is the time that a call may take with all its retries. Change it only before the first call.
 	Timeout time.Duration
-	// Trainer and Admin are the stubs, for calls that have no method here; pass them a context of Outgoing.
+	// Trainer and Admin are the stubs, for calls without a method here. Pass them a context of Outgoing.
 	Trainer v1.BatchSizeOptimizerClient
 	Admin   v1.JobAdminClient
 
@@ -33,9 +33,9 @@ type Client struct {
 	token      string
 }
 
-// NewClient prepares a connection to a server such as "localhost:50051"; nothing is sent before the first call.
-func NewClient(address string, given Credentials) (*Client, error) {
-	transport, err := given.dialOption(address)
+// NewClient creates a client for an address such as "localhost:50051". The first call opens the connection.
+func NewClient(address string, credentials Credentials) (*Client, error) {
+	transport, err := credentials.dialOption(address)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func NewClient(address string, given Credentials) (*Client, error) {
 		Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 2, Jitter: 0.5, MaxDelay: longestPause},
 		MinConnectTimeout: 5 * time.Second,
 	}
-	// A server that vanished without a word is noticed within 40 seconds.
+	// Detects a dead connection within 40 seconds.
 	alive := keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 	connection, err := grpc.Dial(address, transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
 	if err != nil {
@@ -54,16 +54,16 @@ func NewClient(address string, given Credentials) (*Client, error) {
 		Trainer:    v1.NewBatchSizeOptimizerClient(connection),
 		Admin:      v1.NewJobAdminClient(connection),
 		connection: connection,
-		token:      given.Token,
+		token:      credentials.Token,
 	}, nil
 }
 
-// Close closes the connection; running calls fail.
+// Close closes the connection. Calls in progress fail.
 func (c *Client) Close() error {
 	return c.connection.Close()
 }
 
-// NewRequestID makes 128 random bits by which the server knows a call that is repeated.
+// NewRequestID returns 128 random bits, by which the server recognizes a retry.
 func NewRequestID() string {
 	return hex.EncodeToString(random(16))
 }
@@ -76,13 +76,13 @@ func random(bytes int) []byte {
 	return bits
 }
 
-// jittered is between half of a pause and the whole, so that trainers that lost one server together do not come back
-// together. (Before Go 1.20 math/rand is the same in every process.)
+// jittered returns a random duration between half of a pause and the whole, so that the trainers of one server do not all
+// retry at the same time. (Before Go 1.20, math/rand is the same in every process.)
 func jittered(pause time.Duration) time.Duration {
 	return pause/2 + time.Duration(binary.BigEndian.Uint64(random(8))%uint64(pause/2+1))
 }
 
-// Outgoing adds what every call carries: its name in the server's log, and the token.
+// Outgoing adds the metadata of a call: its id in the server's log, and the token.
 func (c *Client) Outgoing(ctx context.Context) context.Context {
 	ctx = metadata.AppendToOutgoingContext(ctx, "x-request-id", NewRequestID())
 	if c.token != "" {
@@ -91,7 +91,7 @@ func (c *Client) Outgoing(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Retrying makes a call until it succeeds, a retry does not help, or the timeout is over.
+// Retrying repeats a call until it succeeds, a retry does not help, or the timeout has passed.
 func (c *Client) Retrying(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(c.Outgoing(ctx), c.Timeout)
 	defer cancel()
@@ -112,78 +112,78 @@ func (c *Client) Retrying(ctx context.Context, call func(context.Context) error)
 	}
 }
 
-// RegisterJob creates the job, or confirms that the one under its id has the identical configuration. A spec without
-// an id is given one here, so that a retry asks for the same job again.
-func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (answer *v1.RegisterJobResponse, err error) {
+// RegisterJob creates the job, or confirms that the one under its id has the identical configuration. If the spec has no
+// id, the client generates it, so that a retry registers the same job.
+func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v1.RegisterJobResponse, err error) {
 	if spec.JobId == nil {
 		id := spec.JobIdPrefix + "-" + NewRequestID()[:8]
 		spec.JobId = &id
 	}
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		answer, err = c.Trainer.RegisterJob(ctx, &v1.RegisterJobRequest{Job: spec})
+		response, err = c.Trainer.RegisterJob(ctx, &v1.RegisterJobRequest{Job: spec})
 		return err
 	})
-	return answer, err
+	return response, err
 }
 
-// NextBatchSize dispatches the next trial. The request id is made once per launch: with the same one the answer is
-// the same trial. Empty makes one for this call and its retries.
-func (c *Client) NextBatchSize(ctx context.Context, jobID, requestID string) (answer *v1.GetNextBatchSizeResponse, err error) {
+// GetNextBatchSize dispatches the next trial. Generate the request id once per launch: the same id returns the same trial.
+// If it is empty, the client generates one for this call and its retries.
+func (c *Client) GetNextBatchSize(ctx context.Context, jobID, requestID string) (response *v1.GetNextBatchSizeResponse, err error) {
 	if requestID == "" {
 		requestID = NewRequestID()
 	}
 	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, RequestId: requestID})
 }
 
-// ResumeTrial is for a launch that goes on from a checkpoint: the trial of the request id that it began with is taken
-// back if it was preempted or lost meanwhile.
-func (c *Client) ResumeTrial(ctx context.Context, jobID, requestID string) (answer *v1.GetNextBatchSizeResponse, err error) {
+// ResumeTrial is for a launch that continues from a checkpoint: if the trial with this request id was preempted or lost,
+// it is dispatched again.
+func (c *Client) ResumeTrial(ctx context.Context, jobID, requestID string) (response *v1.GetNextBatchSizeResponse, err error) {
 	return c.next(ctx, &v1.GetNextBatchSizeRequest{JobId: jobID, RequestId: requestID, Resume: true})
 }
 
-func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) (answer *v1.GetNextBatchSizeResponse, err error) {
+func (c *Client) next(ctx context.Context, request *v1.GetNextBatchSizeRequest) (response *v1.GetNextBatchSizeResponse, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
-		answer, err = c.Trainer.GetNextBatchSize(ctx, request)
+		response, err = c.Trainer.GetNextBatchSize(ctx, request)
 		return err
 	})
-	return answer, err
+	return response, err
 }
 
-// ReportResult reports one epoch's cumulative measurement.
+// ReportResult reports an epoch with the sums since the trial's first epoch.
 func (c *Client) ReportResult(ctx context.Context, result *v1.TrainingResult) (decision *v1.Decision, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
-		answer, err := c.Trainer.ReportResult(ctx, &v1.ReportResultRequest{Result: result})
-		decision = answer.GetDecision()
+		response, err := c.Trainer.ReportResult(ctx, &v1.ReportResultRequest{Result: result})
+		decision = response.GetDecision()
 		return err
 	})
 	return decision, err
 }
 
-// Heartbeat renews a trial's lease and tells whether to go on.
+// Heartbeat renews a trial's lease and returns whether to continue.
 func (c *Client) Heartbeat(ctx context.Context, trial *v1.TrialId) (decision *v1.Decision, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
-		answer, err := c.Trainer.Heartbeat(ctx, &v1.HeartbeatRequest{Trial: trial})
-		decision = answer.GetDecision()
+		response, err := c.Trainer.Heartbeat(ctx, &v1.HeartbeatRequest{Trial: trial})
+		decision = response.GetDecision()
 		return err
 	})
 	return decision, err
 }
 
-// EndTrial says that the trainer is gone; a trial that is decided is left as it is.
+// EndTrial ends a trial whose trainer exits. A trial that has ended before does not change.
 func (c *Client) EndTrial(ctx context.Context, trial *v1.TrialId, reason v1.EndReason) (ended *v1.Trial, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
-		answer, err := c.Trainer.EndTrial(ctx, &v1.EndTrialRequest{Trial: trial, Reason: reason})
-		ended = answer.GetTrial()
+		response, err := c.Trainer.EndTrial(ctx, &v1.EndTrialRequest{Trial: trial, Reason: reason})
+		ended = response.GetTrial()
 		return err
 	})
 	return ended, err
 }
 
-// GetJob is one job as it stands.
+// GetJob returns one job.
 func (c *Client) GetJob(ctx context.Context, jobID string) (job *v1.Job, err error) {
 	err = c.Retrying(ctx, func(ctx context.Context) error {
-		answer, err := c.Admin.GetJob(ctx, &v1.GetJobRequest{JobId: jobID})
-		job = answer.GetJob()
+		response, err := c.Admin.GetJob(ctx, &v1.GetJobRequest{JobId: jobID})
+		job = response.GetJob()
 		return err
 	})
 	return job, err

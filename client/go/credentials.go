@@ -3,6 +3,7 @@ package wattwise
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -12,52 +13,52 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials are a token and what TLS needs. The zero value is for a server on this machine that asks for neither.
+// Credentials are a token and the files for TLS. The zero value has neither.
 type Credentials struct {
-	// Token is what `wattwise token create` printed; empty sends none.
+	// Token is the output of `wattwise token create`; empty: no token.
 	Token string
-	// TLS encrypts the connection; naming any of the files below does so too.
+	// TLS turns TLS on; so does any of the files below.
 	TLS bool
-	// CAFile holds the authorities that the server's certificate may be of, in PEM; empty is the system's.
+	// CAFile has the trusted certificate authorities in PEM; empty: those of the system.
 	CAFile string
-	// CertFile and KeyFile are for a server that asks for a client's certificate, in PEM.
+	// CertFile and KeyFile are the client certificate and its key in PEM, for mutual TLS.
 	CertFile, KeyFile string
-	// Insecure sends the token even where it can be read on the way: without TLS to another machine.
+	// Insecure sends the token without TLS even to another machine, where others can read it.
 	Insecure bool
 }
 
 // CredentialsFromEnv reads WATTWISE_TOKEN, _TOKEN_FILE, _TLS, _TLS_CA, _TLS_CERT, _TLS_KEY and _INSECURE.
-func CredentialsFromEnv() (given Credentials, err error) {
-	given = Credentials{
+func CredentialsFromEnv() (credentials Credentials, err error) {
+	credentials = Credentials{
 		Token:    os.Getenv("WATTWISE_TOKEN"),
 		CAFile:   os.Getenv("WATTWISE_TLS_CA"),
 		CertFile: os.Getenv("WATTWISE_TLS_CERT"),
 		KeyFile:  os.Getenv("WATTWISE_TLS_KEY"),
 	}
-	if given.TLS, err = yes("WATTWISE_TLS"); err != nil {
-		return given, err
+	if credentials.TLS, err = flag("WATTWISE_TLS"); err != nil {
+		return credentials, err
 	}
-	if given.Insecure, err = yes("WATTWISE_INSECURE"); err != nil {
-		return given, err
+	if credentials.Insecure, err = flag("WATTWISE_INSECURE"); err != nil {
+		return credentials, err
 	}
-	if file := os.Getenv("WATTWISE_TOKEN_FILE"); given.Token == "" && file != "" {
+	if file := os.Getenv("WATTWISE_TOKEN_FILE"); credentials.Token == "" && file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return given, fmt.Errorf("cannot read the token of WATTWISE_TOKEN_FILE: %w", err)
+			return credentials, fmt.Errorf("cannot read the token of WATTWISE_TOKEN_FILE: %w", err)
 		}
-		given.Token = strings.TrimSpace(string(text))
+		credentials.Token = strings.TrimSpace(string(text))
 	}
-	return given, nil
+	return credentials, nil
 }
 
-func yes(name string) (bool, error) {
-	switch said := strings.ToLower(os.Getenv(name)); said {
+func flag(name string) (bool, error) {
+	switch text := strings.ToLower(os.Getenv(name)); text {
 	case "1", "true", "yes", "on":
 		return true, nil
 	case "", "0", "false", "no", "off":
 		return false, nil
 	default:
-		return false, fmt.Errorf("%s is %q: give 1 or 0", name, said)
+		return false, fmt.Errorf("%s is %q: use 1 or 0", name, text)
 	}
 }
 
@@ -68,8 +69,8 @@ func (c Credentials) usesTLS() bool {
 func (c Credentials) dialOption(address string) (grpc.DialOption, error) {
 	if !c.usesTLS() {
 		if c.Token != "" && !c.Insecure && !isLoopback(address) {
-			return nil, fmt.Errorf("the token is not sent to %s in clear, where others could read it: turn TLS on, "+
-				"or spell out that nobody else is on the way (Insecure, WATTWISE_INSECURE=1)", address)
+			return nil, fmt.Errorf("the token is not sent to %s without TLS, where others could read it: turn TLS on, "+
+				"or allow it on a trusted network (Insecure, WATTWISE_INSECURE=1)", address)
 		}
 		return grpc.WithInsecure(), nil
 	}
@@ -85,17 +86,20 @@ func (c Credentials) tlsConfig() (*tls.Config, error) {
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the authorities: %w", err)
+			return nil, fmt.Errorf("cannot read the certificate authorities: %w", err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate in PEM: it should begin with -----BEGIN CERTIFICATE-----", c.CAFile)
+			return nil, fmt.Errorf("%s contains no PEM certificate (-----BEGIN CERTIFICATE-----)", c.CAFile)
 		}
 	}
 	if c.CertFile != "" || c.KeyFile != "" {
+		if c.CertFile == "" || c.KeyFile == "" {
+			return nil, errors.New("a certificate needs its key: set both files, or neither")
+		}
 		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("a certificate and its key go together, both in PEM: %w", err)
+			return nil, fmt.Errorf("cannot use the client certificate and its key: %w", err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}

@@ -11,17 +11,18 @@ import (
 
 const domain = "wattwise.v1"
 
-// Error is a call that was refused or could not be made.
+// Error is the error of a call that was refused or could not be made.
 type Error struct {
-	// Code is gRPC's status.
+	// Code is the gRPC status.
 	Code codes.Code
 	// Message says what to do.
 	Message string
-	// Reason is a name of v1.ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if no Wattwise server gave one.
+	// Reason is the name of a v1.ErrorReason, such as "ERROR_REASON_JOB_DIFFERS"; empty if the error is not from a
+	// Wattwise server.
 	Reason string
-	// Metadata is what the server added, as v1.ErrorReason documents it for each reason.
+	// Metadata has the keys that v1.ErrorReason documents for each reason.
 	Metadata map[string]string
-	// Violations are the faults of the request, field by field.
+	// Violations are the faults of the request, one per field.
 	Violations []*errdetails.BadRequest_FieldViolation
 }
 
@@ -32,22 +33,22 @@ func (e *Error) Error() string {
 	return e.Message
 }
 
-// Retryable says whether the same call may succeed later.
+// Retryable reports whether the same call may succeed later.
 func (e *Error) Retryable() bool {
-	if said, ok := e.Metadata["retryable"]; ok {
-		return said == "true"
+	if value, ok := e.Metadata["retryable"]; ok {
+		return value == "true"
 	}
 	return e.Code == codes.Unavailable
 }
 
-// ServerAway says whether an error means that the server could not be reached in time, which is no reason to end a
-// training: its sums are cumulative, so that the next report makes up for one that was lost.
+// ServerAway reports whether the server could not be reached in time. Continue training: reports are cumulative, so the
+// next one replaces a lost one.
 func ServerAway(err error) bool {
 	var refused *Error
 	return errors.As(err, &refused) && (refused.Retryable() || refused.Code == codes.DeadlineExceeded)
 }
 
-// ReasonOf is the reason of an error, empty if it has none.
+// ReasonOf returns the reason of an error; empty if it has none.
 func ReasonOf(err error) string {
 	var refused *Error
 	if errors.As(err, &refused) {
@@ -56,7 +57,7 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// FromStatus makes an Error of what a stub returned; nil and io.EOF, which ends a stream, stay what they are.
+// FromStatus converts the error of a stub to an Error. nil and io.EOF, which ends a stream, do not change.
 func FromStatus(err error) error {
 	found, ok := status.FromError(err)
 	if err == nil || !ok {

@@ -1,5 +1,5 @@
-// What `make MODULES=1` takes. Debian's packages, with which the client is tested, are of the same versions but for
-// genproto, of which Debian has the commit b5235f65be36 of 2020-04-13, and this grpc asks for at least the one below.
+// For `make MODULES=1`. Debian's packages, which the tests use, have the same versions. The exception is genproto: Debian
+// has commit b5235f65be36 of 2020-04-13, but this version of grpc requires at least the one below.
 module wattwise
 
 go 1.19

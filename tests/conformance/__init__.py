@@ -1,1 +1,1 @@
-"""The behaviour tables, replayed by the clients of all languages: `make conformance`."""
+"""Replays the behaviour tables with the clients of all languages: `make conformance`."""

@@ -1,4 +1,4 @@
-"""Tables with expectations that cannot be met, one of every kind: a runner that passes them compares too little."""
+"""Tables with wrong expectations, one of every kind. A runner that passes them compares too little."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.conformance.clients import Scenario
 Change = Callable[[dict[str, Any]], object]
 
 PRESENT = ("cost_bound", "end_time")
-"""Fields that tell unset from zero."""
+"""Fields that distinguish unset from zero."""
 
 
 def write_altered(tables: list[Path], folder: Path) -> Iterator[tuple[list[Path], dict[Scenario, str]]]:
-    """Writes copies of the tables, one after another, until an expectation of every kind was altered in one of them.
+    """Writes copies of the tables until every kind of expectation is altered in one of them.
 
     Yields:
-        The tables of a copy; the scenarios altered in it, with the kind of what was altered in each.
+        The tables of a copy, and the scenarios altered in it with the kind of their alteration.
     """
     contents = {table.name: yaml.safe_load(table.read_text()) for table in tables}
     choices = _choices(contents)
     while choices:
         changed, altered = copy.deepcopy(contents), dict[Scenario, str]()
-        # The rarest kinds choose first; what finds no scenario of its own waits for the next copy.
+        # The rarest kinds choose first. A kind without a free scenario waits for the next copy.
         for kind in sorted(choices, key=lambda kind: len(choices[kind])):
             free = next((place for place in choices[kind] if place not in altered), None)
             if free is not None:
@@ -50,56 +50,56 @@ def _choices(contents: dict[str, Any]) -> dict[str, dict[Scenario, Change]]:
 
 
 def _changes(scenario: dict[str, Any]) -> Iterator[tuple[str, Change]]:
-    """Every alteration that a scenario offers, with its kind."""
+    """All possible alterations of a scenario, with their kinds."""
     if "walk" in scenario:
-        yield "the batch size of a walk", lambda s: s["walk"][-1].__setitem__(0, s["walk"][-1][0] + 1)
+        yield "batch size of a walk", lambda s: s["walk"][-1].__setitem__(0, s["walk"][-1][0] + 1)
         if sum(converged for _, _, converged in scenario["walk"]) > 1:
-            yield "that a walk's trial converged", _too_dear
+            yield "convergence of a walk's trial", _exceed_bound
     for name, value in scenario.get("job_then", {}).items():
         if isinstance(value, list) and value:
             yield f"length of {name}", lambda s, name=name: s["job_then"][name].pop()  # type: ignore[misc]
         yield f"job_then {_sort(name, value)}", lambda s, name=name: _alter(s["job_then"], name)  # type: ignore[misc]
-    yield "a step that nobody knows", lambda s: s.setdefault("steps", []).append({"dance": {}})
-    yield "a part that nobody knows", lambda s: s.__setitem__("dance", {})
+    yield "unknown step", lambda s: s.setdefault("steps", []).append({"dance": {}})
+    yield "unknown key of a scenario", lambda s: s.__setitem__("dance", {})
     steps = scenario.get("steps", ())
     for number, step in enumerate(steps):
         for kind, change in _changes_of(step):
             yield kind, lambda s, number=number, change=change: change(s["steps"][number])  # type: ignore[misc]
         if "close" in step and "expect" in steps[number - 1]:
-            yield "the end after close", lambda s, number=number: s["steps"].pop(number - 1)  # type: ignore[misc]
+            yield "end after close", lambda s, number=number: s["steps"].pop(number - 1)  # type: ignore[misc]
 
 
 def _changes_of(step: dict[str, Any]) -> Iterator[tuple[str, Change]]:
     (call,) = step.keys() - {"then", "error", "status", "fields", "metadata"}
-    yield f"an argument of {call} that nobody knows", lambda s: s[call].__setitem__("dance", 1)
+    yield f"unknown argument of {call}", lambda s: s[call].__setitem__("dance", 1)
     for name, value in step.get("then", {}).items():
         if value is None:
-            yield "a field that is unset", lambda s, name=name: s["then"].__setitem__(name, 12345)  # type: ignore[misc]
+            yield "unset field", lambda s, name=name: s["then"].__setitem__(name, 12345)  # type: ignore[misc]
         else:
             if name in PRESENT:
-                yield "a field that is set", lambda s, name=name: s["then"].__setitem__(name, None)  # type: ignore[misc]
+                yield "set field", lambda s, name=name: s["then"].__setitem__(name, None)  # type: ignore[misc]
             yield f"then of {call}", lambda s, name=name: _alter(s["then"], name)  # type: ignore[misc]
             yield f"then with {_sort(name, value)}", lambda s, name=name: _alter(s["then"], name)  # type: ignore[misc]
     if "error" in step:
-        of = "expect" if call == "expect" else "a call"
-        yield f"error of {of}", lambda s: _alter(s, "error")
-        yield f"no error of {of}", lambda s: [s.pop(k) for k in ("error", "status", "fields", "metadata") if k in s]
+        where = "expect" if call == "expect" else "a call"
+        yield f"error of {where}", lambda s: _alter(s, "error")
+        yield f"no error of {where}", lambda s: [s.pop(k) for k in ("error", "status", "fields", "metadata") if k in s]
     if "status" in step:
         yield "status of an error", lambda s: _alter(s, "status")
     if "fields" in step:
-        yield "one fault less of an error", lambda s: s["fields"].pop()
-        yield "one fault more of an error", lambda s: s["fields"].append("job.dance")
+        yield "missing fault of an error", lambda s: s["fields"].pop()
+        yield "additional fault of an error", lambda s: s["fields"].append("job.dance")
     for key, part in step.get("metadata", {}).items():
-        how = "that is absent" if part is None else "of an error"
-        yield f"metadata {how}", lambda s, key=key: s["metadata"].__setitem__(key, _other(s["metadata"][key]))  # type: ignore[misc]
+        kind = "absent metadata" if part is None else "metadata of an error"
+        yield kind, lambda s, key=key: s["metadata"].__setitem__(key, _other(s["metadata"][key]))  # type: ignore[misc]
         if part is not None:
-            yield "metadata that is there", lambda s, key=key: s["metadata"].__setitem__(key, None)  # type: ignore[misc]
+            yield "present metadata", lambda s, key=key: s["metadata"].__setitem__(key, None)  # type: ignore[misc]
 
 
 def _sort(name: str, value: object) -> str:
     if name == "message" or isinstance(value, list):
         return name
-    return {bool: "a truth", int: "a number", float: "a number", str: "an enum"}.get(type(value), "nothing")
+    return {bool: "bool", int: "number", float: "number", str: "enum"}.get(type(value), "unset")
 
 
 def _alter(holder: dict[str, Any], name: str) -> None:
@@ -110,7 +110,7 @@ def _other(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, float):
-        # Near enough to tell who compares too loosely.
+        # So close that a tolerance that is too large shows.
         return value + max(1e-6, abs(value) * 1e-6) if math.isfinite(value) else 1.0
     if isinstance(value, int):
         return value + 1
@@ -129,7 +129,7 @@ def _other_list(value: list[Any]) -> list[Any]:
     return value
 
 
-def _too_dear(scenario: dict[str, Any]) -> None:
-    """The last trial that converged is so dear that it cannot."""
+def _exceed_bound(scenario: dict[str, Any]) -> None:
+    """Raises the cost of the last converged trial above the bound."""
     line = [line for line in scenario["walk"] if line[2]][-1]
     line[1] *= 1000

@@ -1,4 +1,4 @@
-"""The clients of all languages: what they need, their runners, and what these say."""
+"""The clients of all languages: builds and runs their runners, and installs what they need."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 
 Scenario = tuple[str, str]
-"""A scenario's file and name."""
+"""File and name of a scenario."""
 
 
 class ConformanceError(Exception):
-    """The suite cannot go on; the message says why."""
+    """The suite cannot continue; the message says why."""
 
 
 class Outcome(NamedTuple):
-    """How a scenario went in one language."""
+    """The outcome of a scenario in one language."""
 
     how: str
     why: str
 
 
 class Client:
-    """A client's folder below `client/`: its Makefile has the targets `runner` and `test`.
+    """A client in a folder below `client/`, whose Makefile has the targets `runner` and `test`.
 
-    It may have a target `needed`, which fails while something from outside is missing, and then a target `provide` that
-    brings it into the folder, or a variable `DEBIAN` with the packages that bring it.
+    It may have a target `needed`, which fails while a tool is missing, with a target `provide`, which downloads
+    the tool into the folder, or a variable `DEBIAN` with the packages of the tool.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,10 +39,10 @@ class Client:
         self._folder = folder
 
     def build(self) -> None:
-        """Makes the runner, and installs what that needs if it may.
+        """Builds the runner, and installs missing tools if possible.
 
         Raises:
-            ConformanceError: if there is no runner afterwards.
+            ConformanceError: the build failed.
         """
         if self._make("--question", "runner").returncode:
             self._provide()
@@ -54,28 +54,28 @@ class Client:
         """Replays tables.
 
         Raises:
-            ConformanceError: if the runner did not keep to its contract.
+            ConformanceError: the runner broke its contract.
         """
         command: list[str | Path] = [self._folder / "build" / "runner", "--server", server, *tables]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         try:
             lines = [json.loads(line) for line in done.stdout.splitlines()]
-            said = {(line["file"], line["scenario"]): Outcome(line["outcome"], line["why"]) for line in lines}
+            outcomes = {(line["file"], line["scenario"]): Outcome(line["outcome"], line["why"]) for line in lines}
         except (ValueError, KeyError, TypeError):
-            raise ConformanceError(f"the runner of {self.name} printed no outcomes: {done.stdout[-500:]!r}") from None
-        if len(said) < len(lines):
+            raise ConformanceError(f"the runner of {self.name} printed invalid lines: {done.stdout[-500:]!r}") from None
+        if len(outcomes) < len(lines):
             raise ConformanceError(f"the runner of {self.name} printed a scenario twice")
-        failed = any(outcome.how == "failed" for outcome in said.values())
+        failed = any(outcome.how == "failed" for outcome in outcomes.values())
         if done.returncode != int(failed):
-            raise ConformanceError(f"the runner of {self.name} left with {done.returncode}: {done.stderr[-2000:]}")
-        return said
+            raise ConformanceError(f"the runner of {self.name} exited with {done.returncode}: {done.stderr[-2000:]}")
+        return outcomes
 
     def _provide(self) -> None:
         makefile = (self._folder / "Makefile").read_text()
         if "needed" not in makefile or not self._make("needed").returncode:
             return
         if "\nprovide:" in makefile:
-            # If it fails, so does the runner, which then says what is missing.
+            # If this fails, the build of the runner fails, too, and says what is missing.
             self._make("provide")
             return
         packages = self._make("--eval=debian-packages: ; @echo $(DEBIAN)", "debian-packages").stdout.split()
@@ -84,13 +84,13 @@ class Client:
 
     def _make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = ["make", "--no-print-directory", "-C", str(self._folder), *arguments]
-        # Of a make that called this one, nothing is to be inherited.
+        # Without the variables of a make that runs this suite.
         environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
 def clients() -> list[Client]:
-    """Every client that has a runner, by name."""
+    """All clients, by name."""
     return [Client(makefile.parent) for makefile in sorted((ROOT / "client").glob("*/Makefile"))]
 
 

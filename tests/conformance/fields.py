@@ -1,4 +1,4 @@
-"""Comparing a message with the fields that a table names."""
+"""Compares a message with the fields that a table names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(message: Message, then: Mapping[str, Any]) -> None:
     """Compares the fields that a table names.
 
     Raises:
-        MismatchError: if one of them is another.
+        MismatchError: a field differs.
     """
     for name, expected in then.items():
         holder = message.id if isinstance(message, v1.Trial) and name in ("batch_size", "trial_number") else message

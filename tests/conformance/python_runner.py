@@ -1,4 +1,4 @@
-"""The Python client's runner: the behaviour tables through `wattwise.Client`, against a running server."""
+"""The Python client's runner: replays behaviour tables through `wattwise.Client` against a server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.conformance.refusal import MismatchError, Refused
 from tests.conformance.replay import Replay
 
 LEFT_OUT: Mapping[str, str] = {}
-"""Why this client leaves a scenario out, by its name."""
+"""The scenarios that this client cannot replay, with the reason, by name."""
 
 
 class ThroughClient:
-    """Calls the server by the client's methods, each in a thread, since they wait."""
+    """Calls the server through the client's methods, each in a thread, because they block."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -79,56 +79,56 @@ class ClientStream:
 
 
 def spec_of(job: v1.JobSpec) -> JobSpec:
-    """The client's own form of a job."""
-    given = {name: getattr(job, name) for name in ("job_id_prefix", "batch_sizes", "default_batch_size")}
-    given |= {field.name: value for field, value in job.ListFields()}
+    """The client's `JobSpec` for a job."""
+    fields = {name: getattr(job, name) for name in ("job_id_prefix", "batch_sizes", "default_batch_size")}
+    fields |= {field.name: value for field, value in job.ListFields()}
     if job.policy:
-        given["policy"] = v1.Policy.Name(job.policy)
+        fields["policy"] = v1.Policy.Name(job.policy)
     gpu = {field.name: getattr(job.gpu, field.name) for field in v1.GpuConfig.DESCRIPTOR.fields}
-    return JobSpec(**{**given, "gpu": GpuConfig(**gpu)})
+    return JobSpec(**{**fields, "gpu": GpuConfig(**gpu)})
 
 
 def refused(error: WattwiseError) -> Refused:
-    """What an exception of the client's says."""
-    # Not its cause: users are not shown it.
+    """Converts an exception of the client."""
+    # The client suppresses the cause, because users should not see it.
     cause = error.__context__
     status = cause.code().name if isinstance(cause, grpc.Call) else ""
     return Refused(error.reason, status, [violation.field for violation in error.violations], error.metadata)
 
 
-async def outcome(scenario: Mapping[str, Any], client: Client, own: str) -> tuple[str, str]:
-    """Replays a scenario; says how that went, and why."""
+async def outcome(scenario: Mapping[str, Any], client: Client, suffix: str) -> tuple[str, str]:
+    """Replays a scenario; returns the outcome and the reason."""
     if why := LEFT_OUT.get(scenario["name"]):
         return "left out", why
     try:
-        await Replay(scenario, ThroughClient(client), own).run()
+        await Replay(scenario, ThroughClient(client), suffix).run()
     except MismatchError as mismatch:
         return "failed", str(mismatch)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other scenarios go on
+    except Exception as error:  # noqa: BLE001 - the other scenarios continue
         return "failed", f"{type(error).__name__}: {error}"
     return "passed", ""
 
 
 async def run(server: str, tables: list[Path]) -> int:
-    """Replays every scenario of every table, with a line of JSON for each; returns the exit status."""
-    status, own = 0, f"python-{os.urandom(3).hex()}"
+    """Replays all tables and prints a line of JSON per scenario; returns the exit status."""
+    status, run_id = 0, f"python-{os.urandom(3).hex()}"
     with Client(server) as client:
         for table in tables:
             for number, scenario in enumerate(yaml.safe_load(table.read_text())):
-                how, why = await outcome(scenario, client, f"{own}-{table.stem}-{number}")
-                said = {"file": table.name, "scenario": scenario["name"], "outcome": how, "why": why}
-                print(json.dumps(said), flush=True)
+                how, why = await outcome(scenario, client, f"{run_id}-{table.stem}-{number}")
+                line = {"file": table.name, "scenario": scenario["name"], "outcome": how, "why": why}
+                print(json.dumps(line), flush=True)
                 status |= how == "failed"
     return status
 
 
 def main() -> int:
-    """The command."""
+    """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--server", required=True, help="host and port of a running server")
+    parser.add_argument("--server", required=True, help="address of the server")
     parser.add_argument("tables", nargs="+", type=Path, metavar="FILE")
-    given = parser.parse_args()
-    return asyncio.run(run(given.server, given.tables))
+    args = parser.parse_args()
+    return asyncio.run(run(args.server, args.tables))
 
 
 if __name__ == "__main__":

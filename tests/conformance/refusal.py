@@ -1,4 +1,4 @@
-"""What a refused call says, as the tables compare it."""
+"""Compares the error of a call with a table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from google.rpc import error_details_pb2, status_pb2
 
 
 class MismatchError(AssertionError):
-    """Something was other than the table says; the message says what."""
+    """An answer differs from the table; the message says how."""
 
 
 @dataclass
-class Refused(Exception):  # noqa: N818 - what happened, not an error of ours
+class Refused(Exception):  # noqa: N818 - an expected answer of the server
     """A call was refused.
 
     Attributes:
@@ -32,10 +32,10 @@ class Refused(Exception):  # noqa: N818 - what happened, not an error of ours
 
 
 def refusal_of(status: status_pb2.Status) -> Refused:
-    """What the details of a status say."""
+    """Decodes the details of a status."""
     info, faults = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details:
-        # Each unpacks into the message of its own type and leaves the other alone.
+        # Unpack does nothing if the detail has another type.
         detail.Unpack(info)
         detail.Unpack(faults)
     name = next(code.name for code in grpc.StatusCode if code.value[0] == status.code)
@@ -43,10 +43,10 @@ def refusal_of(status: status_pb2.Status) -> Refused:
 
 
 def check_refusal(refused: Refused, step: Mapping[str, Any]) -> None:
-    """Compares a refusal with a step's `error` and what stands beside it.
+    """Compares a refusal with a step's `error`, `status`, `fields` and `metadata`.
 
     Raises:
-        MismatchError: if it is another one.
+        MismatchError: they differ.
     """
     compare("error", refused.reason, step["error"])
     compare("status", refused.status, step.get("status", refused.status))
@@ -58,10 +58,10 @@ def check_refusal(refused: Refused, step: Mapping[str, Any]) -> None:
 
 
 def compare(name: str, value: object, expected: object) -> None:
-    """Compares what must be equal.
+    """Compares two values.
 
     Raises:
-        MismatchError: if it is not.
+        MismatchError: they differ.
     """
     if value != expected:
         raise MismatchError(f"{name} is {value!r}, not {expected!r}")

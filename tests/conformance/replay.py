@@ -1,4 +1,4 @@
-"""One scenario of a behaviour table, taken step by step, whatever way the server is called."""
+"""Replays one scenario of a behaviour table, in process or over gRPC."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.conformance.fields import check
 from tests.conformance.refusal import MismatchError, Refused, check_refusal, compare
 from tests.jobs import job_spec
 
-PATIENCE = 10.0
-"""Seconds that a step which waits may take."""
+TIMEOUT = 10.0
+"""Seconds that a step may wait."""
 
-_PARTS = {"name", "job", "walk", "steps", "job_then"}
-_BESIDE = {"then", "error", "status", "fields", "metadata"}
+_SCENARIO_KEYS = {"name", "job", "walk", "steps", "job_then"}
+_EXPECTATIONS = {"then", "error", "status", "fields", "metadata"}
 _RESULT = {"trial", "epoch", "cost", "metric", "time", "monitor"}
 _ARGUMENTS = {
     "next": {"trial", "request_id", "job_id", "resume"},
@@ -30,7 +30,7 @@ _ARGUMENTS = {
     "delete": set[str](),
     **{step: {"trial"} for step in ("heartbeat", "get", "open", "expect", "close")},
 }
-"""Of the steps that do not pass all that they are given on into a message."""
+"""The arguments of the steps that do not pass them all to a message."""
 
 
 class Stream(Protocol):
@@ -40,13 +40,13 @@ class Stream(Protocol):
         """Sends a message."""
 
     async def receive(self) -> v1.StreamResultsResponse | None:
-        """Waits for the next message; None if the stream ended well; raises `Refused` if it did not."""
+        """Waits for the next message; None once the stream has ended with OK. Raises `Refused` if an error ended it."""
 
     async def close(self) -> None:
-        """Ends this side."""
+        """Closes the sending side."""
 
     async def cancel(self) -> None:
-        """Ends both sides, if they have not ended."""
+        """Cancels the stream."""
 
 
 class Server(Protocol):
@@ -60,155 +60,153 @@ class Server(Protocol):
 
 
 class Replay:
-    """One scenario against one way of calling.
+    """One scenario and one way of calling the server.
 
     Args:
-        scenario: as the table has it.
+        scenario: the entry of the table.
         server: the way of calling.
-        own: what makes the job's id this replay's own.
+        suffix: makes the job's id unique.
     """
 
-    def __init__(self, scenario: Mapping[str, Any], server: Server, own: str) -> None:
+    def __init__(self, scenario: Mapping[str, Any], server: Server, suffix: str) -> None:
         self._scenario = scenario
         self._server = server
         self._job = {"job_id_prefix": "scenario", **scenario.get("job", {})}
-        self._job["job_id"] = f"{self._job['job_id_prefix']}-{own}"
+        self._job["job_id"] = f"{self._job['job_id_prefix']}-{suffix}"
         self._spec = job_spec(**self._job)
         self._trials: dict[str, v1.TrialId] = {}
         self._streams: dict[str, Stream] = {}
 
     async def run(self) -> None:
-        """Takes every step.
+        """Replays all steps.
 
         Raises:
-            MismatchError: at the first that is not as the table says.
+            MismatchError: at the first difference.
         """
-        _only(self._scenario, _PARTS)
+        _check_keys(self._scenario, _SCENARIO_KEYS)
         try:
             await self._server.call("RegisterJob", v1.RegisterJobRequest(job=self._spec))
             for number, line in enumerate(self._scenario.get("walk", ()), start=1):
-                await self._follow(number, *line)
+                await self._replay_line(number, *line)
             for number, step in enumerate(self._scenario.get("steps", ()), start=1):
-                await self._take(number, step)
+                await self._replay_step(number, step)
             if then := self._scenario.get("job_then"):
                 check(await self._do_job({}), then)
         finally:
             for stream in self._streams.values():
                 await stream.cancel()
 
-    async def _follow(self, number: int, size: int, cost: float, converged: bool) -> None:
-        """One line of a walk."""
+    async def _replay_line(self, number: int, size: int, cost: float, converged: bool) -> None:
         trial = await self._do_next({"trial": "walk"})
         check(trial, {"trial_number": number, "batch_size": size})
         epoch, metric = (1, 0.95) if converged else (self._spec.max_epochs, 0.1)
         decision = await self._do_report({"trial": "walk", "epoch": epoch, "cost": cost, "metric": metric})
         check(decision, {"stop_train": True, "converged": converged})
 
-    async def _take(self, number: int, step: Mapping[str, Any]) -> None:
-        """One step: the call, then what it must have answered."""
-        (name,) = step.keys() - _BESIDE
-        _only(step[name], _ARGUMENTS.get(name, step[name].keys()))
-        act = getattr(self, f"_do_{name}", self._do_not_know)
+    async def _replay_step(self, number: int, step: Mapping[str, Any]) -> None:
+        (name,) = step.keys() - _EXPECTATIONS
+        _check_keys(step[name], _ARGUMENTS.get(name, step[name].keys()))
+        step_method = getattr(self, f"_do_{name}", self._do_unknown)
         try:
-            await self._compared(act(self._given(name, step)), step)
+            await self._call_and_compare(step_method(self._arguments(name, step)), step)
         except MismatchError as mismatch:
             raise MismatchError(f"step {number}, {name}: {mismatch}") from None
         except Refused as refused:
             raise MismatchError(f"step {number}, {name}: refused, {refused}") from None
 
     @staticmethod
-    def _given(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
-        # Alone among the steps it must know what it waits for.
+    def _arguments(name: str, step: Mapping[str, Any]) -> dict[str, Any]:
+        # It polls until the answer is as `then` says.
         return {**step[name], "then": step["then"]} if name == "until" else step[name]
 
     @staticmethod
-    async def _compared(act: Any, step: Mapping[str, Any]) -> None:
+    async def _call_and_compare(call: Any, step: Mapping[str, Any]) -> None:
         if "error" not in step:
-            message = await act
+            message = await call
             if "then" in step:
                 check(message, step["then"])
             return
         try:
-            await act
+            await call
         except Refused as refused:
             check_refusal(refused, step)
         else:
-            raise MismatchError(f"was not refused with {step['error']}")
+            raise MismatchError(f"did not fail with {step['error']}")
 
-    async def _do_not_know(self, _given: Mapping[str, Any]) -> None:
-        raise MismatchError("is not a step that this runner knows")
+    async def _do_unknown(self, _args: Mapping[str, Any]) -> None:
+        raise MismatchError("unknown to this runner")
 
-    async def _do_next(self, given: Mapping[str, Any]) -> v1.Trial:
-        job_id = given.get("job_id", self._spec.job_id)
+    async def _do_next(self, args: Mapping[str, Any]) -> v1.Trial:
+        job_id = args.get("job_id", self._spec.job_id)
         request = v1.GetNextBatchSizeRequest(
-            job_id=job_id, request_id=given.get("request_id", ""), resume=given.get("resume", False)
+            job_id=job_id, request_id=args.get("request_id", ""), resume=args.get("resume", False)
         )
         answer = await self._server.call("GetNextBatchSize", request)
         if not answer.reason:
-            raise MismatchError("says no reason")
+            raise MismatchError("has no reason")
         trial: v1.Trial = answer.trial
-        self._trials[given["trial"]] = trial.id
+        self._trials[args["trial"]] = trial.id
         return trial
 
-    def _result(self, given: Mapping[str, Any]) -> v1.TrainingResult:
+    def _result(self, args: Mapping[str, Any]) -> v1.TrainingResult:
         return v1.TrainingResult(
-            trial=self._trials[given["trial"]],
-            time_seconds=given.get("time", 1.0),
-            energy_joules=given["cost"],
-            metric=given["metric"],
-            current_epoch=given["epoch"],
-            **{name: given[name] for name in ("monitor",) if name in given},
+            trial=self._trials[args["trial"]],
+            time_seconds=args.get("time", 1.0),
+            energy_joules=args["cost"],
+            metric=args["metric"],
+            current_epoch=args["epoch"],
+            **{name: args[name] for name in ("monitor",) if name in args},
         )
 
-    async def _do_report(self, given: Mapping[str, Any]) -> Message:
-        return await self._decision("ReportResult", v1.ReportResultRequest(result=self._result(given)))
+    async def _do_report(self, args: Mapping[str, Any]) -> Message:
+        return await self._decision("ReportResult", v1.ReportResultRequest(result=self._result(args)))
 
-    async def _do_heartbeat(self, given: Mapping[str, Any]) -> Message:
-        return await self._decision("Heartbeat", v1.HeartbeatRequest(trial=self._trials[given["trial"]]))
+    async def _do_heartbeat(self, args: Mapping[str, Any]) -> Message:
+        return await self._decision("Heartbeat", v1.HeartbeatRequest(trial=self._trials[args["trial"]]))
 
     async def _decision(self, method: str, request: Message) -> Message:
         decision: v1.Decision = (await self._server.call(method, request)).decision
         return decision
 
-    async def _do_end(self, given: Mapping[str, Any]) -> Message:
-        request = v1.EndTrialRequest(trial=self._trials[given["trial"]], reason=given["reason"])
+    async def _do_end(self, args: Mapping[str, Any]) -> Message:
+        request = v1.EndTrialRequest(trial=self._trials[args["trial"]], reason=args["reason"])
         trial: v1.Trial = (await self._server.call("EndTrial", request)).trial
         return trial
 
-    async def _do_register(self, given: Mapping[str, Any]) -> Message:
-        request = v1.RegisterJobRequest(job=job_spec(**{**self._job, **given}))
+    async def _do_register(self, args: Mapping[str, Any]) -> Message:
+        request = v1.RegisterJobRequest(job=job_spec(**{**self._job, **args}))
         answer: v1.RegisterJobResponse = await self._server.call("RegisterJob", request)
         return answer
 
-    async def _do_get(self, given: Mapping[str, Any]) -> Message:
-        request = v1.GetTrialRequest(trial=self._trials[given["trial"]])
+    async def _do_get(self, args: Mapping[str, Any]) -> Message:
+        request = v1.GetTrialRequest(trial=self._trials[args["trial"]])
         trial: v1.Trial = (await self._server.call("GetTrial", request)).trial
         return trial
 
-    async def _do_job(self, given: Mapping[str, Any]) -> Message:
-        request = v1.GetJobRequest(job_id=given.get("job_id", self._spec.job_id))
+    async def _do_job(self, args: Mapping[str, Any]) -> Message:
+        request = v1.GetJobRequest(job_id=args.get("job_id", self._spec.job_id))
         job: v1.Job = (await self._server.call("GetJob", request)).job
         return job
 
-    async def _do_delete(self, _given: Mapping[str, Any]) -> Message:
+    async def _do_delete(self, _args: Mapping[str, Any]) -> Message:
         request = v1.DeleteJobRequest(job_id=self._spec.job_id)
         job: v1.Job = (await self._server.call("DeleteJob", request)).job
         return job
 
-    async def _do_invent(self, given: Mapping[str, Any]) -> None:
+    async def _do_invent(self, args: Mapping[str, Any]) -> None:
         trial = v1.TrialId()
-        trial.CopyFrom(self._trials[given["like"]])
-        trial.MergeFrom(v1.TrialId(**{name: given[name] for name in given if name not in ("trial", "like")}))
-        self._trials[given["trial"]] = trial
+        trial.CopyFrom(self._trials[args["like"]])
+        trial.MergeFrom(v1.TrialId(**{name: args[name] for name in args if name not in ("trial", "like")}))
+        self._trials[args["trial"]] = trial
 
-    async def _do_until(self, given: Mapping[str, Any]) -> Message:
-        deadline = time.monotonic() + PATIENCE
+    async def _do_until(self, args: Mapping[str, Any]) -> Message:
+        deadline = time.monotonic() + TIMEOUT
         while True:
-            if "heartbeat" in given:
-                await self._do_heartbeat({"trial": given["heartbeat"]})
-            trial = await self._do_get(given)
+            if "heartbeat" in args:
+                await self._do_heartbeat({"trial": args["heartbeat"]})
+            trial = await self._do_get(args)
             try:
-                check(trial, given["then"])
+                check(trial, args["then"])
             except MismatchError:
                 if time.monotonic() > deadline:
                     raise
@@ -216,33 +214,33 @@ class Replay:
                 return trial
             await asyncio.sleep(0.05)
 
-    async def _do_open(self, given: Mapping[str, Any]) -> None:
-        self._streams[given["trial"]] = await self._server.open()
-        await self._do_send(given)
+    async def _do_open(self, args: Mapping[str, Any]) -> None:
+        self._streams[args["trial"]] = await self._server.open()
+        await self._do_send(args)
 
-    async def _do_send(self, given: Mapping[str, Any]) -> None:
-        beat = v1.HeartbeatRequest(trial=self._trials[given["trial"]])
-        one = {"result": self._result(given)} if "epoch" in given else {"heartbeat": beat}
-        await self._streams[given["trial"]].send(v1.StreamResultsRequest(**one))
+    async def _do_send(self, args: Mapping[str, Any]) -> None:
+        heartbeat = v1.HeartbeatRequest(trial=self._trials[args["trial"]])
+        event = {"result": self._result(args)} if "epoch" in args else {"heartbeat": heartbeat}
+        await self._streams[args["trial"]].send(v1.StreamResultsRequest(**event))
 
-    async def _do_expect(self, given: Mapping[str, Any]) -> Message:
-        response = await self._next_on(given)
+    async def _do_expect(self, args: Mapping[str, Any]) -> Message:
+        response = await self._next_on(args)
         if response is None:
             raise MismatchError("the stream ended")
         return response.decision
 
-    async def _do_close(self, given: Mapping[str, Any]) -> None:
-        await self._streams[given["trial"]].close()
-        compare("what follows on the stream", await self._next_on(given), None)
+    async def _do_close(self, args: Mapping[str, Any]) -> None:
+        await self._streams[args["trial"]].close()
+        compare("message after close", await self._next_on(args), None)
 
-    async def _next_on(self, given: Mapping[str, Any]) -> v1.StreamResultsResponse | None:
+    async def _next_on(self, args: Mapping[str, Any]) -> v1.StreamResultsResponse | None:
         try:
-            return await asyncio.wait_for(self._streams[given["trial"]].receive(), PATIENCE)
+            return await asyncio.wait_for(self._streams[args["trial"]].receive(), TIMEOUT)
         except asyncio.TimeoutError:
-            raise MismatchError(f"nothing came within {PATIENCE:g} s") from None
+            raise MismatchError(f"no message within {TIMEOUT:g} s") from None
 
 
-def _only(given: Mapping[str, Any], known: Collection[str]) -> None:
-    """What is not known must not be passed over in silence."""
-    if unknown := given.keys() - known:
-        raise MismatchError(f"{', '.join(sorted(unknown))}: unknown to this runner")
+def _check_keys(node: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuses unknown keys, which must not be ignored."""
+    if unknown := node.keys() - known:
+        raise MismatchError(f"unknown to this runner: {', '.join(sorted(unknown))}")

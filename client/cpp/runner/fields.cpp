@@ -17,7 +17,7 @@ const FieldDescriptor* field_of(const Message& message, const std::string& name)
 
 int enum_number(const FieldDescriptor* field, const YAML::Node& value) {
   const auto* found = field->enum_type()->FindValueByName(value.Scalar());
-  if (found == nullptr) throw Mismatch(value.Scalar() + " is no " + field->enum_type()->name());
+  if (found == nullptr) throw Mismatch(value.Scalar() + " is not a value of " + field->enum_type()->name());
   return found->number();
 }
 
@@ -39,15 +39,20 @@ void set(Message& message, const FieldDescriptor* field, const YAML::Node& value
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return fill(*reflection->MutableMessage(&message, field), value);
     default:
-      throw Mismatch(field->name() + " is of a type that this runner does not know");
+      throw Mismatch("this runner does not support the type of " + field->name());
   }
 }
 
 void add(Message& message, const FieldDescriptor* field, const YAML::Node& value) {
-  if (field->cpp_type() != FieldDescriptor::CPPTYPE_INT32) {
-    throw Mismatch(field->name() + " is a list of a type that this runner does not know");
+  const auto* reflection = message.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection->AddInt32(&message, field, value.as<int>());
+    case FieldDescriptor::CPPTYPE_STRING:
+      return reflection->AddString(&message, field, value.as<std::string>());
+    default:
+      throw Mismatch("this runner does not support the type of the list " + field->name());
   }
-  message.GetReflection()->AddInt32(&message, field, value.as<int>());
 }
 
 bool near(double a, double b) {
@@ -67,7 +72,7 @@ void check_number(const std::string& name, double value, const YAML::Node& expec
   differs(name, text.str(), expected);
 }
 
-// A message or a warning contains what is expected; any other text is the same.
+// A message or a warning must contain the expected text; any other text must equal it.
 void check_text(const std::string& name, const std::string& value, const YAML::Node& expected) {
   const auto wanted = expected.as<std::string>();
   const bool part = (name == "message" || name == "warning") && !wanted.empty();
@@ -96,7 +101,7 @@ void check_one(const Message& message, const FieldDescriptor* field, const YAML:
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return check(reflection->GetMessage(message, field), expected);
     default:
-      throw Mismatch(name + " is of a type that this runner does not know");
+      throw Mismatch("this runner does not support the type of " + name);
   }
 }
 
@@ -107,12 +112,18 @@ void check_list(const Message& message, const FieldDescriptor* field, const YAML
     differs(field->name(), "a list of " + std::to_string(size), expected);
   }
   for (int i = 0; i < size; ++i) {
-    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      check(reflection->GetRepeatedMessage(message, field, i), expected[i]);
-    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
-      check_number(field->name(), reflection->GetRepeatedInt32(message, field, i), expected[i]);
-    } else {
-      throw Mismatch(field->name() + " is a list of a type that this runner does not know");
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        check(reflection->GetRepeatedMessage(message, field, i), expected[i]);
+        break;
+      case FieldDescriptor::CPPTYPE_INT32:
+        check_number(field->name(), reflection->GetRepeatedInt32(message, field, i), expected[i]);
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        check_text(field->name(), reflection->GetRepeatedString(message, field, i), expected[i]);
+        break;
+      default:
+        throw Mismatch("this runner does not support the type of the list " + field->name());
     }
   }
 }
@@ -125,8 +136,8 @@ const Message& holder_of(const Message& message, const std::string& name) {
 
 }  // namespace
 
-void fill(Message& message, const YAML::Node& given) {
-  for (const auto& entry : given) {
+void fill(Message& message, const YAML::Node& node) {
+  for (const auto& entry : node) {
     const FieldDescriptor* field = field_of(message, entry.first.as<std::string>());
     message.GetReflection()->ClearField(&message, field);
     if (!field->is_repeated()) {
@@ -147,15 +158,27 @@ void check(const Message& message, const YAML::Node& then) {
     } else if (!entry.second.IsNull()) {
       check_one(holder, field, entry.second);
     } else if (holder.GetReflection()->HasField(holder, field)) {
-      throw Mismatch(name + " is set and should not be");
+      throw Mismatch(name + " is set, not unset");
     }
   }
 }
 
+void check_keys(const YAML::Node& node, const std::set<std::string>& known) {
+  for (const auto& entry : node) {
+    const auto key = entry.first.as<std::string>();
+    if (known.count(key) == 0) throw Mismatch("unknown to this runner: " + key);
+  }
+}
+
+std::string text(const YAML::Node& node, const std::string& key, const std::string& otherwise) {
+  const YAML::Node value = node[key];
+  return value ? value.as<std::string>() : otherwise;
+}
+
 std::string shown(const YAML::Node& node) {
-  YAML::Emitter text;
-  text.SetMapFormat(YAML::Flow);
-  text.SetSeqFormat(YAML::Flow);
-  text << node;
-  return text.c_str();
+  YAML::Emitter emitter;
+  emitter.SetMapFormat(YAML::Flow);
+  emitter.SetSeqFormat(YAML::Flow);
+  emitter << node;
+  return emitter.c_str();
 }

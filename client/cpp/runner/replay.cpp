@@ -1,12 +1,14 @@
 #include "replay.hpp"
 
 #include <algorithm>
-#include <utility>
+#include <set>
 
 #include "fields.hpp"
+#include "steps.hpp"
 
 namespace {
 
+// The keys of a step that say how its call must be refused.
 const std::set<std::string> kRefusal = {"error", "status", "fields", "metadata"};
 
 const char* status_name(grpc::StatusCode code) {
@@ -36,7 +38,7 @@ void check_violations(const wattwise::Error& error, const YAML::Node& expected) 
     all += violation.field + " ";
   }
   for (const auto& item : expected) wanted.insert(item.as<std::string>());
-  if (found != wanted) throw Mismatch("was refused for " + all + "and not for " + shown(expected));
+  if (found != wanted) throw Mismatch("was refused for " + all + "not for " + shown(expected));
 }
 
 void check_metadata(const wattwise::Error& error, const YAML::Node& expected) {
@@ -64,111 +66,80 @@ void check_refusal(const wattwise::Error& error, const YAML::Node& step) {
   if (step["metadata"]) check_metadata(error, step["metadata"]);
 }
 
-}  // namespace
-
-Replay::Replay(wattwise::Client& client, const YAML::Node& scenario, std::string suffix)
-    : client_(client), scenario_(scenario), suffix_(std::move(suffix)) {}
-
-void Replay::run() {
-  only(scenario_, {"name", "job", "walk", "steps", "job_then"});
-  spec_ = job({});
-  client_.register_job(spec_);
-  int number = 0;
-  for (const auto& line : scenario_["walk"]) follow(++number, line);
-  number = 0;
-  for (const auto& step : scenario_["steps"]) {
-    ++number;
-    try {
-      take(step);
-    } catch (const std::exception& error) {
-      throw Mismatch("step " + std::to_string(number) + ", " + error.what());
-    }
-  }
-  if (scenario_["job_then"]) check(client_.get_job(spec_.job_id()), scenario_["job_then"]);
-}
-
-v1::JobSpec Replay::job(const YAML::Node& changed) const {
-  v1::JobSpec spec;
-  spec.set_job_id_prefix("scenario");
-  for (const int size : {8, 16, 32, 64}) spec.add_batch_sizes(size);
-  spec.set_default_batch_size(16);
-  spec.set_eta_knob(1);
-  spec.set_target_metric(0.9);
-  spec.set_max_epochs(10);
-  spec.set_mab_seed(1);
-  spec.mutable_gpu()->set_max_power_watts(100);
-  spec.mutable_gpu()->set_number_of_gpus(1);
-  spec.mutable_gpu()->set_gpu_model("Test GPU");
-  if (const YAML::Node given = scenario_["job"]) fill(spec, given);
-  if (!spec.has_job_id()) spec.set_job_id(spec.job_id_prefix() + "-" + suffix_);
-  fill(spec, changed);
-  return spec;
-}
-
-void Replay::follow(int number, const YAML::Node& line) {
-  const std::string where = "line " + std::to_string(number) + " of the walk: ";
-  const int batch_size = line[0].as<int>();
+// A line of a walk: [batch size, cost, converged].
+void replay_line(Steps& steps, int number, const YAML::Node& line) {
   const bool converged = line[2].as<bool>();
-  const v1::TrialId id = client_.next_batch_size(spec_.job_id()).trial().id();
-  if (id.trial_number() != number || id.batch_size() != batch_size) {
-    throw Mismatch(where + "is trial " + std::to_string(id.trial_number()) + " with batch size " +
-                   std::to_string(id.batch_size()) + ", not " + std::to_string(batch_size));
-  }
-  v1::TrainingResult result;
-  *result.mutable_trial() = id;
-  result.set_time_seconds(1);
-  result.set_energy_joules(line[1].as<double>());
-  result.set_metric(converged ? 0.95 : 0.1);
-  result.set_current_epoch(converged ? 1 : spec_.max_epochs());
-  const v1::Decision decision = client_.report_result(result);
-  if (!decision.stop_train() || decision.converged() != converged) throw Mismatch(where + decision.message());
+  YAML::Node args;
+  args["trial"] = "walk";
+  YAML::Node trial;
+  trial["trial_number"] = number;
+  trial["batch_size"] = line[0];
+  check(*steps.next(args), trial);
+  args["epoch"] = converged ? 1 : steps.spec().max_epochs();
+  args["cost"] = line[1];
+  args["metric"] = converged ? 0.95 : 0.1;
+  YAML::Node decision;
+  decision["stop_train"] = true;
+  decision["converged"] = converged;
+  check(*steps.report(args), decision);
 }
 
-void Replay::take(const YAML::Node& step) {
+// The only key of a step that is not an expectation.
+std::string name_of(const YAML::Node& step) {
   std::string name;
   for (const auto& entry : step) {
     const auto key = entry.first.as<std::string>();
     if (key == "then" || kRefusal.count(key) > 0) continue;
-    if (!name.empty() || (steps().count(key) == 0 && key != "until")) {
-      throw Mismatch(key + ": no step that this runner knows");
-    }
+    if (!name.empty() || !Steps::known(key)) throw Mismatch("unknown to this runner: " + key);
     name = key;
   }
-  if (name.empty() || !step[name].IsMap()) throw Mismatch(shown(step) + ": no step that this runner knows");
+  if (name.empty() || !step[name].IsMap()) throw Mismatch("unknown to this runner: " + shown(step));
+  return name;
+}
+
+void call_and_compare(Steps& steps, const std::string& name, const YAML::Node& step) {
+  const bool refusal = std::any_of(kRefusal.begin(), kRefusal.end(), [&](const auto& key) { return step[key]; });
+  Answer answer;
   try {
-    if (name == "until") {
-      until(step[name], step["then"]);
-    } else {
-      call(steps().at(name), step[name], step);
-    }
+    answer = steps.take(name, step[name], step["then"]);
+  } catch (const wattwise::Error& error) {
+    if (!refusal) throw;
+    return check_refusal(error, step);
+  }
+  if (refusal) throw Mismatch("did not fail with " + text(step, "error"));
+  if (!step["then"]) return;
+  if (!answer) throw Mismatch("has no answer to compare");
+  check(*answer, step["then"]);
+}
+
+void replay_step(Steps& steps, const YAML::Node& step) {
+  const std::string name = name_of(step);
+  try {
+    call_and_compare(steps, name, step);
   } catch (const std::exception& error) {
     throw Mismatch(name + ": " + error.what());
   }
 }
 
-void Replay::call(Step step, const YAML::Node& arguments, const YAML::Node& whole) {
-  const bool refusal = std::any_of(kRefusal.begin(), kRefusal.end(), [&](const auto& key) { return whole[key]; });
-  Answer answer;
+// Adds the place in the scenario to the message of an error.
+template <class Function>
+void at(const std::string& place, int number, Function function) {
   try {
-    answer = (this->*step)(arguments);
-  } catch (const wattwise::Error& error) {
-    if (!refusal) throw;
-    return check_refusal(error, whole);
-  }
-  if (refusal) throw Mismatch("was not refused with " + text(whole, "error"));
-  if (!whole["then"]) return;
-  if (!answer) throw Mismatch("answers nothing that could be compared");
-  check(*answer, whole["then"]);
-}
-
-void only(const YAML::Node& given, const std::set<std::string>& known) {
-  for (const auto& entry : given) {
-    const auto name = entry.first.as<std::string>();
-    if (known.count(name) == 0) throw Mismatch(name + " is unknown to this runner");
+    function();
+  } catch (const std::exception& error) {
+    throw Mismatch(place + " " + std::to_string(number) + ", " + error.what());
   }
 }
 
-std::string text(const YAML::Node& given, const std::string& name, const std::string& otherwise) {
-  const YAML::Node found = given[name];
-  return found ? found.as<std::string>() : otherwise;
+}  // namespace
+
+void replay(wattwise::Client& client, const YAML::Node& scenario, const std::string& suffix) {
+  check_keys(scenario, {"name", "job", "walk", "steps", "job_then"});
+  Steps steps(client, scenario["job"], suffix);
+  steps.register_job({});
+  int number = 0;
+  for (const auto& line : scenario["walk"]) at("line", ++number, [&] { replay_line(steps, number, line); });
+  number = 0;
+  for (const auto& step : scenario["steps"]) at("step", ++number, [&] { replay_step(steps, step); });
+  if (scenario["job_then"]) check(*steps.get_job({}), scenario["job_then"]);
 }

@@ -1,122 +1,207 @@
+#include "steps.hpp"
+
+#include <utility>
+
 #include "fields.hpp"
-#include "replay.hpp"
 
 namespace {
 
-constexpr std::chrono::seconds kLongestWait{10};
-constexpr std::chrono::milliseconds kAskEvery{50};
+constexpr std::chrono::seconds kTimeout{10};
+constexpr std::chrono::milliseconds kPause{50};
 
 template <class Message>
 Answer answer(Message message) {
   return std::make_unique<Message>(std::move(message));
 }
 
-// The fields of a step but for some, by the names of the message.
-YAML::Node renamed(const YAML::Node& given, const std::map<std::string, std::string>& names) {
+v1::JobSpec default_job() {
+  v1::JobSpec spec;
+  spec.set_job_id_prefix("scenario");
+  for (const int size : {8, 16, 32, 64}) spec.add_batch_sizes(size);
+  spec.set_default_batch_size(16);
+  spec.set_eta_knob(1);
+  spec.set_target_metric(0.9);
+  spec.set_max_epochs(10);
+  spec.set_mab_seed(1);
+  spec.mutable_gpu()->set_max_power_watts(100);
+  spec.mutable_gpu()->set_number_of_gpus(1);
+  spec.mutable_gpu()->set_gpu_model("Test GPU");
+  return spec;
+}
+
+// The arguments of a step under the names of the message's fields. An empty name leaves the argument out.
+YAML::Node renamed(const YAML::Node& args, const std::map<std::string, std::string>& names) {
   YAML::Node fields(YAML::NodeType::Map);
-  for (const auto& entry : given) {
-    const auto found = names.find(entry.first.as<std::string>());
-    const std::string name = found == names.end() ? entry.first.as<std::string>() : found->second;
+  for (const auto& entry : args) {
+    const auto key = entry.first.as<std::string>();
+    const auto found = names.find(key);
+    const std::string name = found == names.end() ? key : found->second;
     if (!name.empty()) fields[name] = entry.second;
   }
   return fields;
 }
 
-}  // namespace
-
-const std::map<std::string, Replay::Step>& Replay::steps() {
-  static const std::map<std::string, Step> known = {
-      {"next", &Replay::next},         {"report", &Replay::report},         {"heartbeat", &Replay::heartbeat},
-      {"end", &Replay::end},           {"register", &Replay::register_job}, {"get", &Replay::get},
-      {"job", &Replay::get_job},       {"delete", &Replay::delete_job},     {"invent", &Replay::invent},
-      {"open", &Replay::open},         {"send", &Replay::send},             {"expect", &Replay::expect},
-      {"close", &Replay::close},
-  };
-  return known;
+v1::StreamResultsRequest heartbeat_request(const v1::TrialId& trial) {
+  v1::StreamResultsRequest request;
+  *request.mutable_heartbeat()->mutable_trial() = trial;
+  return request;
 }
 
-Answer Replay::next(const YAML::Node& given) {
-  only(given, {"trial", "request_id", "job_id", "resume"});
-  const std::string request_id = given["request_id"] ? text(given, "request_id") : wattwise::new_request_id();
-  const std::string job_id = text(given, "job_id", spec_.job_id());
-  const bool resume = given["resume"] && given["resume"].as<bool>();
+}  // namespace
+
+Steps::Steps(wattwise::Client& client, const YAML::Node& job, std::string suffix)
+    : client_(client), spec_(default_job()) {
+  if (job) fill(spec_, job);
+  if (!spec_.has_job_id()) spec_.set_job_id(spec_.job_id_prefix() + "-" + std::move(suffix));
+}
+
+const std::map<std::string, Steps::Step>& Steps::table() {
+  static const std::map<std::string, Step> steps = {
+      {"next", &Steps::next},         {"report", &Steps::report},         {"heartbeat", &Steps::heartbeat},
+      {"end", &Steps::end},           {"register", &Steps::register_job}, {"get", &Steps::get},
+      {"job", &Steps::get_job},       {"delete", &Steps::delete_job},     {"invent", &Steps::invent},
+      {"open", &Steps::open},         {"send", &Steps::send},             {"expect", &Steps::expect},
+      {"close", &Steps::close},
+  };
+  return steps;
+}
+
+bool Steps::known(const std::string& name) { return name == "until" || table().count(name) > 0; }
+
+Answer Steps::take(const std::string& name, const YAML::Node& args, const YAML::Node& then) {
+  return name == "until" ? until(args, then) : (this->*table().at(name))(args);
+}
+
+Answer Steps::register_job(const YAML::Node& changed) {
+  v1::JobSpec spec = spec_;
+  fill(spec, changed);
+  return answer(client_.register_job(spec));
+}
+
+Answer Steps::next(const YAML::Node& args) {
+  check_keys(args, {"trial", "request_id", "job_id", "resume"});
+  const std::string request_id = args["request_id"] ? text(args, "request_id") : wattwise::new_request_id();
+  const std::string job_id = text(args, "job_id", spec_.job_id());
+  const bool resume = args["resume"] && args["resume"].as<bool>();
   const auto response =
-      resume ? client_.resume_trial(job_id, request_id) : client_.next_batch_size(job_id, request_id);
-  if (response.reason().empty()) throw Mismatch("no reason is given");
-  trials_[text(given, "trial")] = response.trial().id();
+      resume ? client_.resume_trial(job_id, request_id) : client_.get_next_batch_size(job_id, request_id);
+  if (response.reason().empty()) throw Mismatch("has no reason");
+  trials_[text(args, "trial")] = response.trial().id();
   return answer(response.trial());
 }
 
-Answer Replay::report(const YAML::Node& given) { return answer(client_.report_result(result(given))); }
+Answer Steps::report(const YAML::Node& args) { return answer(client_.report_result(result(args))); }
 
-v1::TrainingResult Replay::result(const YAML::Node& given) const {
+v1::TrainingResult Steps::result(const YAML::Node& args) const {
   v1::TrainingResult result;
   result.set_time_seconds(1);
-  fill(result, renamed(given, {{"epoch", "current_epoch"}, {"cost", "energy_joules"}, {"time", "time_seconds"},
-                               {"trial", ""}}));
-  *result.mutable_trial() = trial(given);
+  fill(result, renamed(args, {{"epoch", "current_epoch"}, {"cost", "energy_joules"}, {"time", "time_seconds"},
+                              {"trial", ""}}));
+  *result.mutable_trial() = trial(text(args, "trial"));
   return result;
 }
 
-Answer Replay::heartbeat(const YAML::Node& given) {
-  only(given, {"trial"});
-  return answer(client_.heartbeat(trial(given)));
+Answer Steps::heartbeat(const YAML::Node& args) {
+  check_keys(args, {"trial"});
+  return answer(client_.heartbeat(trial(text(args, "trial"))));
 }
 
-Answer Replay::end(const YAML::Node& given) {
-  only(given, {"trial", "reason"});
+Answer Steps::end(const YAML::Node& args) {
+  check_keys(args, {"trial", "reason"});
   v1::EndReason reason;
-  if (!v1::EndReason_Parse(text(given, "reason"), &reason)) throw Mismatch(text(given, "reason") + " is no EndReason");
-  return answer(client_.end_trial(trial(given), reason));
+  if (!v1::EndReason_Parse(text(args, "reason"), &reason)) {
+    throw Mismatch(text(args, "reason") + " is not a value of EndReason");
+  }
+  return answer(client_.end_trial(trial(text(args, "trial")), reason));
 }
 
-Answer Replay::register_job(const YAML::Node& given) { return answer(client_.register_job(job(given))); }
-
-Answer Replay::get(const YAML::Node& given) {
-  only(given, {"trial"});
+Answer Steps::get(const YAML::Node& args) {
+  check_keys(args, {"trial"});
   v1::GetTrialRequest request;
-  *request.mutable_trial() = trial(given);
+  *request.mutable_trial() = trial(text(args, "trial"));
   return answer(client_.call(client_.admin(), &v1::JobAdmin::Stub::GetTrial, request).trial());
 }
 
-Answer Replay::get_job(const YAML::Node& given) {
-  only(given, {"job_id"});
-  return answer(client_.get_job(text(given, "job_id", spec_.job_id())));
+Answer Steps::get_job(const YAML::Node& args) {
+  check_keys(args, {"job_id"});
+  return answer(client_.get_job(text(args, "job_id", spec_.job_id())));
 }
 
-Answer Replay::delete_job(const YAML::Node& given) {
-  only(given, {});
+Answer Steps::delete_job(const YAML::Node& args) {
+  check_keys(args, {});
   v1::DeleteJobRequest request;
   request.set_job_id(spec_.job_id());
   return answer(client_.call(client_.admin(), &v1::JobAdmin::Stub::DeleteJob, request).job());
 }
 
-Answer Replay::invent(const YAML::Node& given) {
-  const auto like = trials_.find(text(given, "like"));
-  if (like == trials_.end()) throw Mismatch("no trial is named " + text(given, "like"));
-  v1::TrialId id = like->second;
-  fill(id, renamed(given, {{"trial", ""}, {"like", ""}}));
-  trials_[text(given, "trial")] = id;
+Answer Steps::invent(const YAML::Node& args) {
+  v1::TrialId id = trial(text(args, "like"));
+  fill(id, renamed(args, {{"trial", ""}, {"like", ""}}));
+  trials_[text(args, "trial")] = id;
   return nullptr;
 }
 
-void Replay::until(const YAML::Node& given, const YAML::Node& then) {
-  only(given, {"trial", "heartbeat"});
-  const auto deadline = std::chrono::steady_clock::now() + kLongestWait;
-  YAML::Node of;
-  of["trial"] = given["trial"];
-  for (;; std::this_thread::sleep_for(kAskEvery)) {
-    if (const auto beating = text(given, "heartbeat"); !beating.empty()) client_.heartbeat(trials_.at(beating));
+Answer Steps::until(const YAML::Node& args, const YAML::Node& then) {
+  check_keys(args, {"trial", "heartbeat"});
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
+  YAML::Node polled;
+  polled["trial"] = args["trial"];
+  for (;; std::this_thread::sleep_for(kPause)) {
+    if (const auto name = text(args, "heartbeat"); !name.empty()) client_.heartbeat(trial(name));
+    Answer current = get(polled);
     try {
-      return check(*get(of), then);
+      check(*current, then);
+      return current;
     } catch (const Mismatch&) {
       if (std::chrono::steady_clock::now() > deadline) throw;
     }
   }
 }
 
-const v1::TrialId& Replay::trial(const YAML::Node& given) const {
-  const auto found = trials_.find(text(given, "trial"));
-  if (found == trials_.end()) throw Mismatch("no trial is named " + text(given, "trial"));
+Answer Steps::open(const YAML::Node& args) {
+  check_keys(args, {"trial"});
+  auto opened = std::make_unique<Stream>(client_);
+  opened->send(heartbeat_request(trial(text(args, "trial"))));
+  streams_[text(args, "trial")] = std::move(opened);
+  return nullptr;
+}
+
+Answer Steps::send(const YAML::Node& args) {
+  if (args["epoch"]) {
+    v1::StreamResultsRequest request;
+    *request.mutable_result() = result(args);
+    stream(args).send(request);
+  } else {
+    check_keys(args, {"trial"});
+    stream(args).send(heartbeat_request(trial(text(args, "trial"))));
+  }
+  return nullptr;
+}
+
+Answer Steps::expect(const YAML::Node& args) {
+  check_keys(args, {"trial"});
+  auto decision = stream(args).next();
+  if (!decision) throw Mismatch("the stream ended");
+  return answer(std::move(*decision));
+}
+
+Answer Steps::close(const YAML::Node& args) {
+  check_keys(args, {"trial"});
+  stream(args).close();
+  if (const auto decision = stream(args).next()) {
+    throw Mismatch("an unexpected decision arrived: " + decision->message());
+  }
+  return nullptr;
+}
+
+const v1::TrialId& Steps::trial(const std::string& name) const {
+  const auto found = trials_.find(name);
+  if (found == trials_.end()) throw Mismatch("unknown trial '" + name + "'");
   return found->second;
+}
+
+Stream& Steps::stream(const YAML::Node& args) const {
+  const auto found = streams_.find(text(args, "trial"));
+  if (found == streams_.end()) throw Mismatch("no open stream for trial '" + text(args, "trial") + "'");
+  return *found->second;
 }

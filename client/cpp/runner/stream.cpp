@@ -3,7 +3,7 @@
 #include "fields.hpp"
 
 namespace {
-constexpr std::chrono::seconds kLongestWait{10};
+constexpr std::chrono::seconds kTimeout{10};
 }
 
 Stream::Stream(wattwise::Client& client) {
@@ -23,8 +23,8 @@ void Stream::close() { call_->WritesDone(); }
 
 std::optional<wattwise::v1::Decision> Stream::next() {
   std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, kLongestWait, [this] { return !decisions_.empty() || end_; })) {
-    throw Mismatch("nothing came");
+  if (!changed_.wait_for(lock, kTimeout, [this] { return !decisions_.empty() || end_; })) {
+    throw Mismatch("no message");
   }
   if (decisions_.empty()) {
     if (!end_->ok()) throw wattwise::Error(*end_);

@@ -1,4 +1,4 @@
-// An open StreamResults, with what came on it.
+// An open StreamResults with the decisions received on it.
 #pragma once
 
 #include <condition_variable>
@@ -17,12 +17,12 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Does not wait; that the other side has ended the stream is told by next().
+  // Does not wait. next() reports whether the server has ended the stream.
   void send(const wattwise::v1::StreamResultsRequest& request);
-  // The next decision; nothing once the stream has ended with OK. Throws wattwise::Error if an error ended it, and
-  // Mismatch if nothing comes for a while.
+  // The next decision; nullopt once the stream has ended with OK. Throws wattwise::Error if an error ended it, and Mismatch
+  // after 10 s without a message.
   std::optional<wattwise::v1::Decision> next();
-  // Ends this side.
+  // Closes the sending side.
   void close();
 
  private:

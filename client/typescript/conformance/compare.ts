@@ -1,26 +1,26 @@
-/** Comparing what the server said with what a table says. */
+/** Compares the server's answers with a behaviour table. */
 
 import type { WattwiseError } from "../src/index.js";
 
-/** What a table gives; `null` is unset. */
+/** Fields of a table; `null` means unset. */
 export type Fields = Record<string, unknown>;
 
-/** Something was other than the table says. */
+/** An answer differs from the table. */
 export class Mismatch extends Error {}
 
-/** Compares the fields that a table names with a message, whose fields are named alike but in camel case. */
+/** Compares a message, whose fields are in camel case, with the fields that a table names. */
 export function check(message: object, then: Fields): void {
   for (const [name, expected] of Object.entries(then)) {
     const inId = name === "batch_size" || name === "trial_number";
     const holder = inId && "id" in message ? (message.id as object) : message;
     if (!(camel(name) in holder)) {
-      throw new Mismatch(`there is no field ${name}`);
+      throw new Mismatch(`no field ${name}`);
     }
     compare(name, (holder as Fields)[camel(name)], expected);
   }
 }
 
-/** Compares a refusal with a step's `error` and what stands beside it. */
+/** Compares an error with a step's `error`, `status`, `fields` and `metadata`. */
 export function checkRefusal(error: WattwiseError, step: Fields): void {
   compare("error", error.reason, step["error"]);
   if ("status" in step) {
@@ -38,27 +38,27 @@ export function checkRefusal(error: WattwiseError, step: Fields): void {
   }
 }
 
-/** A table's object as a message has it: names in camel case, whole seeds as bigint. */
-export function fromTable(given: unknown): unknown {
-  if (given === null || typeof given !== "object" || Array.isArray(given)) {
-    return given;
+/** Converts a table's object to a message's: names in camel case, `mab_seed` as bigint. */
+export function fromTable(node: unknown): unknown {
+  if (node === null || typeof node !== "object" || Array.isArray(node)) {
+    return node;
   }
-  const entries = Object.entries(given).map(([name, value]) => [
+  const entries = Object.entries(node).map(([name, value]) => [
     camel(name),
     name === "mab_seed" ? BigInt(value as number) : fromTable(value),
   ]);
   return Object.fromEntries(entries);
 }
 
-/** What is not known must not be passed over in silence. */
-export function only(given: object, known: string[]): void {
-  const unknown = Object.keys(given).filter((name) => !known.includes(name));
+/** Refuses unknown keys, which must not be ignored. */
+export function checkKeys(node: object, known: string[]): void {
+  const unknown = Object.keys(node).filter((name) => !known.includes(name));
   if (unknown.length > 0) {
-    throw new Mismatch(`${unknown.join(", ")}: unknown to this runner`);
+    throw new Mismatch(`unknown to this runner: ${unknown.join(", ")}`);
   }
 }
 
-/** A field's name in the protos. */
+/** A field's name as in the protos. */
 export function snake(name: string): string {
   return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }

@@ -1,4 +1,4 @@
-/** One scenario of a behaviour table, taken step by step through the client. */
+/** Replays one scenario of a behaviour table through the client. */
 
 import { setTimeout as sleep } from "node:timers/promises";
 import {
@@ -15,7 +15,7 @@ import {
   WattwiseError,
 } from "../src/index.js";
 import { present } from "../src/results.js";
-import { check, checkRefusal, type Fields, fromTable, Mismatch, only, snake } from "./compare.js";
+import { check, checkKeys, checkRefusal, type Fields, fromTable, Mismatch, snake } from "./compare.js";
 
 export interface Scenario {
   name: string;
@@ -25,18 +25,18 @@ export interface Scenario {
   job_then?: Fields;
 }
 
-/** What a step gives to its call. */
-interface Given extends Fields {
+/** The arguments of a step. */
+interface Arguments extends Fields {
   trial: string;
 }
 
-const PATIENCE_MS = 10_000;
+const TIMEOUT_MS = 10_000;
 
-const PARTS = ["name", "job", "walk", "steps", "job_then"];
-const BESIDE = ["then", "error", "status", "fields", "metadata"];
+const SCENARIO_KEYS = ["name", "job", "walk", "steps", "job_then"];
+const EXPECTATIONS = ["then", "error", "status", "fields", "metadata"];
 const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor"];
 
-/** What a step may be given; fields of messages where there is nothing else. */
+/** The arguments that each step takes. */
 const ARGUMENTS: Record<string, string[]> = {
   next: ["trial", "request_id", "job_id", "resume"],
   report: RESULT,
@@ -72,42 +72,42 @@ export class Replay {
   readonly #jobId: string;
   readonly #trials = new Map<string, TrialId>();
   readonly #streams = new Map<string, ResultStream>();
-  readonly #calls: Record<string, (given: Given, then: Fields) => Promise<object | undefined>> = {
-    next: (given) => this.#next(given),
-    report: (given) => this.#report(given),
-    heartbeat: (given) => this.#client.heartbeat(this.#trial(given.trial)),
-    end: (given) => this.#client.endTrial(this.#trial(given.trial), given["reason"] as TrainerReason),
-    register: (given) => this.#register(given),
-    get: (given) => this.#get(given),
-    job: (given) => this.#client.getJob(this.#jobOf(given)),
+  readonly #calls: Record<string, (args: Arguments, then: Fields) => Promise<object | undefined>> = {
+    next: (args) => this.#next(args),
+    report: (args) => this.#report(args),
+    heartbeat: (args) => this.#client.heartbeat(this.#trial(args.trial)),
+    end: (args) => this.#client.endTrial(this.#trial(args.trial), args["reason"] as TrainerReason),
+    register: (args) => this.#register(args),
+    get: (args) => this.#get(args),
+    job: (args) => this.#client.getJob(this.#jobIdOf(args)),
     delete: async () => (await this.#client.deleteJob(this.#jobId)).job,
-    invent: (given) => this.#invent(given),
-    until: (given, then) => this.#until(given, then),
-    open: (given) => this.#open(given),
-    send: (given) => this.#send(given),
-    expect: (given) => this.#expect(given),
-    close: (given) => this.#close(given),
+    invent: (args) => this.#invent(args),
+    until: (args, then) => this.#until(args, then),
+    open: (args) => this.#open(args),
+    send: (args) => this.#send(args),
+    expect: (args) => this.#expect(args),
+    close: (args) => this.#close(args),
   };
 
-  /** @param own what makes the job's id this replay's own. */
-  constructor(client: Client, scenario: Scenario, own: string) {
+  /** @param suffix makes the job's id unique. */
+  constructor(client: Client, scenario: Scenario, suffix: string) {
     this.#client = client;
     this.#scenario = scenario;
     this.#job = { ...DEFAULTS, ...scenario.job };
-    this.#jobId = `${String(this.#job["job_id_prefix"])}-${own}`;
+    this.#jobId = `${String(this.#job["job_id_prefix"])}-${suffix}`;
   }
 
-  /** @throws Mismatch at the first step that is not as the table says. */
+  /** @throws Mismatch at the first difference. */
   async run(): Promise<void> {
-    only(this.#scenario, PARTS);
-    only(this.#scenario.job ?? {}, ARGUMENTS["register"] ?? []);
+    checkKeys(this.#scenario, SCENARIO_KEYS);
+    checkKeys(this.#scenario.job ?? {}, ARGUMENTS["register"] ?? []);
     try {
       await this.#register({});
       for (const [index, line] of (this.#scenario.walk ?? []).entries()) {
-        await this.#follow(index + 1, ...line);
+        await this.#replayLine(index + 1, ...line);
       }
       for (const [index, step] of (this.#scenario.steps ?? []).entries()) {
-        await this.#take(index + 1, step);
+        await this.#replayStep(index + 1, step);
       }
       if (this.#scenario.job_then !== undefined) {
         check(await this.#client.getJob(this.#jobId), this.#scenario.job_then);
@@ -117,64 +117,64 @@ export class Replay {
     }
   }
 
-  async #follow(number: number, size: number, cost: number, converged: boolean): Promise<void> {
+  async #replayLine(number: number, size: number, cost: number, converged: boolean): Promise<void> {
     check(await this.#next({ trial: "walk" }), { trial_number: number, batch_size: size });
     const [epoch, metric] = converged ? [1, 0.95] : [this.#job["max_epochs"], 0.1];
     check(await this.#report({ trial: "walk", epoch, cost, metric }), { stop_train: true, converged });
   }
 
-  async #take(number: number, step: Fields): Promise<void> {
-    const name = Object.keys(step).find((key) => !BESIDE.includes(key)) ?? "";
+  async #replayStep(number: number, step: Fields): Promise<void> {
+    const name = Object.keys(step).find((key) => !EXPECTATIONS.includes(key)) ?? "";
     try {
-      only(step, [name, ...BESIDE]);
-      only((step[name] ?? {}) as Fields, ARGUMENTS[name] ?? []);
+      checkKeys(step, [name, ...EXPECTATIONS]);
+      checkKeys((step[name] ?? {}) as Fields, ARGUMENTS[name] ?? []);
       const call = this.#calls[name];
       if (call === undefined) {
-        throw new Mismatch("is not a step that this runner knows");
+        throw new Mismatch("unknown to this runner");
       }
-      await compared(() => call(step[name] as Given, (step["then"] ?? {}) as Fields), step);
+      await callAndCompare(() => call(step[name] as Arguments, (step["then"] ?? {}) as Fields), step);
     } catch (error) {
       throw new Mismatch(`step ${number}, ${name}: ${(error as Error).message}`, { cause: error });
     }
   }
 
-  async #next(given: Given): Promise<Trial> {
-    const answer = await this.#client.getNextBatchSize(this.#jobOf(given), {
-      requestId: (given["request_id"] as string | undefined) ?? "",
-      resume: given["resume"] === true,
+  async #next(args: Arguments): Promise<Trial> {
+    const answer = await this.#client.getNextBatchSize(this.#jobIdOf(args), {
+      requestId: (args["request_id"] as string | undefined) ?? "",
+      resume: args["resume"] === true,
     });
     if (!answer.reason) {
-      throw new Mismatch("says no reason");
+      throw new Mismatch("has no reason");
     }
     const trial = present(answer.trial, "trial");
-    this.#trials.set(given.trial, present(trial.id, "id"));
+    this.#trials.set(args.trial, present(trial.id, "id"));
     return trial;
   }
 
-  #report(given: Given): Promise<Decision> {
-    return this.#client.reportResult(this.#result(given));
+  #report(args: Arguments): Promise<Decision> {
+    return this.#client.reportResult(this.#result(args));
   }
 
-  #register(given: Fields): Promise<RegisterJobResponse> {
-    return this.#client.registerJob(fromTable({ ...this.#job, ...given, job_id: this.#jobId }) as JobOptions);
+  #register(changed: Fields): Promise<RegisterJobResponse> {
+    return this.#client.registerJob(fromTable({ ...this.#job, ...changed, job_id: this.#jobId }) as JobOptions);
   }
 
-  async #get(given: Given): Promise<Trial> {
-    return present((await this.#client.getTrial(this.#trial(given.trial))).trial, "trial");
+  async #get(args: Arguments): Promise<Trial> {
+    return present((await this.#client.getTrial(this.#trial(args.trial))).trial, "trial");
   }
 
-  async #invent(given: Given): Promise<undefined> {
-    const { trial, like, ...others } = given;
+  async #invent(args: Arguments): Promise<undefined> {
+    const { trial, like, ...others } = args;
     this.#trials.set(trial, { ...this.#trial(like as string), ...(fromTable(others) as Partial<TrialId>) });
   }
 
-  async #until(given: Given, then: Fields): Promise<Trial> {
-    const deadline = Date.now() + PATIENCE_MS;
+  async #until(args: Arguments, then: Fields): Promise<Trial> {
+    const deadline = Date.now() + TIMEOUT_MS;
     for (;;) {
-      if (given["heartbeat"] !== undefined) {
-        await this.#client.heartbeat(this.#trial(given["heartbeat"] as string));
+      if (args["heartbeat"] !== undefined) {
+        await this.#client.heartbeat(this.#trial(args["heartbeat"] as string));
       }
-      const trial = await this.#get(given);
+      const trial = await this.#get(args);
       try {
         check(trial, then);
         return trial;
@@ -187,56 +187,56 @@ export class Replay {
     }
   }
 
-  async #open(given: Given): Promise<undefined> {
-    this.#streams.set(given.trial, this.#client.streamResults());
-    return this.#send(given);
+  async #open(args: Arguments): Promise<undefined> {
+    this.#streams.set(args.trial, this.#client.streamResults());
+    return this.#send(args);
   }
 
-  async #send(given: Given): Promise<undefined> {
-    const stream = this.#stream(given);
-    if ("epoch" in given) {
-      stream.report(this.#result(given));
+  async #send(args: Arguments): Promise<undefined> {
+    const stream = this.#stream(args);
+    if ("epoch" in args) {
+      stream.report(this.#result(args));
     } else {
-      stream.heartbeat(this.#trial(given.trial));
+      stream.heartbeat(this.#trial(args.trial));
     }
   }
 
-  async #expect(given: Given): Promise<Decision> {
-    const decision = await inTime(this.#stream(given).next());
+  async #expect(args: Arguments): Promise<Decision> {
+    const decision = await withTimeout(this.#stream(args).next());
     if (decision === undefined) {
       throw new Mismatch("the stream ended");
     }
     return decision;
   }
 
-  async #close(given: Given): Promise<undefined> {
-    this.#stream(given).close();
-    const decision = await inTime(this.#stream(given).next());
+  async #close(args: Arguments): Promise<undefined> {
+    this.#stream(args).close();
+    const decision = await withTimeout(this.#stream(args).next());
     if (decision !== undefined) {
-      throw new Mismatch(`one more decision came: ${decision.message}`);
+      throw new Mismatch(`an unexpected decision arrived: ${decision.message}`);
     }
   }
 
-  #result(given: Given): TrainingResult {
-    const { trial, epoch, cost, time, ...others } = given;
+  #result(args: Arguments): TrainingResult {
+    const { trial, epoch, cost, time, ...others } = args;
     const named = { timeSeconds: time ?? 1, energyJoules: cost, currentEpoch: epoch, trial: this.#trial(trial) };
-    return TrainingResult.fromPartial({ ...others, ...named } as Partial<TrainingResult>);
+    return TrainingResult.fromPartial({ ...(fromTable(others) as object), ...named } as Partial<TrainingResult>);
   }
 
-  #jobOf(given: Given): string {
-    return (given["job_id"] ?? this.#jobId) as string;
+  #jobIdOf(args: Arguments): string {
+    return (args["job_id"] ?? this.#jobId) as string;
   }
 
   #trial(name: string): TrialId {
     return present(this.#trials.get(name), name);
   }
 
-  #stream(given: Given): ResultStream {
-    return present(this.#streams.get(given.trial), given.trial);
+  #stream(args: Arguments): ResultStream {
+    return present(this.#streams.get(args.trial), args.trial);
   }
 }
 
-async function compared(call: () => Promise<object | undefined>, step: Fields): Promise<void> {
+async function callAndCompare(call: () => Promise<object | undefined>, step: Fields): Promise<void> {
   if (!("error" in step)) {
     const message = await call();
     check(message ?? {}, (step["then"] ?? {}) as Fields);
@@ -251,16 +251,16 @@ async function compared(call: () => Promise<object | undefined>, step: Fields): 
     checkRefusal(error, step);
     return;
   }
-  throw new Mismatch(`was not refused with ${String(step["error"])}`);
+  throw new Mismatch(`did not fail with ${String(step["error"])}`);
 }
 
-async function inTime<T>(awaited: Promise<T>): Promise<T> {
+async function withTimeout<T>(promise: Promise<T>): Promise<T> {
   const timer = new AbortController();
-  const late = sleep(PATIENCE_MS, undefined, { signal: timer.signal }).then(() => {
-    throw new Mismatch(`nothing came within ${PATIENCE_MS} ms`);
+  const late = sleep(TIMEOUT_MS, undefined, { signal: timer.signal }).then(() => {
+    throw new Mismatch(`no message within ${TIMEOUT_MS} ms`);
   });
   try {
-    return await Promise.race([awaited, late]);
+    return await Promise.race([promise, late]);
   } finally {
     late.catch(() => {});
     timer.abort();

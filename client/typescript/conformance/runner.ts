@@ -1,4 +1,4 @@
-/** The TypeScript client's runner: the behaviour tables against a running server, a line of JSON for each scenario. */
+/** The TypeScript client's runner: replays behaviour tables against a server and prints a line of JSON per scenario. */
 
 import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -8,7 +8,7 @@ import { parse } from "yaml";
 import { Client } from "../src/index.js";
 import { Replay, type Scenario } from "./replay.js";
 
-/** Why this client leaves a scenario out, by its name. */
+/** The scenarios that this client cannot replay, with the reason, by name. */
 const LEFT_OUT: Record<string, string> = {};
 
 const { values, positionals } = parseArgs({ options: { server: { type: "string" } }, allowPositionals: true });
@@ -18,23 +18,23 @@ if (values.server === undefined || positionals.length === 0) {
 }
 
 const client = new Client(values.server);
-const own = `typescript-${randomBytes(3).toString("hex")}`;
+const runId = `typescript-${randomBytes(3).toString("hex")}`;
 for (const table of positionals) {
   const file = basename(table);
   for (const [number, scenario] of (parse(readFileSync(table, "utf8")) as Scenario[]).entries()) {
-    const lacking = LEFT_OUT[scenario.name];
-    const why = lacking ?? (await whyNot(scenario, `${own}-${file}-${number}`));
-    const outcome = lacking !== undefined ? "left out" : why === "" ? "passed" : "failed";
+    const leftOut = LEFT_OUT[scenario.name];
+    const why = leftOut ?? (await replay(scenario, `${runId}-${file}-${number}`));
+    const outcome = leftOut !== undefined ? "left out" : why === "" ? "passed" : "failed";
     process.exitCode = outcome === "failed" ? 1 : process.exitCode;
     console.log(JSON.stringify({ file, scenario: scenario.name, outcome, why }));
   }
 }
 client.close();
 
-/** What was other than the scenario says; empty if nothing was. */
-async function whyNot(scenario: Scenario, id: string): Promise<string> {
+/** Replays a scenario; returns the first difference, or an empty string. */
+async function replay(scenario: Scenario, suffix: string): Promise<string> {
   try {
-    await new Replay(client, scenario, id).run();
+    await new Replay(client, scenario, suffix).run();
     return "";
   } catch (error) {
     return (error as Error).message || String(error);

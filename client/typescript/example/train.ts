@@ -1,13 +1,20 @@
 /**
- * One launch of a recurring training job, with epochs that only pretend to train:
+ * A launch of a recurring training job, with simulated epochs:
  *
  *     build/example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
  *
- * Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
+ * Exits with 0 if the model reached its target, and with 3 if the server stopped the trial before that.
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, type Decision, EndReason, ServerUnavailableError, type TrialSession } from "../src/index.js";
+import {
+  Client,
+  type Decision,
+  EndReason,
+  type EpochReport,
+  ServerUnavailableError,
+  type TrialSession,
+} from "../src/index.js";
 
 const [address = "localhost:50051", pace = "0", lease = "300"] = process.argv.slice(2);
 const interrupted = new AbortController();
@@ -30,7 +37,7 @@ async function launch(client: Client): Promise<number> {
       defaultBatchSize: 32,
       targetMetric: 0.9,
       trialLeaseSeconds: Number(lease),
-      gpu: { maxPowerWatts: 300, numberOfGpus: 1, gpuModel: "Pretended GPU" },
+      gpu: { maxPowerWatts: 300, numberOfGpus: 1, gpuModel: "Simulated GPU" },
     });
     console.log(`trial ${trial.id.trialNumber} trains with batch size ${trial.batchSize}`);
     return await train(trial);
@@ -40,7 +47,7 @@ async function launch(client: Client): Promise<number> {
 }
 
 async function train(trial: TrialSession): Promise<number> {
-  // What is true if training ends without a word from the server.
+  // The reason if training ends without a decision of the server.
   let reason: EndReason.END_REASON_ERROR | EndReason.END_REASON_PREEMPTED | EndReason.END_REASON_COMPLETED;
   reason = EndReason.END_REASON_ERROR;
   try {
@@ -53,7 +60,7 @@ async function train(trial: TrialSession): Promise<number> {
         reason = EndReason.END_REASON_PREEMPTED;
         return 1;
       }
-      const [metric, seconds, joules] = epochOf(trial.batchSize, currentEpoch);
+      const [metric, seconds, joules] = simulateEpoch(trial.batchSize, currentEpoch);
       [timeSeconds, energyJoules] = [timeSeconds + seconds, energyJoules + joules];
       const decision = await report(trial, { currentEpoch, timeSeconds, energyJoules, metric });
       if (decision?.stopTrain) {
@@ -67,24 +74,21 @@ async function train(trial: TrialSession): Promise<number> {
   }
 }
 
-/** Reports an epoch; a server that is away does not end the training. */
-async function report(
-  trial: TrialSession,
-  measurement: Parameters<TrialSession["report"]>[0],
-): Promise<Decision | undefined> {
+/** Reports an epoch. Training continues while the server is away. */
+async function report(trial: TrialSession, epoch: EpochReport): Promise<Decision | undefined> {
   try {
-    return await trial.report(measurement);
+    return await trial.report(epoch);
   } catch (error) {
     if (!(error instanceof ServerUnavailableError)) {
       throw error;
     }
-    console.error(`training goes on without the server: ${error.message}`);
+    console.error(`training continues without the server: ${error.message}`);
     return undefined;
   }
 }
 
-/** Pretends: large batches are quick and learn little; every epoch draws 250 W. */
-function epochOf(batchSize: number, epoch: number): [number, number, number] {
+/** Simulates an epoch: large batches are fast and learn little, and every epoch draws 250 W. */
+function simulateEpoch(batchSize: number, epoch: number): [number, number, number] {
   const seconds = 20 + 2000 / batchSize;
   return [1 - Math.exp((-epoch * 4) / Math.sqrt(batchSize)), seconds, 250 * seconds];
 }

@@ -1,12 +1,17 @@
-/** Waiting between attempts: exponential backoff with full jitter, under one deadline. */
+/** Retries under one deadline: exponential backoff with full jitter. */
 
 import { setTimeout as sleep } from "node:timers/promises";
 import { DeadlineError, WattwiseError } from "./errors.js";
 
+export interface CallOptions {
+  /** Milliseconds that this call may take with all its retries. Default: the timeout of the client. */
+  timeoutMs?: number;
+}
+
 const FIRST_MS = 100;
 const LONGEST_MS = 3_000;
 
-/** Waiting times without end, in milliseconds, each drawn from 0 to a bound that doubles. */
+/** An endless sequence of waiting times in milliseconds, each drawn from 0 to a bound that doubles. */
 export function* pauses(): Generator<number, never> {
   for (let bound = FIRST_MS; ; bound = Math.min(LONGEST_MS, 2 * bound)) {
     yield Math.random() * bound;
@@ -14,12 +19,12 @@ export function* pauses(): Generator<number, never> {
 }
 
 /**
- * Attempts something until it succeeds, fails for good, or the time is up.
+ * Repeats an attempt until it succeeds, a retry does not help, or the deadline has passed.
  *
  * @param attempt is called with its deadline, in milliseconds since the epoch.
- * @param deadline of all attempts and the waiting between them.
- * @returns what the first successful attempt returned.
- * @throws the error of the last attempt; or, if that only ran out of time, of the one before, which knows the cause.
+ * @param deadline of all attempts and the pauses between them.
+ * @returns the result of the first successful attempt.
+ * @throws the error of the last attempt; if that one timed out, the error of the attempt before, which shows the cause.
  */
 export async function retrying<T>(attempt: (deadline: number) => Promise<T>, deadline: number): Promise<T> {
   const waits = pauses();

@@ -1,13 +1,13 @@
-/** The server's calls as methods: every one with a deadline, retries and errors that say what to do. */
+/** The server's calls as methods, with deadlines, retries and typed errors. */
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type CallOptions, type Client as Stub, Metadata, type ServiceError } from "@grpc/grpc-js";
-import { pauses, retrying } from "./backoff.js";
+import { type CallOptions as GrpcOptions, type Client as Stub, Metadata, type ServiceError } from "@grpc/grpc-js";
+import { type CallOptions, pauses, retrying } from "./backoff.js";
 import { Credentials, isLoopback } from "./credentials.js";
 import { ConfigurationError, fromServiceError, WattwiseError } from "./errors.js";
 import { present, ResultStream } from "./results.js";
-import { type Measurement, type TrainerReason, TrialSession } from "./session.js";
+import { type EpochReport, type TrainerReason, type TrialCalls, TrialSession } from "./session.js";
 import {
   BatchSizeOptimizerClient,
   type GetNextBatchSizeResponse,
@@ -23,29 +23,24 @@ import {
 } from "./stubs/wattwise/v1/job_admin.js";
 import { type Decision, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
 
-/** A job as a trainer gives it; what is left out is the server's default. */
+/** A job's configuration. The server fills in the default of every field that is left out. */
 export type JobOptions = Pick<JobSpec, "jobIdPrefix" | "batchSizes" | "defaultBatchSize" | "gpu"> & Partial<JobSpec>;
 
 export interface ClientOptions {
-  /** Milliseconds that a call may take with all its retries, unless the call says otherwise; 30000 if left out. */
+  /** Milliseconds that a call may take with all its retries; a call can override it. Default: 30000. */
   timeoutMs?: number;
-  /** Whether calls are repeated, with growing pauses, while the server is unavailable; true if left out. */
+  /** Whether calls are retried, with growing pauses, while the server is unavailable. Default: true. */
   retry?: boolean;
-  /** The token and the certificates; what the `WATTWISE_*` variables say if left out. */
+  /** The token and the certificates. Default: those of the `WATTWISE_*` variables. */
   credentials?: Credentials;
-  /** What every call is named in the server's log; a fresh name for each if left out. */
+  /** The id of all calls in the server's log. Default: a random id per call. */
   requestId?: string;
-}
-
-export interface OneCall {
-  /** Milliseconds that this call may take with all its retries; the client's if left out. */
-  timeoutMs?: number;
 }
 
 type Unary<Q, A> = (
   request: Q,
   metadata: Metadata,
-  options: Partial<CallOptions>,
+  options: Partial<GrpcOptions>,
   callback: (error: ServiceError | null, answer: A) => void,
 ) => unknown;
 
@@ -53,154 +48,162 @@ const TIMEOUT_MS = 30_000;
 const REPORT_TIMEOUT_MS = 10_000;
 
 const CHANNEL = {
-  // A server that vanished without a word is noticed within 40 seconds.
+  // Detects a dead connection within 40 seconds.
   "grpc.keepalive_time_ms": 30_000,
   "grpc.keepalive_timeout_ms": 10_000,
-  // A server that is back is found within seconds, however long it was away.
+  // Reconnects within seconds, however long the server was away.
   "grpc.initial_reconnect_backoff_ms": 200,
   "grpc.max_reconnect_backoff_ms": 2_000,
 };
 
 /**
- * A connection to a Wattwise server, opened with the first call. Calls throw `ServerUnavailableError` if the server
- * cannot be reached in time, and otherwise the `WattwiseError` that stands for its refusal.
+ * A connection to a Wattwise server, opened by the first call. Calls throw `ServerUnavailableError` if the server cannot
+ * be reached in time, and another `WattwiseError` if it refuses the call.
  */
-export class Client {
+export class Client implements TrialCalls {
   readonly address: string;
   readonly #timeoutMs: number;
   readonly #retry: boolean;
   readonly #requestId: string | undefined;
   readonly #credentials: Credentials;
-  readonly #trainers: BatchSizeOptimizerClient;
-  readonly #people: JobAdminClient;
+  readonly #trainerStub: BatchSizeOptimizerClient;
+  readonly #adminStub: JobAdminClient;
 
   /**
    * @param address host and port of the server, such as "localhost:50051".
-   * @throws ConfigurationError if the address, the token or a certificate cannot be used.
+   * @throws ConfigurationError if the address, the token or a certificate is invalid.
    */
   constructor(address: string, options: ClientOptions = {}) {
-    this.address = checked(address);
+    checkAddress(address);
+    this.address = address;
     this.#timeoutMs = options.timeoutMs ?? TIMEOUT_MS;
     this.#retry = options.retry ?? true;
     this.#requestId = options.requestId;
     this.#credentials = options.credentials ?? Credentials.fromEnv();
-    // A proxy that the environment names cannot reach this machine's loopback, and must not see a token for it.
+    // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
     const settings = isLoopback(address) ? { ...CHANNEL, "grpc.enable_http_proxy": 0 } : CHANNEL;
     const secure = this.#credentials.channel(address);
-    this.#trainers = new BatchSizeOptimizerClient(address, secure, settings);
-    this.#people = new JobAdminClient(address, secure, { channelOverride: this.#trainers.getChannel() });
+    this.#trainerStub = new BatchSizeOptimizerClient(address, secure, settings);
+    this.#adminStub = new JobAdminClient(address, secure, { channelOverride: this.#trainerStub.getChannel() });
   }
 
-  /** Closes the connection; running calls fail. */
+  /** Closes the connection. Calls in progress fail. */
   close(): void {
-    this.#trainers.close();
+    this.#trainerStub.close();
   }
 
-  /** Registers a job, asks for its next trial and opens the line for that: all that comes before the first epoch. */
-  async launch(job: JobOptions, options: OneCall = {}): Promise<TrialSession> {
+  /** Registers a job, requests its next trial and opens a session for it. */
+  async launch(job: JobOptions, options: CallOptions = {}): Promise<TrialSession> {
     const spec = present((await this.registerJob(job, options)).job?.spec, "job");
     const { trial } = await this.getNextBatchSize(present(spec.jobId, "job id"), options);
-    return this.follow(present(trial?.id, "trial"), present(spec.trialLeaseSeconds, "lease"), { ...options, spec });
+    return this.openSession(present(trial?.id, "trial"), present(spec.trialLeaseSeconds, "lease"), {
+      ...options,
+      spec,
+    });
   }
 
   /**
-   * Opens the line for a trial that was dispatched before, with the lease that its job gives. A report may take
-   * `timeoutMs`, 10000 if left out; with the job's `spec` a training ends by itself while the server is away.
+   * Opens a session for a trial that was dispatched before, with the lease of its job. A report may take `timeoutMs`
+   * (default: 10000). With the job's `spec`, training stops at the target or the last epoch even while the server is away.
    */
-  follow(trial: TrialId, leaseSeconds: number, options: OneCall & { spec?: JobSpec } = {}): TrialSession {
+  openSession(trial: TrialId, leaseSeconds: number, options: CallOptions & { spec?: JobSpec } = {}): TrialSession {
     return new TrialSession(this, trial, leaseSeconds, options.timeoutMs ?? REPORT_TIMEOUT_MS, options.spec);
   }
 
   /** Creates the job, or confirms that the one under its id has the identical configuration. */
-  registerJob(job: JobOptions, options?: OneCall): Promise<RegisterJobResponse> {
-    // Named here and not by the server, so that a retry asks for the same job again.
+  registerJob(job: JobOptions, options?: CallOptions): Promise<RegisterJobResponse> {
+    // Generated here, not by the server, so that a retry registers the same job.
     const jobId = job.jobId ?? `${job.jobIdPrefix}-${randomUUID().slice(0, 8)}`;
     const request = { job: JobSpec.fromPartial({ ...job, jobId }) };
-    return this.#call(this.#trainers, this.#trainers.registerJob, request, options);
+    return this.#call(this.#trainerStub, this.#trainerStub.registerJob, request, options);
   }
 
   /**
-   * Dispatches the next trial. Calls with the same `requestId` get the same trial; one is made up if it is left out.
-   * With `resume` that trial is taken back if it was preempted or lost meanwhile: the launch goes on from a checkpoint.
+   * Dispatches the next trial. Calls with the same `requestId` return the same trial; by default it is random.
+   * With `resume`, the launch continues from a checkpoint: a trial that was preempted or lost is dispatched again.
    */
   getNextBatchSize(
     jobId: string,
-    options?: OneCall & { requestId?: string; resume?: boolean },
+    options?: CallOptions & { requestId?: string; resume?: boolean },
   ): Promise<GetNextBatchSizeResponse> {
     const request = { jobId, requestId: options?.requestId || randomUUID(), resume: options?.resume ?? false };
-    return this.#call(this.#trainers, this.#trainers.getNextBatchSize, request, options);
+    return this.#call(this.#trainerStub, this.#trainerStub.getNextBatchSize, request, options);
   }
 
-  /** Reports one epoch's cumulative measurement. */
-  async reportResult(measurement: Measurement & Pick<TrainingResult, "trial">, options?: OneCall): Promise<Decision> {
-    const request = { result: TrainingResult.fromPartial(measurement) };
-    const answer = await this.#call(this.#trainers, this.#trainers.reportResult, request, options);
+  /** Reports an epoch with the sums since the trial's first epoch. */
+  async reportResult(report: EpochReport & Pick<TrainingResult, "trial">, options?: CallOptions): Promise<Decision> {
+    const request = { result: TrainingResult.fromPartial(report) };
+    const answer = await this.#call(this.#trainerStub, this.#trainerStub.reportResult, request, options);
     return present(answer.decision, "decision");
   }
 
-  /** Opens one trial's stream; there is no deadline and no retry. `launch` and `follow` do the rest as well. */
+  /** Opens a stream for one trial, without deadline and retries. `launch` and `openSession` manage one for you. */
   streamResults(): ResultStream {
-    return new ResultStream(this.#trainers.streamResults(this.#metadata(this.#name())), this.address);
+    return new ResultStream(this.#trainerStub.streamResults(this.#metadata(this.#newRequestId())), this.address);
   }
 
-  /** Renews a trial's lease and asks whether it may go on. */
-  async heartbeat(trial: TrialId, options?: OneCall): Promise<Decision> {
-    const answer = await this.#call(this.#trainers, this.#trainers.heartbeat, { trial }, options);
+  /** Renews a trial's lease and returns whether to continue. */
+  async heartbeat(trial: TrialId, options?: CallOptions): Promise<Decision> {
+    const answer = await this.#call(this.#trainerStub, this.#trainerStub.heartbeat, { trial }, options);
     return present(answer.decision, "decision");
   }
 
-  /** Says that a trial's trainer is gone. One that is decided already is left as it is. */
-  async endTrial(trial: TrialId, reason: TrainerReason, options?: OneCall): Promise<Trial> {
-    const answer = await this.#call(this.#trainers, this.#trainers.endTrial, { trial, reason }, options);
+  /** Ends a trial whose trainer exits. A trial that has ended before does not change. */
+  async endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial> {
+    const answer = await this.#call(this.#trainerStub, this.#trainerStub.endTrial, { trial, reason }, options);
     return present(answer.trial, "trial");
   }
 
-  /** One job as it stands. */
-  async getJob(jobId: string, options?: OneCall): Promise<Job> {
-    return present((await this.#call(this.#people, this.#people.getJob, { jobId }, options)).job, "job");
+  /** Returns one job. */
+  async getJob(jobId: string, options?: CallOptions): Promise<Job> {
+    return present((await this.#call(this.#adminStub, this.#adminStub.getJob, { jobId }, options)).job, "job");
   }
 
-  /** All jobs, oldest first, page after page. */
-  async *listJobs(filter: Partial<ListJobsRequest> = {}, options?: OneCall): AsyncGenerator<Job> {
+  /** Iterates over all jobs, oldest first. */
+  async *listJobs(filter: Partial<ListJobsRequest> = {}, options?: CallOptions): AsyncGenerator<Job> {
     const request = ListJobsRequest.fromPartial(filter);
     do {
-      const page = await this.#call(this.#people, this.#people.listJobs, request, options);
+      const page = await this.#call(this.#adminStub, this.#adminStub.listJobs, request, options);
       yield* page.jobs;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);
   }
 
-  /** A job's trials by number, page after page. */
-  async *listTrials(jobId: string, filter: Partial<ListTrialsRequest> = {}, options?: OneCall): AsyncGenerator<Trial> {
+  /** Iterates over a job's trials by number. */
+  async *listTrials(
+    jobId: string,
+    filter: Partial<ListTrialsRequest> = {},
+    options?: CallOptions,
+  ): AsyncGenerator<Trial> {
     const request = ListTrialsRequest.fromPartial({ ...filter, jobId });
     do {
-      const page = await this.#call(this.#people, this.#people.listTrials, request, options);
+      const page = await this.#call(this.#adminStub, this.#adminStub.listTrials, request, options);
       yield* page.trials;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);
   }
 
-  /** One trial with its measurements. */
-  getTrial(trial: TrialId, options?: OneCall): Promise<GetTrialResponse> {
-    return this.#call(this.#people, this.#people.getTrial, { trial }, options);
+  /** Returns one trial with its measurements. */
+  getTrial(trial: TrialId, options?: CallOptions): Promise<GetTrialResponse> {
+    return this.#call(this.#adminStub, this.#adminStub.getTrial, { trial }, options);
   }
 
-  /** Deletes a job with its trials; those that run are told to stop. */
-  deleteJob(jobId: string, options?: OneCall): Promise<DeleteJobResponse> {
-    return this.#call(this.#people, this.#people.deleteJob, { jobId }, options);
+  /** Deletes a job with its trials. Running trials are stopped. */
+  deleteJob(jobId: string, options?: CallOptions): Promise<DeleteJobResponse> {
+    return this.#call(this.#adminStub, this.#adminStub.deleteJob, { jobId }, options);
   }
 
-  /** A job's state now and its newest state after every change, until it is deleted: then `JobNotFoundError`. */
-  async *watchJob(jobId: string, options?: OneCall): AsyncGenerator<Job> {
-    const patience = options?.timeoutMs ?? this.#timeoutMs;
-    const name = this.#name();
-    let [waits, deadline] = [pauses(), Date.now() + patience];
+  /** Yields a job's current state, then its newest state after every change. Throws `JobNotFoundError` once it is deleted. */
+  async *watchJob(jobId: string, options?: CallOptions): AsyncGenerator<Job> {
+    const timeoutMs = options?.timeoutMs ?? this.#timeoutMs;
+    const requestId = this.#newRequestId();
+    let [waits, deadline] = [pauses(), Date.now() + timeoutMs];
     for (;;) {
-      const call = this.#people.watchJob({ jobId }, this.#metadata(name));
+      const call = this.#adminStub.watchJob({ jobId }, this.#metadata(requestId));
       try {
         for await (const { job } of call) {
           yield present(job as Job | undefined, "job");
-          [waits, deadline] = [pauses(), Date.now() + patience];
+          [waits, deadline] = [pauses(), Date.now() + timeoutMs];
         }
         return;
       } catch (error) {
@@ -216,13 +219,13 @@ export class Client {
     }
   }
 
-  #name(): string {
+  #newRequestId(): string {
     return this.#requestId ?? randomUUID();
   }
 
-  #metadata(name: string): Metadata {
+  #metadata(requestId: string): Metadata {
     const metadata = new Metadata();
-    metadata.set("x-request-id", name);
+    metadata.set("x-request-id", requestId);
     const token = this.#credentials.token();
     if (token !== undefined) {
       metadata.set("authorization", `Bearer ${token}`);
@@ -230,11 +233,11 @@ export class Client {
     return metadata;
   }
 
-  #call<Q, A>(stub: Stub, method: Unary<Q, A>, request: Q, options?: OneCall): Promise<A> {
-    const name = this.#name();
+  #call<Q, A>(stub: Stub, method: Unary<Q, A>, request: Q, options?: CallOptions): Promise<A> {
+    const requestId = this.#newRequestId();
     const attempt = (deadline: number): Promise<A> =>
       new Promise((resolve, reject) => {
-        method.call(stub, request, this.#metadata(name), { deadline }, (error, answer) =>
+        method.call(stub, request, this.#metadata(requestId), { deadline }, (error, answer) =>
           error === null ? resolve(answer) : reject(fromServiceError(error, this.address)),
         );
       });
@@ -243,13 +246,12 @@ export class Client {
   }
 }
 
-/** The address if it can be one: a mistake in it would otherwise look like a server that is away. */
-function checked(address: string): string {
+/** Refuses a malformed address, which would otherwise look like a server that is away. */
+function checkAddress(address: string): void {
   const port = Number(/^[^\s/]+:(\d{1,5})$/.exec(address)?.[1] ?? 0);
-  if (/^(dns|ipv4|ipv6|unix):/.test(address) || (port > 0 && port < 65536)) {
-    return address;
+  if (!/^(dns|ipv4|ipv6|unix):/.test(address) && !(port > 0 && port < 65536)) {
+    throw new ConfigurationError(
+      `malformed address '${address}': use host:port, such as localhost:50051, without http://`,
+    );
   }
-  throw new ConfigurationError(
-    `'${address}' is no address of a Wattwise server: write host:port, such as localhost:50051, without http://`,
-  );
 }

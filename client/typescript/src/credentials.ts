@@ -1,4 +1,4 @@
-/** How a client shows who it is, and whom it believes. */
+/** Tokens and TLS. */
 
 import { X509Certificate } from "node:crypto";
 import { readFileSync, statSync } from "node:fs";
@@ -7,25 +7,25 @@ import { createSecureContext } from "node:tls";
 import { type ChannelCredentials, credentials as grpc } from "@grpc/grpc-js";
 import { ConfigurationError } from "./errors.js";
 
-/** A token, and what TLS needs. What is left out is not used. */
+/** A token and the files for TLS. All are optional. */
 export interface CredentialOptions {
-  /** What `wattwise token create` printed; never logged. */
+  /** The output of `wattwise token create`; never logged. */
   token?: string | undefined;
-  /** File that holds the token alone; read again when it changes. A token takes the place of the file. */
+  /** File that contains only the token; read again when it changes. Ignored if `token` is set. */
   tokenFile?: string | undefined;
-  /** Whether to talk TLS; unset: if any file below is given. */
+  /** Whether to use TLS. Default: true if any file below is set. */
   tls?: boolean | undefined;
-  /** PEM file of the authorities that the server's certificate may be of; unset: Node's list of public ones. */
+  /** PEM file of the trusted certificate authorities. Default: those of Node.js. */
   tlsCa?: string | undefined;
-  /** PEM file of the client's certificate, for a server that asks for one. */
+  /** PEM file of the client certificate, for mutual TLS. */
   tlsCert?: string | undefined;
   /** PEM file of its private key, without a passphrase. */
   tlsKey?: string | undefined;
-  /** Send the token even where it can be read on the way: without TLS to another machine. */
+  /** Send the token without TLS even to another machine, where others can read it. */
   insecure?: boolean | undefined;
 }
 
-/** Nothing of it is read before `channel` or `token` is asked for; nothing of it shows in logs. */
+/** The credentials of a client. Files are read when `channel` or `token` is called; nothing of them appears in logs. */
 export class Credentials {
   readonly #options: CredentialOptions;
   #seen = "";
@@ -35,63 +35,63 @@ export class Credentials {
     this.#options = options;
   }
 
-  /** What `WATTWISE_TOKEN`, `_TOKEN_FILE`, `_TLS`, `_TLS_CA`, `_TLS_CERT`, `_TLS_KEY` and `_INSECURE` say. */
+  /** Reads `WATTWISE_TOKEN`, `_TOKEN_FILE`, `_TLS`, `_TLS_CA`, `_TLS_CERT`, `_TLS_KEY` and `_INSECURE`. */
   static fromEnv(variables: NodeJS.ProcessEnv = process.env): Credentials {
-    const given = (name: string): string | undefined => variables[`WATTWISE_${name}`] || undefined;
+    const variable = (name: string): string | undefined => variables[`WATTWISE_${name}`] || undefined;
     return new Credentials({
-      token: given("TOKEN"),
-      tokenFile: given("TOKEN_FILE"),
-      tls: yesOrNo("TLS", given("TLS")),
-      tlsCa: given("TLS_CA"),
-      tlsCert: given("TLS_CERT"),
-      tlsKey: given("TLS_KEY"),
-      insecure: yesOrNo("INSECURE", given("INSECURE")),
+      token: variable("TOKEN"),
+      tokenFile: variable("TOKEN_FILE"),
+      tls: flag("TLS", variable("TLS")),
+      tlsCa: variable("TLS_CA"),
+      tlsCert: variable("TLS_CERT"),
+      tlsKey: variable("TLS_KEY"),
+      insecure: flag("INSECURE", variable("INSECURE")),
     });
   }
 
   /**
-   * What gRPC opens a channel to an address with.
+   * The channel credentials for an address.
    *
-   * @throws ConfigurationError if a file cannot be used, or others could read the token on the way.
+   * @throws ConfigurationError if a file is invalid, or if the token would be sent without TLS to another machine.
    */
   channel(address: string): ChannelCredentials {
     const { token, tokenFile, insecure } = this.#options;
     const tls = this.#usesTls();
     if ((token || tokenFile) && !tls && !insecure && !isLoopback(address)) {
       throw new ConfigurationError(
-        `the token is not sent to ${address} in clear, where others could read it: turn TLS on (WATTWISE_TLS=1 or ` +
-          "tls: true), or spell out that nobody else is on the way (WATTWISE_INSECURE=1 or insecure: true)",
+        `the token is not sent to ${address} without TLS, where others could read it: turn TLS on (WATTWISE_TLS=1 or ` +
+          "tls: true), or allow it on a trusted network (WATTWISE_INSECURE=1 or insecure: true)",
       );
     }
-    // Asked for at once, so that a token that cannot be used is told of before the first call.
+    // Read here, so that an invalid token is reported before the first call.
     this.token();
     return tls ? this.#secure() : grpc.createInsecure();
   }
 
   /**
-   * The token that a call carries, if there is one; while its file is missing or spoilt, as it was before.
+   * The token for a call, if there is one. While its file is missing or invalid, the last valid token.
    *
-   * @throws ConfigurationError if there never was a usable one.
+   * @throws ConfigurationError if there has been no valid token yet.
    */
   token(): string | undefined {
     const { token, tokenFile } = this.#options;
     if (token) {
-      return usable(token, "the token");
+      return validToken(token, "the token");
     }
     if (tokenFile) {
-      this.#readAgain(tokenFile);
+      this.#refresh(tokenFile);
     }
     return this.#token;
   }
 
-  #readAgain(file: string): void {
+  #refresh(file: string): void {
     const found = statSync(file, { throwIfNoEntry: false });
     const seen = found === undefined ? "" : `${found.mtimeMs} ${found.size} ${found.ino}`;
     if (this.#token !== undefined && seen === this.#seen) {
       return;
     }
     try {
-      this.#token = usable(read(file, "token file").toString("latin1"), `what ${file} holds`);
+      this.#token = validToken(read(file, "token file").toString("latin1"), `the content of ${file}`);
       this.#seen = seen;
     } catch (error) {
       if (this.#token === undefined) {
@@ -104,10 +104,10 @@ export class Credentials {
     const { tls, tlsCa, tlsCert, tlsKey } = this.#options;
     const files = Boolean(tlsCa || tlsCert || tlsKey);
     if (files && tls === false) {
-      throw new ConfigurationError("TLS is off and a file for it is given: leave one of the two out");
+      throw new ConfigurationError("TLS is off, but a file for TLS is set: turn TLS on or remove the file");
     }
     if (Boolean(tlsCert) !== Boolean(tlsKey)) {
-      throw new ConfigurationError("a certificate and its key go together: give tlsCert and tlsKey, or neither");
+      throw new ConfigurationError("a certificate needs its key: set both tlsCert and tlsKey, or neither");
     }
     return tls ?? files;
   }
@@ -117,33 +117,31 @@ export class Credentials {
     const ca = tlsCa ? read(tlsCa, "tlsCa") : null;
     const cert = tlsCert ? read(tlsCert, "tlsCert") : null;
     const key = tlsKey ? read(tlsKey, "tlsKey") : null;
-    check(() => ca && new X509Certificate(ca), `${tlsCa} (tlsCa) holds no certificate in PEM`);
+    check(() => ca && new X509Certificate(ca), `${tlsCa} (tlsCa) contains no PEM certificate`);
     check(
       () => cert && key && createSecureContext({ cert, key }),
-      `${tlsCert} (tlsCert) and ${tlsKey} (tlsKey) are no certificate and its key, both in PEM and the key without a ` +
-        "passphrase; give the two that were made together",
+      `${tlsCert} (tlsCert) and ${tlsKey} (tlsKey) do not match: use a PEM certificate and its private key, without a ` +
+        "passphrase",
     );
     return grpc.createSsl(ca, key, cert);
   }
 }
 
-/** Whether what is sent to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket. */
+/** Whether an address is on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket. */
 export function isLoopback(address: string): boolean {
   if (/^unix(-abstract)?:/.test(address)) {
     return true;
   }
-  // A list of addresses, or a name server to ask, is none of these, whatever it begins with.
+  // Excludes lists of addresses and dns:// authorities, which may start like a loopback address.
   const found = /^(?:(?:dns|ipv4|ipv6):(?:\/\/\/)?)?(?:\[([^\][]+)\]|([^\][:,/]+))(?::\w+)?$/.exec(address);
   const host = (found?.[1] ?? found?.[2] ?? "").toLowerCase();
   return host === "localhost" || (isIP(host) === 4 && host.startsWith("127.")) || host === "::1";
 }
 
-function usable(token: string, what: string): string {
+function validToken(token: string, source: string): string {
   const trimmed = token.trim();
   if (!/^[A-Za-z0-9._~+/=-]+$/.test(trimmed)) {
-    throw new ConfigurationError(
-      `${what} cannot be a token: it is empty, or has blanks or other signs in it; copy it again`,
-    );
+    throw new ConfigurationError(`${source} is not a token: it is empty or has invalid characters; copy it again`);
   }
   return trimmed;
 }
@@ -153,7 +151,7 @@ function read(file: string, what: string): Buffer {
     return readFileSync(file);
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? "";
-    throw new ConfigurationError(`cannot read ${file} (${what}): ${code}; name a file that you can read`);
+    throw new ConfigurationError(`cannot read ${file} (${what}): ${code}`);
   }
 }
 
@@ -165,13 +163,13 @@ function check(use: () => unknown, fault: string): void {
   }
 }
 
-function yesOrNo(name: string, text: string | undefined): boolean | undefined {
+function flag(name: string, text: string | undefined): boolean | undefined {
   if (text === undefined) {
     return undefined;
   }
-  const yes = ["1", "true", "yes", "on"].includes(text.toLowerCase());
-  if (!yes && !["0", "false", "no", "off"].includes(text.toLowerCase())) {
-    throw new ConfigurationError(`WATTWISE_${name} is '${text}'; give 1 or 0`);
+  const on = ["1", "true", "yes", "on"].includes(text.toLowerCase());
+  if (!on && !["0", "false", "no", "off"].includes(text.toLowerCase())) {
+    throw new ConfigurationError(`WATTWISE_${name} is '${text}': use 1 or 0`);
   }
-  return yes;
+  return on;
 }

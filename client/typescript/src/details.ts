@@ -1,6 +1,6 @@
 /**
- * What stands in `grpc-status-details-bin`: a `google.rpc.Status` with an `ErrorInfo` and a `BadRequest`. Three small
- * messages, read here field by field, so that nothing has to be generated for them.
+ * Decodes `grpc-status-details-bin`: a `google.rpc.Status` with an `ErrorInfo` and a `BadRequest`. The three messages are
+ * so small that they are read field by field, without generated code.
  */
 
 import { BinaryReader } from "@bufbuild/protobuf/wire";
@@ -11,7 +11,7 @@ export interface Violation {
   description: string;
 }
 
-/** The details of a refusal; empty where there are none. */
+/** The details of an error; empty fields if there are none. */
 export interface Details {
   domain: string;
   reason: string;
@@ -22,7 +22,7 @@ export interface Details {
 const ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo";
 const BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest";
 
-/** Decodes a `google.rpc.Status`; bytes that are none have no details. */
+/** Decodes a `google.rpc.Status`. Returns empty details if the bytes are malformed. */
 export function decodeDetails(status: Uint8Array | undefined): Details {
   const details: Details = { domain: "", reason: "", metadata: {}, violations: [] };
   if (status === undefined) {
@@ -33,7 +33,7 @@ export function decodeDetails(status: Uint8Array | undefined): Details {
       readAny(any, details);
     }
   } catch {
-    // Not written by a Wattwise server; the status alone has to do.
+    // The error does not come from a Wattwise server: only its status is used.
     return { domain: "", reason: "", metadata: {}, violations: [] };
   }
   return details;
@@ -46,8 +46,8 @@ function readAny(any: Uint8Array, details: Details): void {
     details.reason = text(message[1]);
     details.domain = text(message[2]);
     for (const entry of message[3] ?? []) {
-      const { 1: key, 2: said } = fields(entry);
-      details.metadata[text(key)] = text(said);
+      const { 1: key, 2: item } = fields(entry);
+      details.metadata[text(key)] = text(item);
     }
   } else if (text(type) === BAD_REQUEST) {
     for (const violation of message[1] ?? []) {
@@ -57,7 +57,7 @@ function readAny(any: Uint8Array, details: Details): void {
   }
 }
 
-/** The fields of a message that have a length (texts, bytes, messages), by number; others are skipped. */
+/** The length-delimited fields of a message (strings, bytes, messages) by number; other fields are skipped. */
 function fields(message: Uint8Array): Record<number, Uint8Array[]> {
   const found: Record<number, Uint8Array[]> = {};
   const reader = new BinaryReader(message);

@@ -1,4 +1,4 @@
-/** Everything that this package throws, and the one table from a server's refusal to an error. */
+/** The errors that this package throws, and the table that maps a server's error to a class. */
 
 import { type ServiceError, status } from "@grpc/grpc-js";
 import { decodeDetails, type Violation } from "./details.js";
@@ -8,20 +8,20 @@ export type { Violation } from "./details.js";
 
 const DOMAIN = "wattwise.v1";
 
-/** What an error is made of besides its message. */
+/** The properties of an error besides its message. */
 export interface Refusal {
-  /** Why the server refused the call; undefined if no Wattwise server said so. */
+  /** Why the server refused the call; undefined if the error does not come from a Wattwise server. */
   reason?: ErrorReason;
   /** Name of the gRPC status, such as "NOT_FOUND"; empty if no call was made. */
   status?: string;
-  /** The faults of the request, field by field. */
+  /** The faults of the request, one per field. */
   violations?: readonly Violation[];
-  /** What the server added, as `ErrorReason` documents it for each reason. */
+  /** The keys that `ErrorReason` documents for each reason. */
   metadata?: Readonly<Record<string, string>>;
   cause?: unknown;
 }
 
-/** Base of everything that this package throws; tell them apart by `reason` or with `instanceof`. */
+/** Base class of all errors of this package. Distinguish them by `reason` or with `instanceof`. */
 export class WattwiseError extends Error {
   readonly reason: ErrorReason | undefined;
   readonly status: string;
@@ -37,7 +37,7 @@ export class WattwiseError extends Error {
     this.metadata = refusal.metadata ?? {};
   }
 
-  /** What the failed call is named in the server's log; empty if no server said it. */
+  /** The id of the failed call in the server's log; empty if no server answered. */
   get requestId(): string {
     return this.metadata["request_id"] ?? "";
   }
@@ -48,10 +48,10 @@ export class WattwiseError extends Error {
   }
 }
 
-/** The job's configuration has faults; `violations` lists all of them. */
+/** The job's configuration is invalid; `violations` lists all faults. */
 export class InvalidJobSpecError extends WattwiseError {}
 
-/** The id is taken by another configuration; `metadata` has a key per field that differs. */
+/** A job with another configuration is registered under this id; `metadata` has a key for every field that differs. */
 export class JobDiffersError extends WattwiseError {}
 
 /** No job has this id. */
@@ -60,34 +60,34 @@ export class JobNotFoundError extends WattwiseError {}
 /** The job has no such trial. */
 export class TrialNotFoundError extends WattwiseError {}
 
-/** A whole pruning round passed and no batch size reached the target: register a job that can be reached. */
+/** No batch size reached the target in a whole pruning round. Register a job with other batch sizes or another target. */
 export class NoBatchSizeConvergedError extends WattwiseError {}
 
-/** A measurement contradicts itself or an earlier one; the server kept nothing of it. */
+/** A result has invalid numbers or contradicts an earlier one; the server has stored nothing. */
 export class InvalidResultError extends WattwiseError {}
 
-/** A field of a request is missing or makes no sense. */
+/** A field of a request is missing or invalid. */
 export class InvalidRequestError extends WattwiseError {}
 
 /** The call exceeds a limit of the server. */
 export class ResourceExhaustedError extends WattwiseError {}
 
-/** The server does not know who is calling. */
+/** The token is missing, unknown or expired. */
 export class UnauthenticatedError extends WattwiseError {}
 
-/** The server does not let this caller do it. */
+/** The token does not allow this call. */
 export class PermissionDeniedError extends WattwiseError {}
 
-/** The server, or something on the way to it, does not know the call. */
+/** The server, or a proxy in front of it, does not support the call. */
 export class UnsupportedCallError extends WattwiseError {}
 
-/** The server failed; its log tells more. */
+/** The server failed; see its log. */
 export class ServerError extends WattwiseError {}
 
-/** A token, a certificate or an address of the client's cannot be used; the message says which and what to do. */
+/** The address, the token or a certificate is invalid; the message says which, and what to do. */
 export class ConfigurationError extends WattwiseError {}
 
-/** The server cannot be reached or cannot work at the moment; the message names its address and the cause. */
+/** The server cannot be reached or cannot answer at the moment; the message has its address and the cause. */
 export class ServerUnavailableError extends WattwiseError {
   override get retryable(): boolean {
     return (this.metadata["retryable"] ?? "true") === "true";
@@ -101,16 +101,16 @@ export class DeadlineError extends ServerUnavailableError {
   }
 }
 
-/** What answers at the server's address cannot show that it is the server; the message says why. */
+/** The server's certificate cannot be verified; the message says why. */
 export class UntrustedServerError extends ServerUnavailableError {
   override get retryable(): boolean {
     return false;
   }
 }
 
-type Kind = new (message: string, refusal: Refusal) => WattwiseError;
+type ErrorClass = new (message: string, refusal: Refusal) => WattwiseError;
 
-const BY_REASON: Partial<Record<ErrorReason, Kind>> = {
+const BY_REASON: Partial<Record<ErrorReason, ErrorClass>> = {
   [ErrorReason.ERROR_REASON_INVALID_JOB_SPEC]: InvalidJobSpecError,
   [ErrorReason.ERROR_REASON_JOB_DIFFERS]: JobDiffersError,
   [ErrorReason.ERROR_REASON_JOB_NOT_FOUND]: JobNotFoundError,
@@ -127,53 +127,56 @@ const BY_REASON: Partial<Record<ErrorReason, Kind>> = {
   [ErrorReason.ERROR_REASON_PERMISSION_DENIED]: PermissionDeniedError,
 };
 
-/** What gRPC, a proxy or another server says without one of our reasons, and how a user would put it. */
-const BY_STATUS: Partial<Record<status, [Kind, string]>> = {
-  [status.UNAVAILABLE]: [ServerUnavailableError, "no Wattwise server can be reached at"],
-  [status.CANCELLED]: [ServerUnavailableError, "the call was dropped by"],
-  [status.DEADLINE_EXCEEDED]: [DeadlineError, "no answer came in time from"],
-  [status.UNAUTHENTICATED]: [UnauthenticatedError, "not known who is calling"],
-  [status.PERMISSION_DENIED]: [PermissionDeniedError, "the call is not allowed by"],
+/** Errors without a reason of ours, which come from gRPC, a proxy or another server: class and message. */
+const BY_STATUS: Partial<Record<status, [ErrorClass, string]>> = {
+  [status.UNAVAILABLE]: [ServerUnavailableError, "no Wattwise server is reachable at"],
+  [status.CANCELLED]: [ServerUnavailableError, "the call was cancelled by"],
+  [status.DEADLINE_EXCEEDED]: [DeadlineError, "the deadline passed without an answer from"],
+  [status.UNAUTHENTICATED]: [UnauthenticatedError, "the call was not authenticated by"],
+  [status.PERMISSION_DENIED]: [PermissionDeniedError, "the call was denied by"],
   [status.RESOURCE_EXHAUSTED]: [ResourceExhaustedError, "the call exceeds a limit of"],
-  [status.INVALID_ARGUMENT]: [InvalidRequestError, "the call makes no sense to"],
-  [status.UNIMPLEMENTED]: [UnsupportedCallError, "this is no Wattwise server, or an older one:"],
+  [status.INVALID_ARGUMENT]: [InvalidRequestError, "the call was refused as invalid by"],
+  [status.UNIMPLEMENTED]: [UnsupportedCallError, "the call is not supported by"],
 };
 
 const UNKNOWN_AUTHORITY =
-  "its certificate is of an authority that is not known here: give the authority's file as WATTWISE_TLS_CA or tlsCa";
+  "its certificate is signed by an unknown authority: pass the authority's file as WATTWISE_TLS_CA or tlsCa";
 
-/** In Node's words, which are OpenSSL's. */
+/** OpenSSL's messages, as Node.js passes them on. */
 const CERTIFICATE_FAULTS: readonly [RegExp, string][] = [
   [/unable to (get local issuer|verify the first) certificate|self[- ]signed certificate/, UNKNOWN_AUTHORITY],
-  [/does not match certificate's altnames/, "its certificate is for another host name: use a name that is in it"],
-  [/certificate has expired/, "its certificate, or its authority's, has expired: the operator must renew it"],
-  [/certificate is not yet valid/, "its certificate is not valid yet: is the clock of this machine right?"],
-  [/wrong version number|packet length too long/, "it does not talk TLS: turn TLS on there, or off here"],
+  [/does not match certificate's altnames/, "its certificate is for another host name: use one of its names"],
+  [/certificate has expired/, "its certificate, or that of its authority, has expired: renew it"],
+  [/certificate is not yet valid/, "its certificate is not valid yet: check the clock of this machine"],
+  [
+    /wrong version number|packet length too long/,
+    "it does not use TLS: turn TLS on at the server, or off at the client",
+  ],
 ];
 
-/** The error that stands for a failed call to the server at an address. */
+/** The error for a failed call to the server at an address. */
 export function fromServiceError(error: ServiceError, address: string): WattwiseError {
   const raw = error.metadata?.get("grpc-status-details-bin")[0];
   const details = decodeDetails(typeof raw === "string" ? undefined : raw);
   const name = status[error.code] ?? "UNKNOWN";
-  const said = error.details || name;
-  const kind = details.domain === DOMAIN ? BY_REASON[details.reason as ErrorReason] : undefined;
-  if (kind === undefined) {
-    return withoutReason(error, said, address, name);
+  const description = error.details || name;
+  const errorClass = details.domain === DOMAIN ? BY_REASON[details.reason as ErrorReason] : undefined;
+  if (errorClass === undefined) {
+    return withoutReason(error, description, address, name);
   }
   const { violations, metadata } = details;
-  const where = kind === ServerUnavailableError ? `the server at ${address} cannot answer now: ` : "";
-  const which = metadata["request_id"] ? ` (request ${metadata["request_id"]})` : "";
+  const prefix = errorClass === ServerUnavailableError ? `the server at ${address} cannot answer now: ` : "";
+  const suffix = metadata["request_id"] ? ` (request ${metadata["request_id"]})` : "";
   const refusal = { reason: details.reason as ErrorReason, status: name, violations, metadata, cause: error };
-  return new kind(`${where}${said}${which}`, refusal);
+  return new errorClass(`${prefix}${description}${suffix}`, refusal);
 }
 
-function withoutReason(error: ServiceError, said: string, address: string, name: string): WattwiseError {
-  const fault = CERTIFICATE_FAULTS.find(([sign]) => error.code === status.UNAVAILABLE && sign.test(said));
+function withoutReason(error: ServiceError, description: string, address: string, name: string): WattwiseError {
+  const fault = CERTIFICATE_FAULTS.find(([pattern]) => error.code === status.UNAVAILABLE && pattern.test(description));
   if (fault !== undefined) {
-    const message = `the server at ${address} cannot be trusted: ${fault[1]} (${said})`;
+    const message = `the server at ${address} cannot be trusted: ${fault[1]} (${description})`;
     return new UntrustedServerError(message, { status: name, cause: error });
   }
-  const [kind, words] = BY_STATUS[error.code] ?? [ServerError, "the call failed at"];
-  return new kind(`${words} ${address}: ${said}`, { status: name, cause: error });
+  const [errorClass, summary] = BY_STATUS[error.code] ?? [ServerError, "the call failed at"];
+  return new errorClass(`${summary} ${address}: ${description}`, { status: name, cause: error });
 }

@@ -1,10 +1,11 @@
-/** Wattwise from Node.js: which batch size trains a recurring deep-learning job most cheaply. */
+/** The Wattwise client for Node.js: learns the batch size that trains a recurring deep-learning job most cheaply. */
 
-export { Client, type ClientOptions, type JobOptions, type OneCall } from "./client.js";
+export type { CallOptions } from "./backoff.js";
+export { Client, type ClientOptions, type JobOptions } from "./client.js";
 export { type CredentialOptions, Credentials } from "./credentials.js";
 export * from "./errors.js";
 export { ResultStream } from "./results.js";
-export { type Measurement, type TrainerReason, TrialSession } from "./session.js";
+export { type EpochReport, type TrainerReason, type TrialCalls, TrialSession } from "./session.js";
 export * from "./stubs/wattwise/v1/batch_size_optimizer.js";
 export { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
 export { Arm, GpuConfig, Job, JobSpec, Policy, Stage } from "./stubs/wattwise/v1/job.js";
@@ -12,6 +13,7 @@ export * from "./stubs/wattwise/v1/job_admin.js";
 export {
   Decision,
   EndReason,
+  Measurement,
   TrainingResult,
   Trial,
   TrialId,

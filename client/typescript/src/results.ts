@@ -1,59 +1,59 @@
-/** One StreamResults call: measurements and heartbeats out, decisions in. */
+/** One StreamResults call: sends reports and heartbeats, receives decisions. */
 
 import type { ClientDuplexStream, ServiceError } from "@grpc/grpc-js";
 import { fromServiceError, ServerError, type WattwiseError } from "./errors.js";
 import type { StreamResultsRequest, StreamResultsResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { Decision, TrainingResult, TrialId } from "./stubs/wattwise/v1/trial.js";
 
-/** A trial's open stream. Decisions wait in it until they are asked for, by one reader. */
+/** A trial's open stream. It buffers decisions for one reader. */
 export class ResultStream implements AsyncIterable<Decision> {
   readonly #call: ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
-  readonly #arrived: Decision[] = [];
+  readonly #decisions: Decision[] = [];
   #ended = false;
   #failure: WattwiseError | undefined;
   #wake: () => void = () => {};
 
-  /** Made by `Client.streamResults`. */
+  /** Use `Client.streamResults`. */
   constructor(call: ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>, address: string) {
     this.#call = call;
-    // A queue of its own rather than the call's iterator, which misses an error that comes before it is asked.
+    // Events, because the call's iterator misses an error that occurs before it is read.
     call.on("data", ({ decision }: StreamResultsResponse) => {
-      this.#arrived.push(present(decision, "decision"));
+      this.#decisions.push(present(decision, "decision"));
       this.#wake();
     });
     call.on("error", (error: ServiceError) => {
       this.#failure = fromServiceError(error, address);
     });
-    // Comes after all data and after an error.
+    // Emitted after all data and after an error.
     call.on("end", () => {
       this.#ended = true;
       this.#wake();
     });
   }
 
-  /** Sends a measurement; a decision will answer it. Nothing is sent on a stream that has ended. */
+  /** Sends the report of an epoch, which is answered by a decision. Does nothing if the stream has ended. */
   report(result: TrainingResult): void {
     this.#send({ event: { $case: "result", value: result } });
   }
 
-  /** Renews the trial's lease; it is not answered. */
+  /** Renews the trial's lease. There is no answer. */
   heartbeat(trial: TrialId): void {
     this.#send({ event: { $case: "heartbeat", value: { trial } } });
   }
 
   /**
-   * Waits for the next decision: the answer to a measurement, or a stop that nobody asked for.
+   * Waits for the next decision: the answer to a report, or a stop that the server pushed.
    *
    * @returns undefined once the server has ended the stream.
    * @throws WattwiseError if the stream ended with an error.
    */
   async next(): Promise<Decision | undefined> {
-    while (this.#arrived.length === 0 && !this.#ended) {
+    while (this.#decisions.length === 0 && !this.#ended) {
       await new Promise<void>((resolve) => {
         this.#wake = resolve;
       });
     }
-    const decision = this.#arrived.shift();
+    const decision = this.#decisions.shift();
     if (decision === undefined && this.#failure !== undefined) {
       throw this.#failure;
     }
@@ -66,12 +66,12 @@ export class ResultStream implements AsyncIterable<Decision> {
     }
   }
 
-  /** Ends this side: the server answers what it has received and ends its own. */
+  /** Closes the sending side: the server answers what it has received and ends the stream. */
   close(): void {
     this.#call.end();
   }
 
-  /** Ends both sides at once. */
+  /** Cancels the call. */
   cancel(): void {
     this.#call.cancel();
   }
@@ -83,10 +83,10 @@ export class ResultStream implements AsyncIterable<Decision> {
   }
 }
 
-/** A part of an answer that every Wattwise server gives. */
+/** Returns a part of a response that every Wattwise server sets. */
 export function present<T>(part: T | undefined, name: string): T {
   if (part === undefined) {
-    throw new ServerError(`the server's answer has no ${name}: is it a Wattwise server?`);
+    throw new ServerError(`the response has no ${name}: check that the address is that of a Wattwise server`);
   }
   return part;
 }

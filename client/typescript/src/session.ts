@@ -1,69 +1,80 @@
-/** A running trial's line to the server: reports, heartbeats by themselves, and a stop that may come at any time. */
+/** The session of a running trial: reports, automatic heartbeats, and stops that the server pushes. */
 
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Client } from "./client.js";
-import { pauses } from "./backoff.js";
+import { type CallOptions, pauses } from "./backoff.js";
 import { ServerUnavailableError, UnsupportedCallError, WattwiseError } from "./errors.js";
 import type { ResultStream } from "./results.js";
 import type { JobSpec } from "./stubs/wattwise/v1/job.js";
 import { Decision, EndReason, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
 
-type Needed = "timeSeconds" | "energyJoules" | "metric" | "currentEpoch";
+type Required = "timeSeconds" | "energyJoules" | "metric" | "currentEpoch";
 
-/** What was measured from the trial's start up to the end of an epoch. */
-export type Measurement = Pick<TrainingResult, Needed> & Partial<Omit<TrainingResult, "trial">>;
+/** The report of an epoch: its metric, and the sums of time and energy since the trial's first epoch. */
+export type EpochReport = Pick<TrainingResult, Required> & Partial<Omit<TrainingResult, "trial">>;
 
-/** The reasons that a trainer may give. */
+/** The end reasons that a trainer may give. */
 export type TrainerReason =
   | EndReason.END_REASON_COMPLETED
   | EndReason.END_REASON_ERROR
   | EndReason.END_REASON_OUT_OF_MEMORY
   | EndReason.END_REASON_PREEMPTED;
 
-const LONGEST_BEAT_MS = 60_000;
-const LEAST_MS = 500;
+/** The calls that a session makes; `Client` implements them. */
+export interface TrialCalls {
+  streamResults(): ResultStream;
+  reportResult(result: TrainingResult, options?: CallOptions): Promise<Decision>;
+  heartbeat(trial: TrialId, options?: CallOptions): Promise<Decision>;
+  endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial>;
+}
 
-interface Pending {
-  answered: (decision: Decision | undefined) => void;
-  refused: (error: WattwiseError) => void;
+const HEARTBEATS_PER_LEASE = 3;
+const LONGEST_HEARTBEAT_MS = 60_000;
+const SHORTEST_TIMEOUT_MS = 500;
+
+/** A report on the stream that has no answer yet. */
+interface Unanswered {
+  resolve: (decision: Decision | undefined) => void;
+  reject: (error: WattwiseError) => void;
 }
 
 /**
- * Made by `Client.launch` or `Client.follow`. It talks over a stream, and by single calls whenever there is none.
+ * The session of one trial. `Client.launch` and `Client.openSession` create it. It uses a stream, and unary calls while
+ * there is no stream.
  *
- * A heartbeat is sent three times per lease for as long as the event loop turns: an epoch that blocks it for longer than
- * the lease belongs into a worker thread or a process of its own.
+ * The session sends three heartbeats per lease as long as the event loop runs. If an epoch blocks the event loop for
+ * longer than the lease, train in a worker thread or in another process.
  */
 export class TrialSession {
   readonly id: TrialId;
-  readonly #client: Client;
+  readonly #calls: TrialCalls;
   readonly #timeoutMs: number;
   readonly #spec: JobSpec | undefined;
-  readonly #beatMs: number;
+  readonly #heartbeatMs: number;
   readonly #stop = new AbortController();
   readonly #timer: NodeJS.Timeout;
   #stream: ResultStream | undefined;
-  #pending: Pending | undefined;
+  #unanswered: Unanswered | undefined;
   #queue: Promise<unknown> = Promise.resolve();
   #streamless = false;
-  #beating = false;
-  #over = false;
+  #heartbeatRuns = false;
+  #closed = false;
   #decision: Decision | undefined;
-  /** The newest report that the server has not answered, and why. */
-  #kept: TrainingResult | undefined;
-  #away: WattwiseError | undefined;
+  /** The newest report that could not be delivered, and why. */
+  #undelivered: TrainingResult | undefined;
+  #outage: WattwiseError | undefined;
 
-  /** @param spec the job, to stop by while the server is away; without it training goes on then. */
-  constructor(client: Client, id: TrialId, leaseSeconds: number, timeoutMs: number, spec?: JobSpec) {
+  /** @param spec the job, which decides when to stop while the server is away; without it training continues. */
+  constructor(calls: TrialCalls, id: TrialId, leaseSeconds: number, timeoutMs: number, spec?: JobSpec) {
     this.id = id;
-    this.#client = client;
+    this.#calls = calls;
     this.#timeoutMs = timeoutMs;
     this.#spec = spec;
-    // A lease of 0 never runs out; a beat then only finds out whether the stream is still there.
-    this.#beatMs = leaseSeconds > 0 ? Math.min((leaseSeconds * 1000) / 3, LONGEST_BEAT_MS) : LONGEST_BEAT_MS;
-    this.#timer = setInterval(() => void this.#beat(), this.#beatMs);
+    // A lease of 0 never expires; its heartbeats only detect a broken stream.
+    const interval = leaseSeconds > 0 ? (leaseSeconds * 1000) / HEARTBEATS_PER_LEASE : LONGEST_HEARTBEAT_MS;
+    this.#heartbeatMs = Math.min(interval, LONGEST_HEARTBEAT_MS);
+    this.#timer = setInterval(() => void this.#heartbeat(), this.#heartbeatMs);
     this.#timer.unref();
-    this.#open();
+    this.#openStream();
   }
 
   /** The batch size to train with. */
@@ -76,76 +87,74 @@ export class TrialSession {
     return this.#decision;
   }
 
-  /** Aborted once the training must stop, in mid-epoch too; its reason is the decision. */
+  /** Aborted when training must stop, also in the middle of an epoch. Its reason is the decision. */
   get stopped(): AbortSignal {
     return this.#stop.signal;
   }
 
   /**
-   * Reports an epoch and waits for the decision. Once the trial is stopped that is the answer, and nothing is sent.
+   * Reports an epoch and waits for the decision. After a stop, it returns that decision and sends nothing.
    *
-   * While the server is away the newest report is kept, and sent when it is back. At the target or the last epoch the
-   * answer is to stop even so.
+   * While the server is away, the session keeps the newest report and sends it when the server is back. At the target or
+   * after the last epoch, it returns a decision to stop even without the server.
    *
-   * @throws ServerUnavailableError if nobody answers in time, and at once while that is known: train on.
-   * @throws InvalidResultError if the numbers make no sense; nothing was kept of them.
+   * @throws ServerUnavailableError if no answer arrives in time, and immediately during a known outage: continue training.
+   * @throws InvalidResultError if the server refuses the numbers; it has stored nothing.
    */
-  report(measurement: Measurement): Promise<Decision> {
-    const answer = this.#queue.then(() =>
-      this.#deliver(TrainingResult.fromPartial({ ...measurement, trial: this.id })),
-    );
+  report(report: EpochReport): Promise<Decision> {
+    const answer = this.#queue.then(() => this.#deliver(TrainingResult.fromPartial({ ...report, trial: this.id })));
     this.#queue = answer.catch(() => {});
     return answer;
   }
 
-  /** Delivers what is kept and says that the trainer is gone. A trial that is decided already is left as it is. */
+  /** Delivers an undelivered report and ends the trial. A trial that has ended before does not change. */
   async end(reason: TrainerReason): Promise<Trial> {
     const deadline = Date.now() + this.#timeoutMs;
-    if (this.#kept !== undefined) {
-      await this.#redeliver(this.#kept);
+    if (this.#undelivered !== undefined) {
+      await this.#redeliver(this.#undelivered);
     }
     this.close();
-    return this.#client.endTrial(this.id, reason, { timeoutMs: Math.max(deadline - Date.now(), LEAST_MS) });
+    return this.#calls.endTrial(this.id, reason, { timeoutMs: Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS) });
   }
 
-  /** Ends the line and the heartbeats, and says nothing to the server. */
+  /** Ends the session and its heartbeats without ending the trial. */
   close(): void {
-    this.#over = true;
+    this.#closed = true;
     clearInterval(this.#timer);
     this.#stream?.close();
     this.#stream = undefined;
-    this.#pending?.answered(undefined);
+    this.#unanswered?.resolve(undefined);
   }
 
   async #deliver(result: TrainingResult): Promise<Decision> {
     if (this.#decision?.stopTrain) {
       return this.#decision;
     }
-    if (this.#kept !== undefined && this.#away !== undefined) {
-      this.#kept = result;
-      return this.#alone(result, this.#away);
+    if (this.#undelivered !== undefined && this.#outage !== undefined) {
+      this.#undelivered = result;
+      return this.#decideWithoutServer(result, this.#outage);
     }
     const deadline = Date.now() + this.#timeoutMs;
     try {
-      const answer = await this.#byStream(result);
-      const timeoutMs = Math.max(deadline - Date.now(), LEAST_MS);
-      return answer ?? this.#note(await this.#client.reportResult(result, { timeoutMs }));
+      const answer = await this.#reportOnStream(result);
+      const timeoutMs = Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS);
+      return answer ?? this.#apply(await this.#calls.reportResult(result, { timeoutMs }));
     } catch (error) {
-      if (!isAway(error)) {
+      if (!isOutage(error)) {
         throw error;
       }
-      [this.#kept, this.#away] = [result, error];
-      void this.#seek();
-      return this.#alone(result, error);
+      [this.#undelivered, this.#outage] = [result, error];
+      void this.#waitForServer();
+      return this.#decideWithoutServer(result, error);
     }
   }
 
-  /** Stops a training that has reached its target or its last epoch, as the server will when it hears of it. */
-  #alone(result: TrainingResult, away: WattwiseError): Decision {
+  /** Stops a training that has reached its target or its last epoch, as the server would. */
+  #decideWithoutServer(result: TrainingResult, outage: WattwiseError): Decision {
     const { targetMetric = 0, higherIsBetterMetric, maxEpochs = 0 } = this.#spec ?? {};
     const targetReached = higherIsBetterMetric ? result.metric >= targetMetric : result.metric <= targetMetric;
     if (this.#spec === undefined || (!targetReached && result.currentEpoch < maxEpochs)) {
-      throw away;
+      throw outage;
     }
     const message = `${targetReached ? "target" : "max epochs"} reached while the server is away`;
     this.#decision = Decision.fromPartial({ stopTrain: true, targetReached, message });
@@ -153,58 +162,58 @@ export class TrialSession {
     return this.#decision;
   }
 
-  /** Looks for a server that is away, with what is kept for it. */
-  async #seek(): Promise<void> {
+  /** Sends the undelivered report again until the server answers. */
+  async #waitForServer(): Promise<void> {
     for (const pause of pauses()) {
       await sleep(pause, undefined, { ref: false });
-      if (this.#kept === undefined || this.#over) {
+      if (this.#undelivered === undefined || this.#closed) {
         return;
       }
-      await this.#redeliver(this.#kept);
+      await this.#redeliver(this.#undelivered);
     }
   }
 
-  async #redeliver(kept: TrainingResult): Promise<void> {
+  async #redeliver(result: TrainingResult): Promise<void> {
     try {
-      this.#note(await this.#client.reportResult(kept, { timeoutMs: this.#timeoutMs / 2 }));
+      this.#apply(await this.#calls.reportResult(result, { timeoutMs: this.#timeoutMs / 2 }));
     } catch (error) {
-      if (isAway(error)) {
+      if (isOutage(error)) {
         return;
       }
-      // What is refused stays refused; the next report tells the trainer, if it is still so then.
+      // A retry does not help. If the fault persists, the next report throws it.
     }
-    if (this.#kept === kept) {
-      this.#kept = undefined;
-      this.#open();
+    if (this.#undelivered === result) {
+      this.#undelivered = undefined;
+      this.#openStream();
     }
   }
 
-  /** The answer that comes over the stream; undefined if there is none to be had. */
-  async #byStream(result: TrainingResult): Promise<Decision | undefined> {
+  /** The answer on the stream; undefined if there is no stream or it ends without an answer. */
+  async #reportOnStream(result: TrainingResult): Promise<Decision | undefined> {
     const stream = this.#stream;
     if (stream === undefined) {
       return undefined;
     }
-    // Half of the time, so that a single call has the other half.
-    const silence = setTimeout(() => stream.cancel(), this.#timeoutMs / 2);
+    // Half of the time, which leaves the other half for a unary call.
+    const timeout = setTimeout(() => stream.cancel(), this.#timeoutMs / 2);
     try {
-      return await new Promise((answered, refused) => {
-        this.#pending = { answered, refused };
+      return await new Promise((resolve, reject) => {
+        this.#unanswered = { resolve, reject };
         stream.report(result);
       });
     } finally {
-      clearTimeout(silence);
-      this.#pending = undefined;
+      clearTimeout(timeout);
+      this.#unanswered = undefined;
     }
   }
 
-  #open(): void {
-    if (this.#over || this.#streamless || this.#stream !== undefined) {
+  #openStream(): void {
+    if (this.#closed || this.#streamless || this.#stream !== undefined) {
       return;
     }
-    const stream = this.#client.streamResults();
+    const stream = this.#calls.streamResults();
     this.#stream = stream;
-    // The first message tells the server whose stream it is, so that it can push a stop at any time.
+    // The first message names the trial, so that the server can push a stop at any time.
     stream.heartbeat(this.id);
     void this.#listen(stream);
   }
@@ -213,8 +222,8 @@ export class TrialSession {
     let failure: WattwiseError | undefined;
     try {
       for await (const decision of stream) {
-        this.#note(decision);
-        this.#pending?.answered(decision);
+        this.#apply(decision);
+        this.#unanswered?.resolve(decision);
       }
     } catch (error) {
       failure = error instanceof WattwiseError ? error : new WattwiseError(String(error), { cause: error });
@@ -222,39 +231,39 @@ export class TrialSession {
     if (this.#stream === stream) {
       this.#stream = undefined;
     }
-    // A server, or what stands before it, that knows no streams is spoken to by single calls.
+    // The server, or a proxy in front of it, does not support streams: use unary calls only.
     this.#streamless ||= failure instanceof UnsupportedCallError;
     if (failure === undefined || failure.retryable || this.#streamless) {
-      this.#pending?.answered(undefined);
+      this.#unanswered?.resolve(undefined);
     } else {
-      this.#pending?.refused(failure);
+      this.#unanswered?.reject(failure);
     }
   }
 
-  async #beat(): Promise<void> {
+  async #heartbeat(): Promise<void> {
     if (this.#stream !== undefined) {
       this.#stream.heartbeat(this.id);
-    } else if (!this.#beating) {
-      this.#beating = true;
+    } else if (!this.#heartbeatRuns) {
+      this.#heartbeatRuns = true;
       try {
-        this.#note(await this.#client.heartbeat(this.id, { timeoutMs: this.#beatMs }));
-        this.#open();
+        this.#apply(await this.#calls.heartbeat(this.id, { timeoutMs: this.#heartbeatMs }));
+        this.#openStream();
       } catch {
-        // The next report tells the trainer, if it is still so then.
+        // If the fault persists, the next report throws it.
       } finally {
-        this.#beating = false;
+        this.#heartbeatRuns = false;
       }
     }
   }
 
-  #note(decision: Decision): Decision {
-    if (this.#over) {
+  #apply(decision: Decision): Decision {
+    if (this.#closed) {
       return decision;
     }
     this.#decision = decision;
     if (decision.stopTrain) {
       this.#stop.abort(decision);
-      this.#over = true;
+      this.#closed = true;
       clearInterval(this.#timer);
       this.#stream?.close();
     }
@@ -262,6 +271,6 @@ export class TrialSession {
   }
 }
 
-function isAway(error: unknown): error is WattwiseError {
+function isOutage(error: unknown): error is WattwiseError {
   return error instanceof ServerUnavailableError || (error instanceof WattwiseError && error.retryable);
 }

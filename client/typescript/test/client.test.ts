@@ -1,4 +1,4 @@
-/** The client's calls: deadlines, retries, errors by reason. */
+/** The client's calls: deadlines, retries, typed errors. */
 
 import assert from "node:assert/strict";
 import { createServer, type Socket } from "node:net";
@@ -31,7 +31,7 @@ after(async () => {
   await server.close();
 });
 
-test("a job is created once and confirmed afterwards, with every default filled in", async () => {
+test("a job is created once and then confirmed, with all defaults filled in", async () => {
   const spec = job();
   assert.equal((await client.registerJob(spec)).created, true);
   const { created, job: known } = await client.registerJob(spec);
@@ -39,18 +39,18 @@ test("a job is created once and confirmed afterwards, with every default filled 
   assert.equal(known?.spec?.betaKnob, 2);
 });
 
-test("a job without an id gets one of its prefix", async () => {
+test("a job without an id gets one with its prefix", async () => {
   const { jobId: _, ...unnamed } = job();
   const { job: made } = await client.registerJob(unnamed);
   assert.match(made?.spec?.jobId ?? "", /^test--[0-9a-f]{8}$/);
 });
 
-test("a seed of 64 bits comes back digit by digit", async () => {
+test("a 64-bit seed is returned exactly", async () => {
   const mabSeed = 9_007_199_254_740_993n;
   assert.equal((await client.registerJob(job({ mabSeed }))).job?.spec?.mabSeed, mabSeed);
 });
 
-test("the faults of a job are an error with its reason and each fault's field", async () => {
+test("an invalid job is refused with its reason and the field of every fault", async () => {
   await assert.rejects(client.registerJob(job({ batchSizes: [], etaKnob: 2 })), (error) => {
     assert(error instanceof InvalidJobSpecError);
     assert.equal(error.reason, ErrorReason.ERROR_REASON_INVALID_JOB_SPEC);
@@ -62,7 +62,7 @@ test("the faults of a job are an error with its reason and each fault's field", 
   });
 });
 
-test("a job that differs is an error that names what differs, and the call in the server's log", async () => {
+test("a job that differs is refused with the differing fields and the id of the call", async () => {
   const spec = job();
   await client.registerJob(spec);
   const named = new Client(server.address, { requestId: "nightly-7" });
@@ -75,21 +75,21 @@ test("a job that differs is an error that names what differs, and the call in th
   named.close();
 });
 
-test("what is not there is told apart by its class", async () => {
+test("unknown jobs and unknown trials have their own error classes", async () => {
   const spec = job();
   await assert.rejects(client.getJob(spec.jobId), JobNotFoundError);
   await client.registerJob(spec);
   await assert.rejects(client.heartbeat(ghost(spec.jobId)), TrialNotFoundError);
 });
 
-test("a job that cannot reach its target ends in an error of its own", async () => {
+test("a job without a batch size that converges has its own error class", async () => {
   const spec = job({ batchSizes: [16], numPruningRounds: 1 });
   const trial = await client.launch(spec);
   assert.equal((await trial.report(epoch(10, 10, 0.1))).converged, false);
   await assert.rejects(client.getNextBatchSize(spec.jobId), NoBatchSizeConvergedError);
 });
 
-test("every call of a launch made twice has the same trial, others have others", async () => {
+test("the same request id returns the same trial, another one another trial", async () => {
   const spec = job();
   await client.registerJob(spec);
   const first = await client.getNextBatchSize(spec.jobId, { requestId: "launch-1" });
@@ -97,7 +97,7 @@ test("every call of a launch made twice has the same trial, others have others",
   assert.equal((await client.getNextBatchSize(spec.jobId)).trial?.id?.trialNumber, 2);
 });
 
-test("lists go from page to page, and a trial comes with its measurements", async () => {
+test("lists iterate over all pages, and a trial has its measurements", async () => {
   const spec = job();
   await client.registerJob(spec);
   for (let launch = 0; launch < 3; launch++) {
@@ -115,7 +115,7 @@ test("lists go from page to page, and a trial comes with its measurements", asyn
   assert.equal((await client.getTrial(trial)).trial?.status, TrialStatus.TRIAL_STATUS_FAILED);
 });
 
-test("a watched job is seen to change, and its deletion ends the watch", async () => {
+test("a watch yields every change and ends when the job is deleted", async () => {
   const spec = job();
   await client.registerJob(spec);
   const watch = client.watchJob(spec.jobId);
@@ -126,7 +126,7 @@ test("a watched job is seen to change, and its deletion ends the watch", async (
   await assert.rejects(watch.next(), JobNotFoundError);
 });
 
-test("a call is repeated until the server is there", async () => {
+test("a call is retried until the server is up", async () => {
   const late = new Server();
   late.address = `127.0.0.1:${await freePort()}`;
   const early = new Client(late.address);
@@ -137,32 +137,32 @@ test("a call is repeated until the server is there", async () => {
   await late.close();
 });
 
-test("a server that is not there is told of with its address once the time is up, or at once without retries", async () => {
+test("an unreachable server is an error with its address: after the timeout, or at once without retries", async () => {
   const address = `127.0.0.1:${await freePort()}`;
   for (const options of [{ timeoutMs: 300 }, { retry: false }]) {
     const lost = new Client(address, options);
     await assert.rejects(lost.getJob("x"), (error) => {
       assert(error instanceof ServerUnavailableError);
-      assert(!(error instanceof DeadlineError), "it should tell the cause, not that time ran out");
+      assert(!(error instanceof DeadlineError), "the error should be the cause, not the timeout");
       return error.message.includes(address);
     });
     lost.close();
   }
 });
 
-test("a server that never answers costs no more than the time that the call has", async () => {
-  const held: Socket[] = [];
-  const silent = createServer((socket) => held.push(socket)).listen(0, "127.0.0.1");
+test("a server that never answers takes no longer than the timeout", async () => {
+  const sockets: Socket[] = [];
+  const silent = createServer((socket) => sockets.push(socket)).listen(0, "127.0.0.1");
   await new Promise((listening) => silent.once("listening", listening));
   const { port } = silent.address() as { port: number };
   const waiting = new Client(`127.0.0.1:${port}`);
   await assert.rejects(waiting.getJob("x", { timeoutMs: 200 }), ServerUnavailableError);
   waiting.close();
-  held.forEach((socket) => socket.destroy());
+  sockets.forEach((socket) => socket.destroy());
   silent.close();
 });
 
-test("an address that is none is refused before anything is called", () => {
+test("a malformed address is refused before the first call", () => {
   for (const address of ["localhost", "http://localhost:50051", "localhost:0", "localhost:99999", ""]) {
     assert.throws(() => new Client(address), ConfigurationError, address);
   }

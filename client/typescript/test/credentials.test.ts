@@ -1,4 +1,4 @@
-/** Tokens and certificates: who gets in, whom the client believes, and what it never lets out. */
+/** Tokens and certificates: authentication, trust, and keeping the token secret. */
 
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
@@ -36,19 +36,19 @@ function client(options: CredentialOptions, address = server.address): Client {
   return new Client(address, { timeoutMs: 10_000, credentials: new Credentials({ ...own, ...options }) });
 }
 
-test("with a token and both certificates a trial runs, calls and stream alike", async () => {
+test("a token and mutual TLS work for unary calls and streams", async () => {
   const trusted = client({ token });
   const trial = await trusted.launch(job());
   assert.equal((await trial.report(epoch(1, 10, 0.95))).converged, true);
   trusted.close();
 });
 
-test("without a token nobody is known, and with a trainer's no job is deleted", async () => {
-  const stranger = client({});
-  await assert.rejects(stranger.registerJob(job()), UnauthenticatedError);
+test("a call without a token is unauthenticated, and a trainer may not delete jobs", async () => {
+  const anonymous = client({});
+  await assert.rejects(anonymous.registerJob(job()), UnauthenticatedError);
   const trainer = client({ token });
   await assert.rejects(trainer.deleteJob("test-x"), PermissionDeniedError);
-  stranger.close();
+  anonymous.close();
   trainer.close();
 });
 
@@ -64,7 +64,7 @@ test("a token file is read again when it changes", async () => {
   trainer.close();
 });
 
-test("a server of another authority is not trusted, and no retry is made", async () => {
+test("a server of an unknown authority is not trusted", async () => {
   const wary = client({ token, tlsCa: server.file("other.pem") });
   await assert.rejects(wary.registerJob(job()), UntrustedServerError);
   wary.close();
@@ -81,22 +81,22 @@ test("a server whose certificate is for another name is not trusted", async () =
   await elsewhere.close();
 });
 
-test("without a client certificate, or in clear, the server lets nobody in", async () => {
+test("the server refuses clients without a certificate or without TLS", async () => {
   for (const options of [{ tlsCa }, {}]) {
-    const stranger = new Client(server.address, { timeoutMs: 500, credentials: new Credentials(options) });
-    await assert.rejects(stranger.registerJob(job()), ServerUnavailableError);
-    stranger.close();
+    const anonymous = new Client(server.address, { timeoutMs: 500, credentials: new Credentials(options) });
+    await assert.rejects(anonymous.registerJob(job()), ServerUnavailableError);
+    anonymous.close();
   }
 });
 
-test("a token is not sent to another machine in clear, unless that is spelt out", () => {
+test("a token is not sent to another machine without TLS, unless that is allowed", () => {
   const far = "10.0.0.7:50051";
-  assert.throws(() => new Client(far, { credentials: new Credentials({ token }) }), /in clear/);
+  assert.throws(() => new Client(far, { credentials: new Credentials({ token }) }), ConfigurationError);
   new Client(far, { credentials: new Credentials({ token, insecure: true }) }).close();
   new Client(far, { credentials: new Credentials({ token, tls: true }) }).close();
 });
 
-test("no token shows in what is printed, in errors or in JSON", async () => {
+test("a token does not appear in inspected objects, errors or JSON", async () => {
   const credentials = new Credentials({ token });
   const lost = new Client("127.0.0.1:1", { timeoutMs: 100, credentials });
   const error = await lost.getJob("x").catch((reason: unknown) => reason);
@@ -111,29 +111,29 @@ test("no token shows in what is printed, in errors or in JSON", async () => {
   lost.close();
 });
 
-test("files that cannot be used are told of by name, before anything is called", () => {
+test("an invalid file is refused with its name before the first call", () => {
   const broken = server.file("broken.pem");
-  writeFileSync(broken, "no certificate");
+  writeFileSync(broken, "not a certificate");
   const [cert, other] = [server.file("client.crt"), server.file("server.key")];
-  for (const [options, said] of [
+  for (const [options, message] of [
     [{ tlsCa: broken }, /tlsCa/],
     [{ tlsCa: server.file("missing.pem") }, /cannot read .*missing.pem/],
-    [{ tlsCert: cert }, /go together/],
-    [{ tlsCert: cert, tlsKey: other }, /made together/],
-    [{ tlsCa, tls: false }, /TLS is off/],
+    [{ tlsCert: cert }, /tlsKey/],
+    [{ tlsCert: cert, tlsKey: other }, /server\.key/],
+    [{ tlsCa, tls: false }, /TLS/],
     [{ tokenFile: server.file("missing") }, /token file/],
   ] as const) {
-    assert.throws(() => new Client(server.address, { credentials: new Credentials(options) }), said);
+    assert.throws(() => new Client(server.address, { credentials: new Credentials(options) }), message);
   }
 });
 
-test("the variables are those of the other clients", () => {
-  const found = Credentials.fromEnv({ WATTWISE_TOKEN: token, WATTWISE_TLS: "1", WATTWISE_TLS_CA: "" });
-  assert.equal(found.token(), token);
-  assert.throws(() => Credentials.fromEnv({ WATTWISE_INSECURE: "maybe" }), /give 1 or 0/);
+test("the environment variables are those of the other clients", () => {
+  const credentials = Credentials.fromEnv({ WATTWISE_TOKEN: token, WATTWISE_TLS: "1", WATTWISE_TLS_CA: "" });
+  assert.equal(credentials.token(), token);
+  assert.throws(() => Credentials.fromEnv({ WATTWISE_INSECURE: "maybe" }), ConfigurationError);
 });
 
-test("what stays on this machine is known, whatever it looks like", () => {
+test("loopback addresses are recognized in every form", () => {
   for (const address of ["localhost:1", "127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "unix:/tmp/x", "dns:///localhost:1"]) {
     assert(isLoopback(address), address);
   }

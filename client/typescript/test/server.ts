@@ -1,4 +1,4 @@
-/** The real server, in a process of its own on a free loopback port, with what it is asked for. */
+/** A real server in its own process on a free loopback port. */
 
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -16,7 +16,7 @@ export class Server {
   address = "127.0.0.1:0";
   #process: ChildProcess | undefined;
 
-  /** Starts it, a second time on the same port and file. */
+  /** Starts the server; a restart uses the same port and database. */
   async start(...options: string[]): Promise<string> {
     const database = `sqlite:///${join(this.folder, "wattwise.db")}`;
     const command = ["-m", "wattwise_server", "--address", this.address, "--database", database, ...options];
@@ -28,7 +28,7 @@ export class Server {
     throw new Error("the server did not start");
   }
 
-  /** Ends it as a power cut would. */
+  /** Kills the server with SIGKILL. */
   async kill(): Promise<void> {
     if (this.#process?.exitCode === null && this.#process.signalCode === null) {
       this.#process.kill("SIGKILL");
@@ -36,13 +36,13 @@ export class Server {
     }
   }
 
-  /** Leaves nothing behind. */
+  /** Kills the server and deletes its folder. */
   async close(): Promise<void> {
     await this.kill();
     rmSync(this.folder, { recursive: true });
   }
 
-  /** A file of its folder. */
+  /** The path of a file in its folder. */
   file(name: string): string {
     return join(this.folder, name);
   }
@@ -52,13 +52,13 @@ export class Server {
     return execFileSync(PYTHON, ["-c", code, ...values], { cwd: ROOT, encoding: "utf8" }).trim();
   }
 
-  /** A token of a role in the file `server.tokens`. */
+  /** Creates a token with a role in the file `server.tokens`. */
   token(role: string): string {
     const command = ["token", "create", "--tokens", this.file("server.tokens"), "--role", role, "--prefix", "test-"];
     return execFileSync(join(ROOT, ".venv/bin/wattwise"), command, { encoding: "utf8", stdio: "pipe" }).trim();
   }
 
-  /** An authority `ca.pem` and certificates of it: `server.crt` (for hosts, if any are given), `client.crt` and their keys. */
+  /** Creates the authority `ca.pem`, its certificates `server.crt` (for hosts) and `client.crt`, and their keys. */
   certificates(...hosts: string[]): void {
     const code = `import sys, pathlib; from tests.credentials import Authority
 ca = Authority(pathlib.Path(sys.argv[1])); ca.issue("server", *sys.argv[2:]); ca.issue("client"); Authority(pathlib.Path(sys.argv[1]), "other")`;
@@ -68,8 +68,8 @@ ca = Authority(pathlib.Path(sys.argv[1])); ca.issue("server", *sys.argv[2:]); ca
 
 let jobs = 0;
 
-/** A job with an id of its own, whose cost is its energy. */
-export function job(given: Partial<JobSpec> = {}): JobOptions & { jobId: string } {
+/** A job with a unique id, whose cost is its energy. */
+export function job(fields: Partial<JobSpec> = {}): JobOptions & { jobId: string } {
   return {
     jobIdPrefix: "test-",
     batchSizes: [8, 16, 32, 64],
@@ -78,17 +78,17 @@ export function job(given: Partial<JobSpec> = {}): JobOptions & { jobId: string 
     targetMetric: 0.9,
     maxEpochs: 10,
     gpu: { maxPowerWatts: 100, numberOfGpus: 1, gpuModel: "Test GPU" },
-    ...given,
+    ...fields,
     jobId: `test-${process.pid}-${jobs++}`,
   };
 }
 
-/** What an epoch measured; its cost is `cost`. */
+/** The report of an epoch with this cost. */
 export function epoch(number: number, cost: number, metric: number) {
   return { currentEpoch: number, timeSeconds: number, energyJoules: cost, metric };
 }
 
-/** An id that no trial has. */
+/** The id of a trial that does not exist. */
 export function ghost(jobId: string): TrialId {
   return { jobId, batchSize: 16, trialNumber: 9 };
 }

@@ -1,4 +1,4 @@
-/** A trial's line to the server: decisions, pushed stops, heartbeats, and what an outage does to them. */
+/** A trial's session: decisions, pushed stops, heartbeats, outages. */
 
 import assert from "node:assert/strict";
 import { once } from "node:events";
@@ -31,13 +31,13 @@ async function statusOf(trial: TrialSession): Promise<TrialStatus | undefined> {
   return (await client.getTrial(trial.id)).trial?.status;
 }
 
-async function until(fact: () => Promise<boolean>): Promise<void> {
-  for (const deadline = Date.now() + 20_000; !(await fact()); await sleep(20)) {
-    assert(Date.now() < deadline, "what was waited for did not happen");
+async function until(condition: () => Promise<boolean>): Promise<void> {
+  for (const deadline = Date.now() + 20_000; !(await condition()); await sleep(20)) {
+    assert(Date.now() < deadline, "timeout");
   }
 }
 
-test("reports are answered in their order, and the last decision stays", async () => {
+test("reports are answered in order, and a stop is final", async () => {
   const trial = await client.launch(job());
   assert.equal(trial.batchSize, 16);
   const [first, second] = await Promise.all([trial.report(epoch(1, 10, 0.5)), trial.report(epoch(2, 20, 0.95))]);
@@ -46,7 +46,7 @@ test("reports are answered in their order, and the last decision stays", async (
   assert.equal((await trial.report(epoch(3, 30, 0.1))).cost, 20);
 });
 
-test("a stop is pushed in mid-epoch, with its decision", async () => {
+test("a stop is pushed in the middle of an epoch, with its decision", async () => {
   const spec = job();
   const [slow, fast] = [await client.launch(spec), await client.launch(spec)];
   await slow.report(epoch(1, 50, 0.5));
@@ -57,39 +57,39 @@ test("a stop is pushed in mid-epoch, with its decision", async () => {
   assert.equal(slow.decision?.costBound, 40);
 });
 
-test("numbers that make no sense are refused, and training goes on", async () => {
+test("invalid numbers are refused, and training continues", async () => {
   const trial = await client.launch(job());
   await trial.report(epoch(2, 20, 0.5));
   await assert.rejects(trial.report(epoch(1, 10, 0.5)), InvalidResultError);
   assert.equal((await trial.report(epoch(3, 30, 0.95))).converged, true);
 });
 
-test("heartbeats keep a trial for several leases, and nobody keeps one that was closed", async () => {
+test("heartbeats renew the lease, and a closed session sends none", async () => {
   const spec = job({ trialLeaseSeconds: 1 });
-  const [kept, silent] = [await client.launch(spec), await client.launch(spec)];
-  silent.close();
-  await until(async () => (await statusOf(silent)) === TrialStatus.TRIAL_STATUS_FAILED);
-  const begun = (await client.getTrial(kept.id)).trial!;
-  await until(async () => (await client.getTrial(kept.id)).trial!.leaseExpireTime! > begun.leaseExpireTime!);
-  assert.equal(await statusOf(kept), TrialStatus.TRIAL_STATUS_DISPATCHED);
-  await kept.end(EndReason.END_REASON_COMPLETED);
+  const [open, closed] = [await client.launch(spec), await client.launch(spec)];
+  closed.close();
+  await until(async () => (await statusOf(closed)) === TrialStatus.TRIAL_STATUS_FAILED);
+  const begun = (await client.getTrial(open.id)).trial!;
+  await until(async () => (await client.getTrial(open.id)).trial!.leaseExpireTime! > begun.leaseExpireTime!);
+  assert.equal(await statusOf(open), TrialStatus.TRIAL_STATUS_DISPATCHED);
+  await open.end(EndReason.END_REASON_COMPLETED);
 });
 
-test("a trial that its trainer ends is over for its reason", async () => {
+test("a trial ended by its trainer has the trainer's reason", async () => {
   const trial = await client.launch(job());
   const ended = await trial.end(EndReason.END_REASON_OUT_OF_MEMORY);
   assert.equal(ended.endReason, EndReason.END_REASON_OUT_OF_MEMORY);
 });
 
-test("a trial that was never dispatched is an error of its report", async () => {
+test("a report of an unknown trial is an error", async () => {
   const spec = job();
   await client.registerJob(spec);
-  const trial = client.follow(ghost(spec.jobId), 300);
+  const trial = client.openSession(ghost(spec.jobId), 300);
   await assert.rejects(trial.report(epoch(1, 10, 0.5)), TrialNotFoundError);
   trial.close();
 });
 
-test("a report rides out a server that is killed and started again, and its pushes come again", async () => {
+test("a report and pushed stops survive a crash and restart of the server", async () => {
   const spec = job({ trialLeaseSeconds: 1 });
   const [slow, fast] = [await client.launch(spec), await client.launch(spec)];
   await slow.report(epoch(1, 50, 0.5));
@@ -102,16 +102,16 @@ test("a report rides out a server that is killed and started again, and its push
   await stopped;
 });
 
-test("a server that takes no more streams is spoken to by single calls", async () => {
+test("a session without a stream uses unary calls", async () => {
   const few = new Server();
-  const crowd = new Client(await few.start("--max-streams", "1"));
+  const busy = new Client(await few.start("--max-streams", "1"));
   const spec = job({ trialLeaseSeconds: 1 });
-  const [first, second] = [await crowd.launch(spec), await crowd.launch(spec)];
+  const [first, second] = [await busy.launch(spec), await busy.launch(spec)];
   assert.equal((await first.report(epoch(1, 10, 0.5))).cost, 10);
   assert.equal((await second.report(epoch(1, 50, 0.5))).cost, 50);
   await first.report(epoch(2, 20, 0.95));
-  // Without a report of its own: a heartbeat tells it, or the stream that has become free.
+  // It does not report: the stop comes by a heartbeat, or by the stream that has become free.
   await once(second.stopped, "abort");
-  crowd.close();
+  busy.close();
   await few.close();
 });

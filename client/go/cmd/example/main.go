@@ -1,8 +1,8 @@
-// Command example is one launch of a recurring training job, with epochs that only pretend to train:
+// Command example is a launch of a recurring training job, with simulated epochs:
 //
 //	example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
 //
-// Exits with 0 when the model reached its target and with 3 when the server stopped the trial without it.
+// It exits with 0 if the model reached its target, and with 3 if the server stopped the trial before that.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	for i, into := range []*float64{&pace, &lease} {
 		if len(os.Args) > i+2 {
 			if _, err := fmt.Sscan(os.Args[i+2], into); err != nil {
-				log.Fatalf("%s is no number of seconds", os.Args[i+2])
+				log.Fatalf("%s is not a number of seconds", os.Args[i+2])
 			}
 		}
 	}
@@ -46,7 +46,7 @@ func train(address string, pace time.Duration, lease float64) (bool, error) {
 	spec := &v1.JobSpec{
 		JobId: proto.String("pretend-nightly"), JobIdPrefix: "pretend", BatchSizes: []int32{16, 32, 64, 128},
 		DefaultBatchSize: 32, TargetMetric: proto.Float64(0.9), TrialLeaseSeconds: &lease,
-		Gpu: &v1.GpuConfig{MaxPowerWatts: 300, NumberOfGpus: 1, GpuModel: "Pretended GPU"},
+		Gpu: &v1.GpuConfig{MaxPowerWatts: 300, NumberOfGpus: 1, GpuModel: "Simulated GPU"},
 	}
 	credentials, err := wattwise.CredentialsFromEnv()
 	if err != nil {
@@ -59,33 +59,33 @@ func train(address string, pace time.Duration, lease float64) (bool, error) {
 	defer client.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	launch, err := client.Begin(ctx, spec)
+	session, err := client.Launch(ctx, spec)
 	if err != nil {
 		return false, err
 	}
-	fmt.Println(launch.Reason)
-	// What is true if training ends without a word from the server; SIGTERM and Ctrl-C come through ctx.
+	fmt.Println(session.Reason)
+	// The reason if training ends without a decision of the server. SIGTERM and Ctrl-C cancel ctx.
 	reason := v1.EndReason_END_REASON_ERROR
-	defer func() { launch.End(reason) }()
+	defer func() { session.End(reason) }()
 
 	seconds, joules := 0.0, 0.0
 	for epoch := 1; ; epoch++ {
 		select {
 		case <-time.After(pace):
-		case <-launch.Stopped():
+		case <-session.Stopped():
 		case <-ctx.Done():
 			reason = v1.EndReason_END_REASON_PREEMPTED
 			return false, ctx.Err()
 		}
-		metric, took, used := epochOf(launch.BatchSize(), epoch)
-		seconds, joules = seconds+took, joules+used
-		decision, err := launch.Report(ctx, epoch, seconds, joules, metric)
+		metric, epochSeconds, epochJoules := simulateEpoch(session.BatchSize(), epoch)
+		seconds, joules = seconds+epochSeconds, joules+epochJoules
+		decision, err := session.Report(ctx, epoch, seconds, joules, metric)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			reason = v1.EndReason_END_REASON_PREEMPTED
 			return false, ctx.Err()
 		case wattwise.ServerAway(err):
-			log.Printf("training goes on without the server: %v", err)
+			log.Printf("training continues without the server: %v", err)
 		case err != nil:
 			return false, err
 		case decision.StopTrain:
@@ -96,8 +96,8 @@ func train(address string, pace time.Duration, lease float64) (bool, error) {
 	}
 }
 
-// epochOf pretends: large batches are quick and learn little; every epoch draws 250 W.
-func epochOf(batchSize, epoch int) (metric, seconds, joules float64) {
+// simulateEpoch: large batches are fast and learn little, and every epoch draws 250 W.
+func simulateEpoch(batchSize, epoch int) (metric, seconds, joules float64) {
 	seconds = 20 + 2000/float64(batchSize)
 	metric = 1 - math.Exp(-float64(epoch)*4/math.Sqrt(float64(batchSize)))
 	return metric, seconds, 250 * seconds

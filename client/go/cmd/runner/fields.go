@@ -12,9 +12,9 @@ import (
 type fields = map[string]any
 
 // fill sets the fields that a table names.
-func fill(message proto.Message, given fields) error {
+func fill(message proto.Message, values fields) error {
 	target := message.ProtoReflect()
-	for name, value := range given {
+	for name, value := range values {
 		field := target.Descriptor().Fields().ByName(protoreflect.Name(name))
 		if field == nil {
 			return fmt.Errorf("%s has no field %s", target.Descriptor().Name(), name)
@@ -31,7 +31,7 @@ func set(target protoreflect.Message, field protoreflect.FieldDescriptor, value 
 	case field.IsList():
 		items, ok := value.([]any)
 		if !ok {
-			return fmt.Errorf("%v is no list", value)
+			return fmt.Errorf("%v is not a list", value)
 		}
 		list := target.Mutable(field).List()
 		list.Truncate(0)
@@ -48,7 +48,7 @@ func set(target protoreflect.Message, field protoreflect.FieldDescriptor, value 
 		if !ok {
 			return fmt.Errorf("%v has no fields", value)
 		}
-		// Given anew as a whole, not field by field.
+		// A message is replaced as a whole.
 		target.Clear(field)
 		return fill(target.Mutable(field).Message().Interface(), inner)
 	}
@@ -88,10 +88,10 @@ func scalar(field protoreflect.FieldDescriptor, value any) (protoreflect.Value, 
 			return protoreflect.ValueOfFloat64(value), nil
 		}
 	}
-	return protoreflect.Value{}, fmt.Errorf("%v does not fit a field of type %v", value, field.Kind())
+	return protoreflect.Value{}, fmt.Errorf("%v is not a value of type %v", value, field.Kind())
 }
 
-// check compares the fields that a table names; a trial's batch size and number are those of its id.
+// check compares the fields that a table names. A trial's batch_size and trial_number are those of its id.
 func check(message proto.Message, then fields) error {
 	holder := message.ProtoReflect()
 	for name, expected := range then {
@@ -153,7 +153,7 @@ func compareOne(field protoreflect.FieldDescriptor, value protoreflect.Value, ex
 	return nil
 }
 
-// equal holds for numbers within rounding, and for a message or warning that contains what is expected.
+// equal compares numbers to twelve digits; a message or a warning must contain the expected text.
 func equal(field protoreflect.FieldDescriptor, value protoreflect.Value, expected any) bool {
 	switch expected := expected.(type) {
 	case string:
@@ -194,4 +194,26 @@ func number(value protoreflect.Value) float64 {
 
 func near(a, b float64) bool {
 	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-12*math.Max(math.Abs(a), math.Abs(b))
+}
+
+// checkKeys refuses unknown keys, which must not be ignored.
+func checkKeys(values fields, known ...string) error {
+	for name := range values {
+		found := false
+		for _, one := range known {
+			found = found || one == name
+		}
+		if !found {
+			return fmt.Errorf("unknown to this runner: %s", name)
+		}
+	}
+	return nil
+}
+
+// text is the string of a key, or the default if the table does not have one.
+func text(values fields, name, otherwise string) string {
+	if value, ok := values[name].(string); ok {
+		return value
+	}
+	return otherwise
 }

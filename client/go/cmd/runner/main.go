@@ -16,12 +16,12 @@ import (
 	"wattwise"
 )
 
-// leftOut says why this client leaves a scenario out, by its name.
+// leftOut has the scenarios that this client cannot replay, with the reason, by name.
 var leftOut = map[string]string{}
 
-const patience = time.Minute
+const scenarioTimeout = time.Minute
 
-// outcome is what became of a scenario.
+// outcome is the line that the runner prints for a scenario.
 type outcome struct {
 	File     string `json:"file"`
 	Scenario string `json:"scenario"`
@@ -30,7 +30,7 @@ type outcome struct {
 }
 
 func main() {
-	server := flag.String("server", "localhost:50051", "where the server listens")
+	server := flag.String("server", "localhost:50051", "address of the server")
 	flag.Parse()
 	credentials, err := wattwise.CredentialsFromEnv()
 	if err != nil {
@@ -43,18 +43,18 @@ func main() {
 	defer client.Close()
 	failed, lines := false, json.NewEncoder(os.Stdout)
 	lines.SetEscapeHTML(false)
-	run := wattwise.NewRequestID()[:8]
+	runID := wattwise.NewRequestID()[:8]
 	for _, path := range flag.Args() {
 		table, err := readTable(path)
 		if err != nil {
 			log.Fatal(err)
 		}
 		for i, scenario := range table {
-			suffix := fmt.Sprintf("go-%s-%s-%d", run, filepath.Base(path), i)
-			found := judge(&replay{client: client, table: scenario, suffix: suffix})
-			found.File = filepath.Base(path)
-			failed = failed || found.Outcome == "failed"
-			if err := lines.Encode(found); err != nil {
+			suffix := fmt.Sprintf("go-%s-%s-%d", runID, filepath.Base(path), i)
+			line := outcomeOf(client, scenario, suffix)
+			line.File = filepath.Base(path)
+			failed = failed || line.Outcome == "failed"
+			if err := lines.Encode(line); err != nil {
 				log.Fatal(err)
 			}
 		}
@@ -64,14 +64,14 @@ func main() {
 	}
 }
 
-func judge(scenario *replay) outcome {
-	name := scenario.table.Name
+func outcomeOf(client *wattwise.Client, scenario scenario, suffix string) outcome {
+	name := scenario.Name
 	if why, ok := leftOut[name]; ok {
 		return outcome{Scenario: name, Outcome: "left out", Why: why}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), scenarioTimeout)
 	defer cancel()
-	if err := scenario.run(ctx); err != nil {
+	if err := replay(ctx, client, scenario, suffix); err != nil {
 		return outcome{Scenario: name, Outcome: "failed", Why: err.Error()}
 	}
 	return outcome{Scenario: name, Outcome: "passed"}

@@ -7,131 +7,93 @@ import (
 	"sort"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/grpc/codes"
 
 	"wattwise"
-	v1 "wattwise/v1"
 )
 
-// replay is one scenario against a server.
-type replay struct {
-	client  *wattwise.Client
-	table   scenario
-	suffix  string
-	spec    *v1.JobSpec
-	trials  map[string]*v1.TrialId
-	streams map[string]*stream
-}
-
-func (r *replay) run(ctx context.Context) error {
-	if err := only(r.table.Others); err != nil {
+// replay replays a scenario; it returns the first difference.
+func replay(ctx context.Context, client *wattwise.Client, scenario scenario, suffix string) error {
+	if err := checkKeys(scenario.Unknown); err != nil {
 		return err
 	}
-	spec, err := r.job(nil)
+	steps, err := newSteps(client, scenario.Job, suffix)
 	if err != nil {
 		return err
 	}
-	r.spec, r.trials, r.streams = spec, map[string]*v1.TrialId{}, map[string]*stream{}
-	if _, err := r.client.RegisterJob(ctx, spec); err != nil {
+	if _, err := steps.register(ctx, nil); err != nil {
 		return err
 	}
-	for i, line := range r.table.Walk {
-		if err := r.follow(ctx, i+1, line); err != nil {
-			return fmt.Errorf("line %d of the walk: %w", i+1, err)
+	for i, line := range scenario.Walk {
+		if err := replayLine(ctx, steps, i+1, line); err != nil {
+			return fmt.Errorf("line %d, %w", i+1, err)
 		}
 	}
-	for i, given := range r.table.Steps {
-		if err := r.take(ctx, given); err != nil {
+	for i, given := range scenario.Steps {
+		if err := replayStep(ctx, steps, given); err != nil {
 			return fmt.Errorf("step %d, %w", i+1, err)
 		}
 	}
-	if r.table.JobThen == nil {
+	if scenario.JobThen == nil {
 		return nil
 	}
-	job, err := r.client.GetJob(ctx, r.spec.GetJobId())
+	job, err := steps.getJob(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if err := check(job, r.table.JobThen); err != nil {
-		return fmt.Errorf("the job's %w", err)
-	}
-	return nil
+	return check(job, scenario.JobThen)
 }
 
-// job is the scenario's, with some fields changed.
-func (r *replay) job(changed fields) (*v1.JobSpec, error) {
-	eta, target, epochs, seed := 1.0, 0.9, int32(10), int64(1)
-	spec := &v1.JobSpec{
-		JobIdPrefix: "scenario", BatchSizes: []int32{8, 16, 32, 64}, DefaultBatchSize: 16,
-		EtaKnob: &eta, TargetMetric: &target, MaxEpochs: &epochs, MabSeed: &seed,
-		Gpu: &v1.GpuConfig{MaxPowerWatts: 100, NumberOfGpus: 1, GpuModel: "Test GPU"},
-	}
-	if err := fill(spec, r.table.Job); err != nil {
-		return nil, err
-	}
-	if spec.JobId == nil {
-		spec.JobId = proto.String(spec.JobIdPrefix + "-" + r.suffix)
-	}
-	return spec, fill(spec, changed)
-}
-
-func (r *replay) follow(ctx context.Context, number int, line walked) error {
-	answer, err := r.client.NextBatchSize(ctx, r.spec.GetJobId(), "")
+func replayLine(ctx context.Context, steps *steps, number int, line walkLine) error {
+	trial, err := steps.next(ctx, fields{"trial": "walk"})
 	if err != nil {
 		return err
 	}
-	id := answer.Trial.Id
-	if int(id.TrialNumber) != number || int(id.BatchSize) != line.batchSize {
-		return fmt.Errorf("is trial %d with batch size %d, not %d", id.TrialNumber, id.BatchSize, line.batchSize)
+	if err := check(trial, fields{"trial_number": number, "batch_size": line.batchSize}); err != nil {
+		return err
 	}
-	result := &v1.TrainingResult{Trial: id, TimeSeconds: 1, EnergyJoules: line.cost, Metric: 0.95, CurrentEpoch: 1}
+	report := fields{"trial": "walk", "epoch": 1, "cost": line.cost, "metric": 0.95}
 	if !line.converged {
-		result.Metric, result.CurrentEpoch = 0.1, r.spec.GetMaxEpochs()
+		report["epoch"], report["metric"] = int(steps.spec.GetMaxEpochs()), 0.1
 	}
-	decision, err := r.client.ReportResult(ctx, result)
+	decision, err := steps.report(ctx, report)
 	if err != nil {
 		return err
 	}
 	return check(decision, fields{"stop_train": true, "converged": line.converged})
 }
 
-// take makes the call of a step and compares what it answers.
-func (r *replay) take(ctx context.Context, given fields) error {
-	name, then, refusal, err := parts(given)
+func replayStep(ctx context.Context, steps *steps, step fields) error {
+	name, then, refusal, err := parts(step)
 	if err != nil {
 		return err
 	}
-	arguments, ok := given[name].(fields)
+	args, ok := step[name].(fields)
 	if !ok {
-		return fmt.Errorf("%s: %v has no fields", name, given[name])
+		return fmt.Errorf("%s: %v has no fields", name, step[name])
 	}
-	if name == "until" {
-		err = r.until(ctx, arguments, then)
-	} else {
-		err = r.call(ctx, name, arguments, then, refusal)
-	}
-	if err != nil {
+	if err := callAndCompare(ctx, steps, name, args, then, refusal); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
-func (r *replay) call(ctx context.Context, name string, arguments, then, refusal fields) error {
-	answer, err := steps[name](r, ctx, arguments)
+func callAndCompare(ctx context.Context, steps *steps, name string, args, then, refusal fields) error {
+	answer, err := steps.take(ctx, name, args, then)
 	switch {
 	case refusal != nil:
 		return checkRefusal(err, refusal)
 	case err != nil || then == nil:
 		return err
 	case answer == nil:
-		return errors.New("answers nothing that could be compared")
+		return errors.New("has no answer to compare")
 	}
 	return check(answer, then)
 }
 
-// parts takes a step apart: its name, what it must answer, and how it must be refused.
-func parts(given fields) (name string, then, refusal fields, err error) {
-	for key, value := range given {
+// parts takes a step apart: its name, the expected answer, and the expected refusal.
+func parts(step fields) (name string, then, refusal fields, err error) {
+	for key, value := range step {
 		switch key {
 		case "then":
 			then, _ = value.(fields)
@@ -141,23 +103,23 @@ func parts(given fields) (name string, then, refusal fields, err error) {
 			}
 			refusal[key] = value
 		default:
-			if name != "" || (steps[key] == nil && key != "until") {
-				return "", nil, nil, fmt.Errorf("%s: no step that this runner knows", key)
+			if name != "" || !known(key) {
+				return "", nil, nil, fmt.Errorf("unknown to this runner: %s", key)
 			}
 			name = key
 		}
 	}
-	if name == "" || given["then"] != nil && then == nil {
-		return "", nil, nil, fmt.Errorf("%v: no step that this runner knows", given)
+	if name == "" || step["then"] != nil && then == nil {
+		return "", nil, nil, fmt.Errorf("unknown to this runner: %v", step)
 	}
 	return name, then, refusal, nil
 }
 
-// checkRefusal compares how a call was refused.
+// checkRefusal compares an error with a step's error, status, fields and metadata.
 func checkRefusal(err error, expected fields) error {
 	var refused *wattwise.Error
 	if !errors.As(err, &refused) {
-		return fmt.Errorf("was not refused with %v: %v", expected["error"], err)
+		return fmt.Errorf("did not fail with %v: %v", expected["error"], err)
 	}
 	if refused.Reason != expected["error"] {
 		return fmt.Errorf("was refused with %q, not %v: %w", refused.Reason, expected["error"], err)
@@ -195,4 +157,20 @@ func checkViolations(refused *wattwise.Error, expected any) error {
 		return fmt.Errorf("was refused for %v, not for %v", found, wanted)
 	}
 	return nil
+}
+
+// statusName returns the name of a status as in the tables.
+func statusName(code codes.Code) string {
+	for name, one := range map[string]codes.Code{
+		"CANCELLED": codes.Canceled, "INVALID_ARGUMENT": codes.InvalidArgument, "DEADLINE_EXCEEDED": codes.DeadlineExceeded,
+		"NOT_FOUND": codes.NotFound, "ALREADY_EXISTS": codes.AlreadyExists, "PERMISSION_DENIED": codes.PermissionDenied,
+		"RESOURCE_EXHAUSTED": codes.ResourceExhausted, "FAILED_PRECONDITION": codes.FailedPrecondition,
+		"UNIMPLEMENTED": codes.Unimplemented, "INTERNAL": codes.Internal, "UNAVAILABLE": codes.Unavailable,
+		"UNAUTHENTICATED": codes.Unauthenticated,
+	} {
+		if one == code {
+			return name
+		}
+	}
+	return code.String()
 }

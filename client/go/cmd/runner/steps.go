@@ -6,72 +6,110 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"wattwise"
 	v1 "wattwise/v1"
 )
 
 const (
-	longestWait = 10 * time.Second
-	askEvery    = 50 * time.Millisecond
+	stepTimeout = 10 * time.Second
+	pollPause   = 50 * time.Millisecond
 )
 
-// step makes one call of a table.
-type step func(*replay, context.Context, fields) (proto.Message, error)
-
-var steps = map[string]step{
-	"next":      (*replay).next,
-	"report":    (*replay).report,
-	"heartbeat": (*replay).heartbeat,
-	"end":       (*replay).end,
-	"register":  (*replay).register,
-	"get":       (*replay).get,
-	"job":       (*replay).getJob,
-	"delete":    (*replay).delete,
-	"invent":    (*replay).invent,
-	"open":      (*replay).open,
-	"send":      (*replay).send,
-	"expect":    (*replay).expect,
-	"close":     (*replay).close,
+// steps makes the calls of one scenario. It has the job, and the trials and streams that earlier steps have named.
+type steps struct {
+	client  *wattwise.Client
+	spec    *v1.JobSpec
+	trials  map[string]*v1.TrialId
+	streams map[string]*stream
 }
 
-func (r *replay) next(ctx context.Context, given fields) (proto.Message, error) {
-	if err := only(given, "trial", "request_id", "job_id", "resume"); err != nil {
+// step makes one call and returns its answer; nil if there is nothing to compare.
+type step func(*steps, context.Context, fields) (proto.Message, error)
+
+var stepsByName = map[string]step{
+	"next":      (*steps).next,
+	"report":    (*steps).report,
+	"heartbeat": (*steps).heartbeat,
+	"end":       (*steps).end,
+	"register":  (*steps).register,
+	"get":       (*steps).get,
+	"job":       (*steps).getJob,
+	"delete":    (*steps).delete,
+	"invent":    (*steps).invent,
+	"open":      (*steps).open,
+	"send":      (*steps).send,
+	"expect":    (*steps).expect,
+	"close":     (*steps).close,
+}
+
+// newSteps has the job of a scenario. The suffix makes the job's id unique.
+func newSteps(client *wattwise.Client, job fields, suffix string) (*steps, error) {
+	eta, target, epochs, seed := 1.0, 0.9, int32(10), int64(1)
+	spec := &v1.JobSpec{
+		JobIdPrefix: "scenario", BatchSizes: []int32{8, 16, 32, 64}, DefaultBatchSize: 16,
+		EtaKnob: &eta, TargetMetric: &target, MaxEpochs: &epochs, MabSeed: &seed,
+		Gpu: &v1.GpuConfig{MaxPowerWatts: 100, NumberOfGpus: 1, GpuModel: "Test GPU"},
+	}
+	if err := fill(spec, job); err != nil {
 		return nil, err
 	}
-	ask := r.client.NextBatchSize
-	if given["resume"] == true {
-		ask = r.client.ResumeTrial
+	if spec.JobId == nil {
+		spec.JobId = proto.String(spec.JobIdPrefix + "-" + suffix)
 	}
-	answer, err := ask(ctx, text(given, "job_id", r.spec.GetJobId()), text(given, "request_id", ""))
+	return &steps{client: client, spec: spec, trials: map[string]*v1.TrialId{}, streams: map[string]*stream{}}, nil
+}
+
+// known reports whether there is a step of this name.
+func known(name string) bool {
+	return name == "until" || stepsByName[name] != nil
+}
+
+// take makes a step's call. `until` repeats its call until the answer is as `then` says.
+func (s *steps) take(ctx context.Context, name string, args, then fields) (proto.Message, error) {
+	if name == "until" {
+		return s.until(ctx, args, then)
+	}
+	return stepsByName[name](s, ctx, args)
+}
+
+func (s *steps) next(ctx context.Context, args fields) (proto.Message, error) {
+	if err := checkKeys(args, "trial", "request_id", "job_id", "resume"); err != nil {
+		return nil, err
+	}
+	call := s.client.GetNextBatchSize
+	if args["resume"] == true {
+		call = s.client.ResumeTrial
+	}
+	response, err := call(ctx, text(args, "job_id", s.spec.GetJobId()), text(args, "request_id", ""))
 	if err != nil {
 		return nil, err
 	}
-	if answer.Reason == "" {
-		return nil, errors.New("no reason is given")
+	if response.Reason == "" {
+		return nil, errors.New("has no reason")
 	}
-	r.trials[text(given, "trial", "")] = answer.Trial.Id
-	return answer.Trial, nil
+	s.trials[text(args, "trial", "")] = response.Trial.Id
+	return response.Trial, nil
 }
 
-func (r *replay) report(ctx context.Context, given fields) (proto.Message, error) {
-	result, err := r.result(given)
+func (s *steps) report(ctx context.Context, args fields) (proto.Message, error) {
+	result, err := s.result(args)
 	if err != nil {
 		return nil, err
 	}
-	return r.client.ReportResult(ctx, result)
+	return s.client.ReportResult(ctx, result)
 }
 
-// result is a measurement; the tables have shorter names for some of its fields.
-func (r *replay) result(given fields) (*v1.TrainingResult, error) {
-	trial, err := r.trial(given)
+// result converts the arguments of a report; the tables have shorter names for some of its fields.
+func (s *steps) result(args fields) (*v1.TrainingResult, error) {
+	trial, err := s.trial(args)
 	if err != nil {
 		return nil, err
 	}
 	long := map[string]string{"epoch": "current_epoch", "cost": "energy_joules", "time": "time_seconds"}
 	named := fields{}
-	for name, value := range given {
+	for name, value := range args {
 		if long[name] != "" {
 			name = long[name]
 		}
@@ -83,148 +121,111 @@ func (r *replay) result(given fields) (*v1.TrainingResult, error) {
 	return result, fill(result, named)
 }
 
-func (r *replay) heartbeat(ctx context.Context, given fields) (proto.Message, error) {
-	trial, err := r.trial(given, "trial")
+func (s *steps) heartbeat(ctx context.Context, args fields) (proto.Message, error) {
+	trial, err := s.trial(args, "trial")
 	if err != nil {
 		return nil, err
 	}
-	return r.client.Heartbeat(ctx, trial)
+	return s.client.Heartbeat(ctx, trial)
 }
 
-func (r *replay) end(ctx context.Context, given fields) (proto.Message, error) {
-	trial, err := r.trial(given, "trial", "reason")
+func (s *steps) end(ctx context.Context, args fields) (proto.Message, error) {
+	trial, err := s.trial(args, "trial", "reason")
 	if err != nil {
 		return nil, err
 	}
-	reason, ok := v1.EndReason_value[text(given, "reason", "")]
+	reason, ok := v1.EndReason_value[text(args, "reason", "")]
 	if !ok {
-		return nil, fmt.Errorf("%v is no EndReason", given["reason"])
+		return nil, fmt.Errorf("%v is not a value of EndReason", args["reason"])
 	}
-	return r.client.EndTrial(ctx, trial, v1.EndReason(reason))
+	return s.client.EndTrial(ctx, trial, v1.EndReason(reason))
 }
 
-func (r *replay) register(ctx context.Context, given fields) (proto.Message, error) {
-	spec, err := r.job(given)
+func (s *steps) register(ctx context.Context, args fields) (proto.Message, error) {
+	spec := proto.Clone(s.spec).(*v1.JobSpec)
+	if err := fill(spec, args); err != nil {
+		return nil, err
+	}
+	return s.client.RegisterJob(ctx, spec)
+}
+
+func (s *steps) get(ctx context.Context, args fields) (proto.Message, error) {
+	trial, err := s.trial(args, "trial")
 	if err != nil {
 		return nil, err
 	}
-	return r.client.RegisterJob(ctx, spec)
-}
-
-func (r *replay) get(ctx context.Context, given fields) (proto.Message, error) {
-	trial, err := r.trial(given, "trial")
-	if err != nil {
-		return nil, err
-	}
-	var answer *v1.GetTrialResponse
-	err = r.client.Retrying(ctx, func(ctx context.Context) (err error) {
-		answer, err = r.client.Admin.GetTrial(ctx, &v1.GetTrialRequest{Trial: trial})
+	var response *v1.GetTrialResponse
+	err = s.client.Retrying(ctx, func(ctx context.Context) (err error) {
+		response, err = s.client.Admin.GetTrial(ctx, &v1.GetTrialRequest{Trial: trial})
 		return err
 	})
-	return answer.GetTrial(), err
+	return response.GetTrial(), err
 }
 
-func (r *replay) getJob(ctx context.Context, given fields) (proto.Message, error) {
-	if err := only(given, "job_id"); err != nil {
+func (s *steps) getJob(ctx context.Context, args fields) (proto.Message, error) {
+	if err := checkKeys(args, "job_id"); err != nil {
 		return nil, err
 	}
-	return r.client.GetJob(ctx, text(given, "job_id", r.spec.GetJobId()))
+	return s.client.GetJob(ctx, text(args, "job_id", s.spec.GetJobId()))
 }
 
-func (r *replay) delete(ctx context.Context, given fields) (proto.Message, error) {
-	if err := only(given); err != nil {
+func (s *steps) delete(ctx context.Context, args fields) (proto.Message, error) {
+	if err := checkKeys(args); err != nil {
 		return nil, err
 	}
-	var answer *v1.DeleteJobResponse
-	err := r.client.Retrying(ctx, func(ctx context.Context) (err error) {
-		answer, err = r.client.Admin.DeleteJob(ctx, &v1.DeleteJobRequest{JobId: r.spec.GetJobId()})
+	var response *v1.DeleteJobResponse
+	err := s.client.Retrying(ctx, func(ctx context.Context) (err error) {
+		response, err = s.client.Admin.DeleteJob(ctx, &v1.DeleteJobRequest{JobId: s.spec.GetJobId()})
 		return err
 	})
-	return answer.GetJob(), err
+	return response.GetJob(), err
 }
 
-func (r *replay) invent(_ context.Context, given fields) (proto.Message, error) {
-	like, ok := r.trials[text(given, "like", "")]
+func (s *steps) invent(_ context.Context, args fields) (proto.Message, error) {
+	like, ok := s.trials[text(args, "like", "")]
 	if !ok {
-		return nil, fmt.Errorf("no trial is named %v", given["like"])
+		return nil, fmt.Errorf("unknown trial %v", args["like"])
 	}
 	changed := fields{}
-	for name, value := range given {
+	for name, value := range args {
 		if name != "trial" && name != "like" {
 			changed[name] = value
 		}
 	}
 	id := proto.Clone(like).(*v1.TrialId)
-	r.trials[text(given, "trial", "")] = id
+	s.trials[text(args, "trial", "")] = id
 	return nil, fill(id, changed)
 }
 
-// until asks for a trial until it is as the table says.
-func (r *replay) until(ctx context.Context, given, then fields) error {
-	if err := only(given, "trial", "heartbeat"); err != nil {
-		return err
+// until polls a trial until it is as the table says.
+func (s *steps) until(ctx context.Context, args, then fields) (proto.Message, error) {
+	if err := checkKeys(args, "trial", "heartbeat"); err != nil {
+		return nil, err
 	}
-	for deadline := time.Now().Add(longestWait); ; time.Sleep(askEvery) {
-		if name := text(given, "heartbeat", ""); name != "" {
-			if _, err := r.heartbeat(ctx, fields{"trial": name}); err != nil {
-				return err
+	for deadline := time.Now().Add(stepTimeout); ; time.Sleep(pollPause) {
+		if name := text(args, "heartbeat", ""); name != "" {
+			if _, err := s.heartbeat(ctx, fields{"trial": name}); err != nil {
+				return nil, err
 			}
 		}
-		trial, err := r.get(ctx, fields{"trial": given["trial"]})
+		trial, err := s.get(ctx, fields{"trial": args["trial"]})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err = check(trial, then); err == nil || time.Now().After(deadline) {
-			return err
+			return trial, err
 		}
 	}
 }
 
-func (r *replay) trial(given fields, known ...string) (*v1.TrialId, error) {
+func (s *steps) trial(args fields, known ...string) (*v1.TrialId, error) {
 	if len(known) > 0 {
-		if err := only(given, known...); err != nil {
+		if err := checkKeys(args, known...); err != nil {
 			return nil, err
 		}
 	}
-	if trial := r.trials[text(given, "trial", "")]; trial != nil {
+	if trial := s.trials[text(args, "trial", "")]; trial != nil {
 		return trial, nil
 	}
-	return nil, fmt.Errorf("no trial is named %v", given["trial"])
-}
-
-// only refuses what a step does not know, which must not be passed over in silence.
-func only(given fields, known ...string) error {
-	for name := range given {
-		found := false
-		for _, one := range known {
-			found = found || one == name
-		}
-		if !found {
-			return fmt.Errorf("%s is unknown to this runner", name)
-		}
-	}
-	return nil
-}
-
-func text(given fields, name, otherwise string) string {
-	if found, ok := given[name].(string); ok {
-		return found
-	}
-	return otherwise
-}
-
-// statusName spells a status as the tables do.
-func statusName(code codes.Code) string {
-	for name, one := range map[string]codes.Code{
-		"CANCELLED": codes.Canceled, "INVALID_ARGUMENT": codes.InvalidArgument, "DEADLINE_EXCEEDED": codes.DeadlineExceeded,
-		"NOT_FOUND": codes.NotFound, "ALREADY_EXISTS": codes.AlreadyExists, "PERMISSION_DENIED": codes.PermissionDenied,
-		"RESOURCE_EXHAUSTED": codes.ResourceExhausted, "FAILED_PRECONDITION": codes.FailedPrecondition,
-		"UNIMPLEMENTED": codes.Unimplemented, "INTERNAL": codes.Internal, "UNAVAILABLE": codes.Unavailable,
-		"UNAUTHENTICATED": codes.Unauthenticated,
-	} {
-		if one == code {
-			return name
-		}
-	}
-	return code.String()
+	return nil, fmt.Errorf("unknown trial %v", args["trial"])
 }

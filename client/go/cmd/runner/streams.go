@@ -13,57 +13,57 @@ import (
 	v1 "wattwise/v1"
 )
 
-// stream is an open StreamResults, with what came on it.
+// stream is an open StreamResults with the messages received on it.
 type stream struct {
 	call     v1.BatchSizeOptimizer_StreamResultsClient
 	messages chan message
 }
 
-// message is a decision, or what ended the stream.
+// message is a decision, or the error that ended the stream.
 type message struct {
 	decision *v1.Decision
 	err      error
 }
 
-func (r *replay) open(ctx context.Context, given fields) (proto.Message, error) {
-	trial, err := r.trial(given, "trial")
+func (s *steps) open(ctx context.Context, args fields) (proto.Message, error) {
+	trial, err := s.trial(args, "trial")
 	if err != nil {
 		return nil, err
 	}
-	call, err := r.client.Trainer.StreamResults(r.client.Outgoing(ctx))
+	call, err := s.client.Trainer.StreamResults(s.client.Outgoing(ctx))
 	if err != nil {
 		return nil, wattwise.FromStatus(err)
 	}
 	opened := &stream{call: call, messages: make(chan message, 100)}
-	r.streams[text(given, "trial", "")] = opened
+	s.streams[text(args, "trial", "")] = opened
 	go opened.receive()
-	return nil, opened.put(heartbeatOf(trial))
+	return nil, opened.put(heartbeatRequest(trial))
 }
 
-func (r *replay) send(_ context.Context, given fields) (proto.Message, error) {
-	to, err := r.stream(given)
+func (s *steps) send(_ context.Context, args fields) (proto.Message, error) {
+	to, err := s.stream(args)
 	if err != nil {
 		return nil, err
 	}
-	if given["epoch"] == nil {
-		trial, err := r.trial(given, "trial")
+	if args["epoch"] == nil {
+		trial, err := s.trial(args, "trial")
 		if err != nil {
 			return nil, err
 		}
-		return nil, to.put(heartbeatOf(trial))
+		return nil, to.put(heartbeatRequest(trial))
 	}
-	result, err := r.result(given)
+	result, err := s.result(args)
 	if err != nil {
 		return nil, err
 	}
 	return nil, to.put(&v1.StreamResultsRequest{Event: &v1.StreamResultsRequest_Result{Result: result}})
 }
 
-func (r *replay) expect(_ context.Context, given fields) (proto.Message, error) {
-	if err := only(given, "trial"); err != nil {
+func (s *steps) expect(_ context.Context, args fields) (proto.Message, error) {
+	if err := checkKeys(args, "trial"); err != nil {
 		return nil, err
 	}
-	from, err := r.stream(given)
+	from, err := s.stream(args)
 	if err != nil {
 		return nil, err
 	}
@@ -77,11 +77,11 @@ func (r *replay) expect(_ context.Context, given fields) (proto.Message, error) 
 	return next.decision, nil
 }
 
-func (r *replay) close(_ context.Context, given fields) (proto.Message, error) {
-	if err := only(given, "trial"); err != nil {
+func (s *steps) close(_ context.Context, args fields) (proto.Message, error) {
+	if err := checkKeys(args, "trial"); err != nil {
 		return nil, err
 	}
-	ended, err := r.stream(given)
+	ended, err := s.stream(args)
 	if err != nil {
 		return nil, err
 	}
@@ -93,31 +93,31 @@ func (r *replay) close(_ context.Context, given fields) (proto.Message, error) {
 	case err != nil:
 		return nil, err
 	case last.decision != nil:
-		return nil, fmt.Errorf("another message came: %v", last.decision)
+		return nil, fmt.Errorf("an unexpected decision arrived: %v", last.decision)
 	case last.err != io.EOF:
 		return nil, last.err
 	}
 	return nil, nil
 }
 
-func (r *replay) stream(given fields) (*stream, error) {
-	if found := r.streams[text(given, "trial", "")]; found != nil {
+func (s *steps) stream(args fields) (*stream, error) {
+	if found := s.streams[text(args, "trial", "")]; found != nil {
 		return found, nil
 	}
-	return nil, fmt.Errorf("no stream is open for %v", given["trial"])
+	return nil, fmt.Errorf("no open stream for trial %v", args["trial"])
 }
 
 func (s *stream) receive() {
 	for {
-		answer, err := s.call.Recv()
-		s.messages <- message{answer.GetDecision(), wattwise.FromStatus(err)}
+		response, err := s.call.Recv()
+		s.messages <- message{response.GetDecision(), wattwise.FromStatus(err)}
 		if err != nil {
 			return
 		}
 	}
 }
 
-// put sends; that the other side has ended the stream is told by its messages.
+// put sends a request. If the server has ended the stream, next returns the reason.
 func (s *stream) put(request *v1.StreamResultsRequest) error {
 	if err := s.call.Send(request); err != io.EOF {
 		return err
@@ -129,11 +129,11 @@ func (s *stream) next() (message, error) {
 	select {
 	case found := <-s.messages:
 		return found, nil
-	case <-time.After(longestWait):
-		return message{}, errors.New("nothing came")
+	case <-time.After(stepTimeout):
+		return message{}, errors.New("no message")
 	}
 }
 
-func heartbeatOf(trial *v1.TrialId) *v1.StreamResultsRequest {
+func heartbeatRequest(trial *v1.TrialId) *v1.StreamResultsRequest {
 	return &v1.StreamResultsRequest{Event: &v1.StreamResultsRequest_Heartbeat{Heartbeat: &v1.HeartbeatRequest{Trial: trial}}}
 }

@@ -7,28 +7,28 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// scenario is one entry of a table, as tests/scenarios/README.md describes it.
+// scenario is an entry of a behaviour table, as tests/scenarios/README.md describes it.
 type scenario struct {
 	Name    string
 	Job     fields
-	Walk    []walked
+	Walk    []walkLine
 	Steps   []fields
 	JobThen fields `yaml:"job_then"`
-	// What this runner does not know it must not pass over in silence.
-	Others fields `yaml:",inline"`
+	// Unknown keys, which must not be ignored.
+	Unknown fields `yaml:",inline"`
 }
 
-// walked is a line of a walk: what the next trial must be, and how it goes.
-type walked struct {
+// walkLine is a line of a walk: the batch size of the next trial, its cost, and whether it converges.
+type walkLine struct {
 	batchSize int
 	cost      float64
 	converged bool
 }
 
 // UnmarshalYAML reads [batch size, cost, converged].
-func (w *walked) UnmarshalYAML(node *yaml.Node) error {
+func (w *walkLine) UnmarshalYAML(node *yaml.Node) error {
 	if len(node.Content) != 3 {
-		return fmt.Errorf("line %d: a walk has lines of [batch size, cost, converged]", node.Line)
+		return fmt.Errorf("line %d: not [batch size, cost, converged]", node.Line)
 	}
 	for i, into := range []any{&w.batchSize, &w.cost, &w.converged} {
 		if err := node.Content[i].Decode(into); err != nil {

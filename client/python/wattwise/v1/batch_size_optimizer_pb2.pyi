@@ -22,14 +22,14 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class RegisterJobRequest(google.protobuf.message.Message):
-    """Asks for a job to be created or confirmed."""
+    """Request of RegisterJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_FIELD_NUMBER: builtins.int
     @property
     def job(self) -> wattwise.v1.job_pb2.JobSpec:
-        """The job's configuration."""
+        """The job's configuration. Required."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ Global___RegisterJobRequest: typing_extensions.TypeAlias = RegisterJobRequest
 
 @typing.final
 class RegisterJobResponse(google.protobuf.message.Message):
-    """Answers RegisterJob."""
+    """Response of RegisterJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_FIELD_NUMBER: builtins.int
     CREATED_FIELD_NUMBER: builtins.int
     created: builtins.bool
-    """True when this call created it; false when it was there already, with the identical configuration."""
+    """True if this call created the job; false if it was registered before with the identical configuration."""
     @property
     def job(self) -> wattwise.v1.job_pb2.Job:
-        """The job as it stands, every default filled in."""
+        """The job's current state, with all defaults filled in. Always set."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ Global___RegisterJobResponse: typing_extensions.TypeAlias = RegisterJobResponse
 
 @typing.final
 class GetNextBatchSizeRequest(google.protobuf.message.Message):
-    """Asks for the next trial."""
+    """Request of GetNextBatchSize."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -76,17 +76,19 @@ class GetNextBatchSizeRequest(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     RESUME_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job to launch."""
+    """The job to launch. Required: an empty id is refused as unknown."""
     request_id: builtins.str
-    """A UUID made by the client, once per launch: the same id gives the same trial, never a second one, shown as it stands.
-    Empty: every call dispatches a new trial, so that a retry is not safe. At most 200 characters.
+    """A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
+    state, and never dispatch a second one. At most 200 characters. Empty: every call dispatches a new trial, so a
+    retry is not safe.
     """
     resume: builtins.bool
-    """The launch goes on from a checkpoint. If the trial of its request_id was preempted or lost meanwhile, it is dispatched
-    again (as a concurrent trial if its exploration was handed out meanwhile) and goes on from its last_epoch,
-    time_seconds and energy_joules; one that still runs gets a whole lease, so see to it that only one process trains it.
-    A request_id that the job has no trial of is NOT_FOUND: nothing new is dispatched.
-    Unset, a trial that was preempted or lost is shown as it ended: a repetition that comes late changes nothing.
+    """True if the launch continues from a checkpoint; requires the request_id that the launch began with.
+    A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
+    energy_joules. It becomes a concurrent trial if its exploration was handed out to another trial meanwhile. A trial
+    that still runs gets a whole lease: make sure that only one process trains it. If the job has no trial with this
+    request_id, the call fails with NOT_FOUND and dispatches nothing.
+    False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
     """
     def __init__(
         self,
@@ -101,17 +103,17 @@ Global___GetNextBatchSizeRequest: typing_extensions.TypeAlias = GetNextBatchSize
 
 @typing.final
 class GetNextBatchSizeResponse(google.protobuf.message.Message):
-    """Answers GetNextBatchSize."""
+    """Response of GetNextBatchSize."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     reason: builtins.str
-    """One sentence: why this batch size."""
+    """One sentence that explains the choice of the batch size. Never empty."""
     @property
     def trial(self) -> wattwise.v1.trial_pb2.Trial:
-        """The dispatched trial; train with its id.batch_size."""
+        """The dispatched trial. Always set; train with its id.batch_size."""
 
     def __init__(
         self,
@@ -126,14 +128,14 @@ Global___GetNextBatchSizeResponse: typing_extensions.TypeAlias = GetNextBatchSiz
 
 @typing.final
 class ReportResultRequest(google.protobuf.message.Message):
-    """Reports one epoch."""
+    """Request of ReportResult."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULT_FIELD_NUMBER: builtins.int
     @property
     def result(self) -> wattwise.v1.trial_pb2.TrainingResult:
-        """What was measured."""
+        """The sums and the metric at the end of the epoch. Required."""
 
     def __init__(
         self,
@@ -147,14 +149,14 @@ Global___ReportResultRequest: typing_extensions.TypeAlias = ReportResultRequest
 
 @typing.final
 class ReportResultResponse(google.protobuf.message.Message):
-    """Answers ReportResult."""
+    """Response of ReportResult."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: builtins.int
     @property
     def decision(self) -> wattwise.v1.trial_pb2.Decision:
-        """Whether to go on."""
+        """Whether to continue. Always set."""
 
     def __init__(
         self,
@@ -168,7 +170,7 @@ Global___ReportResultResponse: typing_extensions.TypeAlias = ReportResultRespons
 
 @typing.final
 class StreamResultsRequest(google.protobuf.message.Message):
-    """One message of a trainer's stream. All messages of one stream speak of one trial."""
+    """A message from a trainer on its stream. All messages on one stream must be about the same trial."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -176,11 +178,11 @@ class StreamResultsRequest(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     @property
     def result(self) -> wattwise.v1.trial_pb2.TrainingResult:
-        """One epoch's measurement; it is answered with a decision."""
+        """The sums and the metric at the end of an epoch. Answered by a decision."""
 
     @property
     def heartbeat(self) -> Global___HeartbeatRequest:
-        """Renews the lease; it is not answered."""
+        """Renews the lease. Not answered."""
 
     def __init__(
         self,
@@ -196,14 +198,14 @@ Global___StreamResultsRequest: typing_extensions.TypeAlias = StreamResultsReques
 
 @typing.final
 class StreamResultsResponse(google.protobuf.message.Message):
-    """One message to a trainer."""
+    """A message to a trainer on its stream."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: builtins.int
     @property
     def decision(self) -> wattwise.v1.trial_pb2.Decision:
-        """The answer to a result, or a stop that nobody asked for."""
+        """The answer to a result, or a stop that the server pushed. Always set."""
 
     def __init__(
         self,
@@ -217,14 +219,14 @@ Global___StreamResultsResponse: typing_extensions.TypeAlias = StreamResultsRespo
 
 @typing.final
 class HeartbeatRequest(google.protobuf.message.Message):
-    """Says that a trial is alive."""
+    """Says that a trial is alive. Request of Heartbeat, and a message of StreamResults."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: builtins.int
     @property
     def trial(self) -> wattwise.v1.trial_pb2.TrialId:
-        """The trial."""
+        """The trial. Required."""
 
     def __init__(
         self,
@@ -238,14 +240,14 @@ Global___HeartbeatRequest: typing_extensions.TypeAlias = HeartbeatRequest
 
 @typing.final
 class HeartbeatResponse(google.protobuf.message.Message):
-    """Answers Heartbeat."""
+    """Response of Heartbeat."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: builtins.int
     @property
     def decision(self) -> wattwise.v1.trial_pb2.Decision:
-        """Whether to go on."""
+        """Whether to continue. Always set."""
 
     def __init__(
         self,
@@ -259,17 +261,17 @@ Global___HeartbeatResponse: typing_extensions.TypeAlias = HeartbeatResponse
 
 @typing.final
 class EndTrialRequest(google.protobuf.message.Message):
-    """Says that a trainer is gone."""
+    """Request of EndTrial."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
     reason: wattwise.v1.trial_pb2.EndReason.ValueType
-    """Why: END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED."""
+    """Why training ended: END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. Required: unspecified is refused."""
     @property
     def trial(self) -> wattwise.v1.trial_pb2.TrialId:
-        """The trial that it ran."""
+        """The trial that the trainer ran. Required."""
 
     def __init__(
         self,
@@ -284,14 +286,14 @@ Global___EndTrialRequest: typing_extensions.TypeAlias = EndTrialRequest
 
 @typing.final
 class EndTrialResponse(google.protobuf.message.Message):
-    """Answers EndTrial."""
+    """Response of EndTrial."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: builtins.int
     @property
     def trial(self) -> wattwise.v1.trial_pb2.Trial:
-        """The trial as it stands now."""
+        """The trial's current state. Always set."""
 
     def __init__(
         self,
@@ -305,7 +307,7 @@ Global___EndTrialResponse: typing_extensions.TypeAlias = EndTrialResponse
 
 @typing.final
 class GetPowerLimitRequest(google.protobuf.message.Message):
-    """Asks for the power limit of a batch size."""
+    """Request of GetPowerLimit."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -313,13 +315,13 @@ class GetPowerLimitRequest(google.protobuf.message.Message):
     BATCH_SIZE_FIELD_NUMBER: builtins.int
     TRIAL_NUMBER_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job."""
+    """The job. Required: an empty id is refused as unknown."""
     batch_size: builtins.int
-    """One of its batch sizes."""
+    """One of the job's batch sizes. Required: 0 is refused."""
     trial_number: builtins.int
-    """The trial that asks, which must run with this batch size and profiles from now on if nothing is known and no other
-    trial profiles. That lasts until it has reported a profile or has ended, over restarts of the server too.
-    Unset or 0: the call only looks.
+    """The trial that asks, which must run with this batch size. If no limit is known and no other trial is profiling, it
+    becomes the trial that profiles until it has reported a profile or has ended; a restart of the server does not
+    change that. 0: the call only reads.
     """
     def __init__(
         self,
@@ -334,17 +336,18 @@ Global___GetPowerLimitRequest: typing_extensions.TypeAlias = GetPowerLimitReques
 
 @typing.final
 class GetPowerLimitResponse(google.protobuf.message.Message):
-    """Answers GetPowerLimit."""
+    """Response of GetPowerLimit."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
     PROFILED_BY_ANOTHER_FIELD_NUMBER: builtins.int
     power_limit_watts: builtins.float
-    """The cheapest power limit of one GPU, in watts. Unset while nobody has profiled the batch size."""
+    """The cheapest power limit of one GPU, in watts. Unset: no trial has profiled this batch size."""
     profiled_by_another: builtins.bool
-    """True while a trial other than the one that asks is profiling, and for a trial that does not run: train at the present
-    limit, and ask again later.
+    """True if a trial other than the caller is profiling, or if the caller's trial has ended or is lost: train at the
+    current limit and ask again later. False: no other trial is profiling; if no limit is set either, the caller's
+    trial profiles.
     """
     def __init__(
         self,
@@ -360,7 +363,7 @@ Global___GetPowerLimitResponse: typing_extensions.TypeAlias = GetPowerLimitRespo
 
 @typing.final
 class PowerSample(google.protobuf.message.Message):
-    """What training took at one power limit."""
+    """The measurement of some training steps at one power limit."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -369,13 +372,13 @@ class PowerSample(google.protobuf.message.Message):
     ENERGY_JOULES_FIELD_NUMBER: builtins.int
     STEPS_FIELD_NUMBER: builtins.int
     power_limit_watts: builtins.float
-    """The limit that every GPU of the trial was set to, in watts. Must be above 0, and each limit comes once."""
+    """The limit that every GPU of the trial was set to, in watts. Must be above 0 and occur once in a profile."""
     time_seconds: builtins.float
-    """How long the steps took, in seconds. Must be above 0."""
+    """Duration of all measured steps together, in seconds. Must be above 0."""
     energy_joules: builtins.float
-    """Energy of all GPUs together in that time, in joules. 0 or more."""
+    """Energy of all GPUs together during that time, in joules. 0 or more; 0: no energy was measured."""
     steps: builtins.int
-    """How many training steps were measured. At least 1."""
+    """Number of training steps measured. Must be at least 1."""
     def __init__(
         self,
         *,
@@ -390,7 +393,7 @@ Global___PowerSample: typing_extensions.TypeAlias = PowerSample
 
 @typing.final
 class ReportPowerProfileRequest(google.protobuf.message.Message):
-    """Reports a profile."""
+    """Request of ReportPowerProfile."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -398,11 +401,11 @@ class ReportPowerProfileRequest(google.protobuf.message.Message):
     SAMPLES_FIELD_NUMBER: builtins.int
     @property
     def trial(self) -> wattwise.v1.trial_pb2.TrialId:
-        """The trial that measured it; it may have ended since."""
+        """The trial that measured the profile; it may have ended since. Required."""
 
     @property
     def samples(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerSample]:
-        """One per power limit, in any order; at least one, at most 1000."""
+        """One sample per power limit, in any order; at least 1, at most 1000. Empty is refused."""
 
     def __init__(
         self,
@@ -417,13 +420,13 @@ Global___ReportPowerProfileRequest: typing_extensions.TypeAlias = ReportPowerPro
 
 @typing.final
 class ReportPowerProfileResponse(google.protobuf.message.Message):
-    """Answers ReportPowerProfile."""
+    """Response of ReportPowerProfile."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
     power_limit_watts: builtins.float
-    """The cheapest power limit of one GPU that is known now, in watts; always set. Of equally cheap ones the lowest."""
+    """The cheapest known power limit of one GPU, in watts. Always set; of equally cheap limits, the lowest."""
     def __init__(
         self,
         *,

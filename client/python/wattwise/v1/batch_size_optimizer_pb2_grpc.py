@@ -26,11 +26,11 @@ if _version_not_supported:
 
 
 class BatchSizeOptimizerStub(object):
-    """Called by trainers: which batch size to train with, and when to stop.
+    """Called by trainers. Decides which batch size to train with and when to stop.
 
-    A launch calls RegisterJob, GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop, and EndTrial when the trainer goes away before that. Errors carry a google.rpc.ErrorInfo whose
-    reason is a name of ErrorReason.
+    A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
+    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
+    whose reason is the name of an ErrorReason.
     """
 
     def __init__(self, channel):
@@ -82,68 +82,71 @@ class BatchSizeOptimizerStub(object):
 
 
 class BatchSizeOptimizerServicer(object):
-    """Called by trainers: which batch size to train with, and when to stop.
+    """Called by trainers. Decides which batch size to train with and when to stop.
 
-    A launch calls RegisterJob, GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop, and EndTrial when the trainer goes away before that. Errors carry a google.rpc.ErrorInfo whose
-    reason is a name of ErrorReason.
+    A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
+    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
+    whose reason is the name of an ErrorReason.
     """
 
     def RegisterJob(self, request, context):
-        """Creates the job, or confirms that the one under this id has the identical configuration.
-        INVALID_ARGUMENT lists every fault of the spec at once; ALREADY_EXISTS names every field that differs.
+        """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
+        INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetNextBatchSize(self, request, context):
-        """Dispatches the next trial. It writes, despite its name; with a request_id it is safe to retry.
-        FAILED_PRECONDITION when a whole pruning round has passed and no batch size converged.
+        """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+        FAILED_PRECONDITION if no batch size converged in a whole pruning round.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportResult(self, request, context):
-        """Takes one epoch's cumulative measurement and answers go on or stop. Safe to retry.
+        """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamResults(self, request_iterator, context):
-        """The same over one stream for one trial's whole life: a decision for every result, in order, and a stop pushed
-        unasked when the server learns in mid-epoch that the trial must stop. Heartbeats are not answered.
+        """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
+        result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
+        a request, as soon as the trial has to stop in the middle of an epoch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Renews the trial's lease between reports, and tells a client without a stream when to stop.
+        """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndTrial(self, request, context):
-        """The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry.
+        """Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+        Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPowerLimit(self, request, context):
-        """The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
-        trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+        """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
+        trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
+        profiles. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportPowerProfile(self, request, context):
-        """What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+        """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
         reported for this batch size. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -202,11 +205,11 @@ def add_BatchSizeOptimizerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BatchSizeOptimizer(object):
-    """Called by trainers: which batch size to train with, and when to stop.
+    """Called by trainers. Decides which batch size to train with and when to stop.
 
-    A launch calls RegisterJob, GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop, and EndTrial when the trainer goes away before that. Errors carry a google.rpc.ErrorInfo whose
-    reason is a name of ErrorReason.
+    A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
+    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
+    whose reason is the name of an ErrorReason.
     """
 
     @staticmethod

@@ -154,11 +154,11 @@ _BatchSizeOptimizerReportPowerProfileType = typing_extensions.TypeVar(
 )
 
 class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, _BatchSizeOptimizerGetNextBatchSizeType, _BatchSizeOptimizerReportResultType, _BatchSizeOptimizerStreamResultsType, _BatchSizeOptimizerHeartbeatType, _BatchSizeOptimizerEndTrialType, _BatchSizeOptimizerGetPowerLimitType, _BatchSizeOptimizerReportPowerProfileType]):
-    """Called by trainers: which batch size to train with, and when to stop.
+    """Called by trainers. Decides which batch size to train with and when to stop.
 
-    A launch calls RegisterJob, GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop, and EndTrial when the trainer goes away before that. Errors carry a google.rpc.ErrorInfo whose
-    reason is a name of ErrorReason.
+    A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
+    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
+    whose reason is the name of an ErrorReason.
     """
 
     @typing.overload
@@ -234,36 +234,40 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
     ], channel: grpc.aio.Channel) -> None: ...
 
     RegisterJob: _BatchSizeOptimizerRegisterJobType
-    """Creates the job, or confirms that the one under this id has the identical configuration.
-    INVALID_ARGUMENT lists every fault of the spec at once; ALREADY_EXISTS names every field that differs.
+    """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
+    INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
     """
 
     GetNextBatchSize: _BatchSizeOptimizerGetNextBatchSizeType
-    """Dispatches the next trial. It writes, despite its name; with a request_id it is safe to retry.
-    FAILED_PRECONDITION when a whole pruning round has passed and no batch size converged.
+    """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+    FAILED_PRECONDITION if no batch size converged in a whole pruning round.
     """
 
     ReportResult: _BatchSizeOptimizerReportResultType
-    """Takes one epoch's cumulative measurement and answers go on or stop. Safe to retry."""
+    """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
 
     StreamResults: _BatchSizeOptimizerStreamResultsType
-    """The same over one stream for one trial's whole life: a decision for every result, in order, and a stop pushed
-    unasked when the server learns in mid-epoch that the trial must stop. Heartbeats are not answered.
+    """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
+    result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
+    a request, as soon as the trial has to stop in the middle of an epoch.
     """
 
     Heartbeat: _BatchSizeOptimizerHeartbeatType
-    """Renews the trial's lease between reports, and tells a client without a stream when to stop."""
+    """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
 
     EndTrial: _BatchSizeOptimizerEndTrialType
-    """The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry."""
+    """Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+    Safe to retry.
+    """
 
     GetPowerLimit: _BatchSizeOptimizerGetPowerLimitType
-    """The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
-    trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+    """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
+    trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
+    profiles. Safe to retry.
     """
 
     ReportPowerProfile: _BatchSizeOptimizerReportPowerProfileType
-    """What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+    """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
     reported for this batch size. Safe to retry.
     """
 
@@ -303,11 +307,11 @@ BatchSizeOptimizerAsyncStub: typing_extensions.TypeAlias = BatchSizeOptimizerStu
 ]
 
 class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
-    """Called by trainers: which batch size to train with, and when to stop.
+    """Called by trainers. Decides which batch size to train with and when to stop.
 
-    A launch calls RegisterJob, GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
-    decision says stop, and EndTrial when the trainer goes away before that. Errors carry a google.rpc.ErrorInfo whose
-    reason is a name of ErrorReason.
+    A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
+    decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
+    whose reason is the name of an ErrorReason.
     """
 
     @abc.abstractmethod
@@ -316,8 +320,8 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.RegisterJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.RegisterJobResponse]]:
-        """Creates the job, or confirms that the one under this id has the identical configuration.
-        INVALID_ARGUMENT lists every fault of the spec at once; ALREADY_EXISTS names every field that differs.
+        """Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
+        INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
         """
 
     @abc.abstractmethod
@@ -326,8 +330,8 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
-        """Dispatches the next trial. It writes, despite its name; with a request_id it is safe to retry.
-        FAILED_PRECONDITION when a whole pruning round has passed and no batch size converged.
+        """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+        FAILED_PRECONDITION if no batch size converged in a whole pruning round.
         """
 
     @abc.abstractmethod
@@ -336,7 +340,7 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.ReportResultRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.ReportResultResponse]]:
-        """Takes one epoch's cumulative measurement and answers go on or stop. Safe to retry."""
+        """Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry."""
 
     @abc.abstractmethod
     def StreamResults(
@@ -344,8 +348,9 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[wattwise.v1.batch_size_optimizer_pb2.StreamResultsRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse], collections.abc.AsyncIterator[wattwise.v1.batch_size_optimizer_pb2.StreamResultsResponse]]:
-        """The same over one stream for one trial's whole life: a decision for every result, in order, and a stop pushed
-        unasked when the server learns in mid-epoch that the trial must stop. Heartbeats are not answered.
+        """ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
+        result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
+        a request, as soon as the trial has to stop in the middle of an epoch.
         """
 
     @abc.abstractmethod
@@ -354,7 +359,7 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.HeartbeatResponse]]:
-        """Renews the trial's lease between reports, and tells a client without a stream when to stop."""
+        """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
 
     @abc.abstractmethod
     def EndTrial(
@@ -362,7 +367,9 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse]]:
-        """The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry."""
+        """Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+        Safe to retry.
+        """
 
     @abc.abstractmethod
     def GetPowerLimit(
@@ -370,8 +377,9 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse]]:
-        """The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
-        trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+        """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
+        trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
+        profiles. Safe to retry.
         """
 
     @abc.abstractmethod
@@ -380,7 +388,7 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.ReportPowerProfileResponse]]:
-        """What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+        """Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
         reported for this batch size. Safe to retry.
         """
 

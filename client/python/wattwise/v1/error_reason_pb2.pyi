@@ -25,12 +25,13 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_UNSPECIFIED: _ErrorReason.ValueType  # 0
     """Never sent."""
     ERROR_REASON_INVALID_JOB_SPEC: _ErrorReason.ValueType  # 1
-    """INVALID_ARGUMENT: faults in a JobSpec, each a FieldViolation of a google.rpc.BadRequest.
+    """INVALID_ARGUMENT: the JobSpec has faults, each a FieldViolation of a google.rpc.BadRequest.
 
         {"field": "job.batch_sizes", "description": "64 is listed twice; list every batch size once"}
     """
     ERROR_REASON_JOB_DIFFERS: _ErrorReason.ValueType  # 2
-    """ALREADY_EXISTS: the id is taken by a job with another configuration; metadata has a key per field that differs.
+    """ALREADY_EXISTS: a job with another configuration is registered under this id. metadata has a key for every field
+    that differs.
 
         {"job_id": "mnist-nightly", "target_metric": "registered 0.98, requested 0.97"}
     """
@@ -45,66 +46,69 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
     ERROR_REASON_NO_BATCH_SIZE_CONVERGED: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: a whole pruning round passed and no batch size converged. Register a new job id with other
-    batch sizes, a lower target or more epochs.
+    """FAILED_PRECONDITION: no batch size converged in a whole pruning round. Register a new job id with other batch
+    sizes, a lower target or more epochs.
 
         {"job_id": "mnist-nightly", "pruning_round": "0"}
     """
     ERROR_REASON_INVALID_RESULT: _ErrorReason.ValueType  # 6
-    """INVALID_ARGUMENT: a measurement contradicts itself or an earlier one; nothing was changed. Faults as FieldViolations.
+    """INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
+    FieldViolation.
 
         {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
     """
     ERROR_REASON_INVALID_REQUEST: _ErrorReason.ValueType  # 7
-    """INVALID_ARGUMENT: any other field of a request is missing or makes no sense. Faults as FieldViolations.
+    """INVALID_ARGUMENT: another field of a request is missing or invalid. Each fault is a FieldViolation.
 
         {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
     """
     ERROR_REASON_STORAGE_UNAVAILABLE: _ErrorReason.ValueType  # 8
-    """UNAVAILABLE: the database could not be read or written; nothing of the call was kept. Retry."""
+    """UNAVAILABLE: the database could not be read or written; nothing was changed. Retry."""
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 9
-    """UNAVAILABLE: the server is shutting down. Retry; the next server takes over."""
+    """UNAVAILABLE: the server is shutting down. Retry; the next server answers."""
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 10
-    """INTERNAL: a bug of the server, logged whole under the id.
+    """INTERNAL: a bug in the server, logged with its stack trace under this id.
 
         {"incident_id": "3f0c9a71"}
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 11
-    """UNAUTHENTICATED: the server has a token file, and the call brought no token ("authorization: Bearer TOKEN" in its
-    metadata), or none that the file knows, or one that has expired. A new token helps, a retry does not.
+    """UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
+    metadata), or one that is unknown or has expired. Use a new token; a retry does not help.
     """
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 12
-    """PERMISSION_DENIED: the token may not do this, or not to this job; it is said alike whether the job exists or not.
-    metadata tells what the token may do.
+    """PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the job
+    exists or not. metadata says what the token allows.
 
         {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
     """
     ERROR_REASON_TOO_MANY_JOBS: _ErrorReason.ValueType  # 13
-    """RESOURCE_EXHAUSTED: there are as many jobs with this job_id_prefix as the server takes. Keep a job's id from launch
-    to launch, or delete jobs.
+    """RESOURCE_EXHAUSTED: the server's limit of jobs with this job_id_prefix is reached. Keep a job's id from launch to
+    launch, or delete jobs.
 
         {"job_id_prefix": "mnist", "limit": "100000"}
     """
     ERROR_REASON_TOO_MANY_STREAMS: _ErrorReason.ValueType  # 14
-    """RESOURCE_EXHAUSTED: as many streams are open as the server takes. Go on by single calls; retry later.
+    """RESOURCE_EXHAUSTED: the server's limit of open streams is reached. Use unary calls, and try a stream again later.
 
         {"limit": "10000"}
     """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
-    The names are stable, messages are not. ErrorInfo.metadata has "retryable": "true" or "false", and what is shown below.
+    The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "request_id"
+    and the keys shown below.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 """Never sent."""
 ERROR_REASON_INVALID_JOB_SPEC: ErrorReason.ValueType  # 1
-"""INVALID_ARGUMENT: faults in a JobSpec, each a FieldViolation of a google.rpc.BadRequest.
+"""INVALID_ARGUMENT: the JobSpec has faults, each a FieldViolation of a google.rpc.BadRequest.
 
     {"field": "job.batch_sizes", "description": "64 is listed twice; list every batch size once"}
 """
 ERROR_REASON_JOB_DIFFERS: ErrorReason.ValueType  # 2
-"""ALREADY_EXISTS: the id is taken by a job with another configuration; metadata has a key per field that differs.
+"""ALREADY_EXISTS: a job with another configuration is registered under this id. metadata has a key for every field
+that differs.
 
     {"job_id": "mnist-nightly", "target_metric": "registered 0.98, requested 0.97"}
 """
@@ -119,48 +123,49 @@ ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
 ERROR_REASON_NO_BATCH_SIZE_CONVERGED: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: a whole pruning round passed and no batch size converged. Register a new job id with other
-batch sizes, a lower target or more epochs.
+"""FAILED_PRECONDITION: no batch size converged in a whole pruning round. Register a new job id with other batch
+sizes, a lower target or more epochs.
 
     {"job_id": "mnist-nightly", "pruning_round": "0"}
 """
 ERROR_REASON_INVALID_RESULT: ErrorReason.ValueType  # 6
-"""INVALID_ARGUMENT: a measurement contradicts itself or an earlier one; nothing was changed. Faults as FieldViolations.
+"""INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
+FieldViolation.
 
     {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
 """
 ERROR_REASON_INVALID_REQUEST: ErrorReason.ValueType  # 7
-"""INVALID_ARGUMENT: any other field of a request is missing or makes no sense. Faults as FieldViolations.
+"""INVALID_ARGUMENT: another field of a request is missing or invalid. Each fault is a FieldViolation.
 
     {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
 """
 ERROR_REASON_STORAGE_UNAVAILABLE: ErrorReason.ValueType  # 8
-"""UNAVAILABLE: the database could not be read or written; nothing of the call was kept. Retry."""
+"""UNAVAILABLE: the database could not be read or written; nothing was changed. Retry."""
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 9
-"""UNAVAILABLE: the server is shutting down. Retry; the next server takes over."""
+"""UNAVAILABLE: the server is shutting down. Retry; the next server answers."""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 10
-"""INTERNAL: a bug of the server, logged whole under the id.
+"""INTERNAL: a bug in the server, logged with its stack trace under this id.
 
     {"incident_id": "3f0c9a71"}
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 11
-"""UNAUTHENTICATED: the server has a token file, and the call brought no token ("authorization: Bearer TOKEN" in its
-metadata), or none that the file knows, or one that has expired. A new token helps, a retry does not.
+"""UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
+metadata), or one that is unknown or has expired. Use a new token; a retry does not help.
 """
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 12
-"""PERMISSION_DENIED: the token may not do this, or not to this job; it is said alike whether the job exists or not.
-metadata tells what the token may do.
+"""PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the job
+exists or not. metadata says what the token allows.
 
     {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
 """
 ERROR_REASON_TOO_MANY_JOBS: ErrorReason.ValueType  # 13
-"""RESOURCE_EXHAUSTED: there are as many jobs with this job_id_prefix as the server takes. Keep a job's id from launch
-to launch, or delete jobs.
+"""RESOURCE_EXHAUSTED: the server's limit of jobs with this job_id_prefix is reached. Keep a job's id from launch to
+launch, or delete jobs.
 
     {"job_id_prefix": "mnist", "limit": "100000"}
 """
 ERROR_REASON_TOO_MANY_STREAMS: ErrorReason.ValueType  # 14
-"""RESOURCE_EXHAUSTED: as many streams are open as the server takes. Go on by single calls; retry later.
+"""RESOURCE_EXHAUSTED: the server's limit of open streams is reached. Use unary calls, and try a stream again later.
 
     {"limit": "10000"}
 """

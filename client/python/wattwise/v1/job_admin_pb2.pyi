@@ -22,13 +22,13 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class GetJobRequest(google.protobuf.message.Message):
-    """Asks for one job."""
+    """Request of GetJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job."""
+    """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
@@ -40,14 +40,14 @@ Global___GetJobRequest: typing_extensions.TypeAlias = GetJobRequest
 
 @typing.final
 class GetJobResponse(google.protobuf.message.Message):
-    """Answers GetJob."""
+    """Response of GetJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_FIELD_NUMBER: builtins.int
     @property
     def job(self) -> wattwise.v1.job_pb2.Job:
-        """The job as it stands."""
+        """The job's current state. Always set."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ Global___GetJobResponse: typing_extensions.TypeAlias = GetJobResponse
 
 @typing.final
 class ListJobsRequest(google.protobuf.message.Message):
-    """Asks for a page of jobs."""
+    """Request of ListJobs."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -69,11 +69,13 @@ class ListJobsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     JOB_ID_PREFIX_FIELD_NUMBER: builtins.int
     page_size: builtins.int
-    """How many at most; above 1000 means 1000. 0: 50. A page of jobs with many batch sizes may be shorter."""
+    """Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with many batch
+    sizes may be shorter.
+    """
     page_token: builtins.str
-    """next_page_token of the page before. Empty: the first page."""
+    """next_page_token of the previous page. Empty: the first page."""
     job_id_prefix: builtins.str
-    """Only jobs whose id starts with this. Empty: all."""
+    """Lists only jobs whose id starts with this prefix. Empty: all jobs."""
     def __init__(
         self,
         *,
@@ -87,17 +89,17 @@ Global___ListJobsRequest: typing_extensions.TypeAlias = ListJobsRequest
 
 @typing.final
 class ListJobsResponse(google.protobuf.message.Message):
-    """One page of jobs."""
+    """Response of ListJobs."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOBS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
-    """Asks for the next page. Empty: this was the last."""
+    """Pass it as page_token to get the next page. Empty: this is the last page."""
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.job_pb2.Job]:
-        """The jobs, oldest first."""
+        """The jobs, oldest first. Empty if there are none."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ Global___ListJobsResponse: typing_extensions.TypeAlias = ListJobsResponse
 
 @typing.final
 class ListTrialsRequest(google.protobuf.message.Message):
-    """Asks for a page of a job's trials."""
+    """Request of ListTrials."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -121,15 +123,15 @@ class ListTrialsRequest(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     BATCH_SIZE_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job."""
+    """The job. Required: an empty id is refused as unknown."""
     page_size: builtins.int
-    """How many at most; above 1000 means 1000. 0: 50."""
+    """Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50."""
     page_token: builtins.str
-    """next_page_token of the page before. Empty: the first page."""
+    """next_page_token of the previous page. Empty: the first page."""
     status: wattwise.v1.trial_pb2.TrialStatus.ValueType
-    """Only trials of this status. Unspecified: all."""
+    """Lists only trials with this status. Unspecified: all trials."""
     batch_size: builtins.int
-    """Only trials of this batch size. 0: all."""
+    """Lists only trials with this batch size. 0: all trials."""
     def __init__(
         self,
         *,
@@ -145,17 +147,17 @@ Global___ListTrialsRequest: typing_extensions.TypeAlias = ListTrialsRequest
 
 @typing.final
 class ListTrialsResponse(google.protobuf.message.Message):
-    """One page of trials."""
+    """Response of ListTrials."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRIALS_FIELD_NUMBER: builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: builtins.int
     next_page_token: builtins.str
-    """Asks for the next page. Empty: this was the last."""
+    """Pass it as page_token to get the next page. Empty: this is the last page."""
     @property
     def trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Trial]:
-        """The trials, by ascending number."""
+        """The trials, by ascending number. Empty if there are none."""
 
     def __init__(
         self,
@@ -169,14 +171,14 @@ Global___ListTrialsResponse: typing_extensions.TypeAlias = ListTrialsResponse
 
 @typing.final
 class GetTrialRequest(google.protobuf.message.Message):
-    """Asks for one trial."""
+    """Request of GetTrial."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRIAL_FIELD_NUMBER: builtins.int
     @property
     def trial(self) -> wattwise.v1.trial_pb2.TrialId:
-        """The trial; batch_size 0 leaves the batch size unchecked."""
+        """The trial. Required; a batch_size of 0 is not compared with the trial's."""
 
     def __init__(
         self,
@@ -190,7 +192,7 @@ Global___GetTrialRequest: typing_extensions.TypeAlias = GetTrialRequest
 
 @typing.final
 class GetTrialResponse(google.protobuf.message.Message):
-    """Answers GetTrial."""
+    """Response of GetTrial."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -198,12 +200,13 @@ class GetTrialResponse(google.protobuf.message.Message):
     MEASUREMENTS_FIELD_NUMBER: builtins.int
     @property
     def trial(self) -> wattwise.v1.trial_pb2.Trial:
-        """The trial as it stands."""
+        """The trial's current state. Always set."""
 
     @property
     def measurements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Measurement]:
-        """Its measurements by ascending epoch: the newest 50000, fewer if the server is set to keep fewer, and after a while
-        none if it is set to keep them for a time only.
+        """Its newest measurements, by ascending epoch: at most 50000, or the lower number that the server is configured to
+        keep. Empty before the first report, and after the measurements have expired if the server is configured to delete
+        them.
         """
 
     def __init__(
@@ -219,13 +222,13 @@ Global___GetTrialResponse: typing_extensions.TypeAlias = GetTrialResponse
 
 @typing.final
 class DeleteJobRequest(google.protobuf.message.Message):
-    """Asks for a job's deletion."""
+    """Request of DeleteJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job."""
+    """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
@@ -237,7 +240,7 @@ Global___DeleteJobRequest: typing_extensions.TypeAlias = DeleteJobRequest
 
 @typing.final
 class DeleteJobResponse(google.protobuf.message.Message):
-    """Answers DeleteJob."""
+    """Response of DeleteJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -245,11 +248,11 @@ class DeleteJobResponse(google.protobuf.message.Message):
     STOPPED_TRIALS_FIELD_NUMBER: builtins.int
     @property
     def job(self) -> wattwise.v1.job_pb2.Job:
-        """The job as it last stood."""
+        """The job's last state. Always set."""
 
     @property
     def stopped_trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Trial]:
-        """The trials that were running and have been told to stop; of more than 1000, the newest 1000."""
+        """The running trials that were stopped; if there are more than 1000, the newest 1000. Empty if none was running."""
 
     def __init__(
         self,
@@ -264,13 +267,13 @@ Global___DeleteJobResponse: typing_extensions.TypeAlias = DeleteJobResponse
 
 @typing.final
 class WatchJobRequest(google.protobuf.message.Message):
-    """Asks to follow one job."""
+    """Request of WatchJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job."""
+    """The job. Required: an empty id is refused as unknown."""
     def __init__(
         self,
         *,
@@ -282,14 +285,14 @@ Global___WatchJobRequest: typing_extensions.TypeAlias = WatchJobRequest
 
 @typing.final
 class WatchJobResponse(google.protobuf.message.Message):
-    """One state of the watched job."""
+    """Response of WatchJob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     JOB_FIELD_NUMBER: builtins.int
     @property
     def job(self) -> wattwise.v1.job_pb2.Job:
-        """The job as it stands."""
+        """The job's current state. Always set."""
 
     def __init__(
         self,

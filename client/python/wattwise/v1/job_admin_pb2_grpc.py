@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class JobAdminStub(object):
-    """Called by people and tools: what jobs there are, how they stand, and away with one.
+    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials.
     """
 
     def __init__(self, channel):
@@ -68,48 +68,48 @@ class JobAdminStub(object):
 
 
 class JobAdminServicer(object):
-    """Called by people and tools: what jobs there are, how they stand, and away with one.
+    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials.
     """
 
     def GetJob(self, request, context):
-        """One job as it stands.
+        """Returns one job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """All jobs, oldest first, page by page.
+        """Lists all jobs, oldest first, one page per call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTrials(self, request, context):
-        """A job's trials, by number, page by page.
+        """Lists a job's trials by number, one page per call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTrial(self, request, context):
-        """One trial with its per-epoch measurements.
+        """Returns one trial with its measurements.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
-        unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
-        start at number 1 again.
+        """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
+        by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
+        new job numbers its trials from 1.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """The job's state now, then its newest state after every change; a slow reader skips states in between.
+        """Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
         Ends with NOT_FOUND when the job is deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -158,7 +158,7 @@ def add_JobAdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobAdmin(object):
-    """Called by people and tools: what jobs there are, how they stand, and away with one.
+    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials.
     """
 
     @staticmethod

@@ -122,7 +122,7 @@ _JobAdminWatchJobType = typing_extensions.TypeVar(
 )
 
 class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _JobAdminListTrialsType, _JobAdminGetTrialType, _JobAdminDeleteJobType, _JobAdminWatchJobType]):
-    """Called by people and tools: what jobs there are, how they stand, and away with one."""
+    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials."""
 
     @typing.overload
     def __init__(self: JobAdminStub[
@@ -181,25 +181,25 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetJob: _JobAdminGetJobType
-    """One job as it stands."""
+    """Returns one job."""
 
     ListJobs: _JobAdminListJobsType
-    """All jobs, oldest first, page by page."""
+    """Lists all jobs, oldest first, one page per call."""
 
     ListTrials: _JobAdminListTrialsType
-    """A job's trials, by number, page by page."""
+    """Lists a job's trials by number, one page per call."""
 
     GetTrial: _JobAdminGetTrialType
-    """One trial with its per-epoch measurements."""
+    """Returns one trial with its measurements."""
 
     DeleteJob: _JobAdminDeleteJobType
-    """Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
-    unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
-    start at number 1 again.
+    """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
+    by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
+    new job numbers its trials from 1.
     """
 
     WatchJob: _JobAdminWatchJobType
-    """The job's state now, then its newest state after every change; a slow reader skips states in between.
+    """Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
     Ends with NOT_FOUND when the job is deleted.
     """
 
@@ -231,7 +231,7 @@ JobAdminAsyncStub: typing_extensions.TypeAlias = JobAdminStub[
 ]
 
 class JobAdminServicer(metaclass=abc.ABCMeta):
-    """Called by people and tools: what jobs there are, how they stand, and away with one."""
+    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials."""
 
     @abc.abstractmethod
     def GetJob(
@@ -239,7 +239,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.GetJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.GetJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.GetJobResponse]]:
-        """One job as it stands."""
+        """Returns one job."""
 
     @abc.abstractmethod
     def ListJobs(
@@ -247,7 +247,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.ListJobsResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.ListJobsResponse]]:
-        """All jobs, oldest first, page by page."""
+        """Lists all jobs, oldest first, one page per call."""
 
     @abc.abstractmethod
     def ListTrials(
@@ -255,7 +255,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.ListTrialsRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.ListTrialsResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.ListTrialsResponse]]:
-        """A job's trials, by number, page by page."""
+        """Lists a job's trials by number, one page per call."""
 
     @abc.abstractmethod
     def GetTrial(
@@ -263,7 +263,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.GetTrialRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.GetTrialResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.GetTrialResponse]]:
-        """One trial with its per-epoch measurements."""
+        """Returns one trial with its measurements."""
 
     @abc.abstractmethod
     def DeleteJob(
@@ -271,9 +271,9 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.DeleteJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.DeleteJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.DeleteJobResponse]]:
-        """Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
-        unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
-        start at number 1 again.
+        """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
+        by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
+        new job numbers its trials from 1.
         """
 
     @abc.abstractmethod
@@ -282,7 +282,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[wattwise.v1.job_admin_pb2.WatchJobResponse], collections.abc.AsyncIterator[wattwise.v1.job_admin_pb2.WatchJobResponse]]:
-        """The job's state now, then its newest state after every change; a slow reader skips states in between.
+        """Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
         Ends with NOT_FOUND when the job is deleted.
         """
 

@@ -23,162 +23,165 @@ import {
 import { Job, JobSpec } from "./job.js";
 import { Decision, EndReason, endReasonFromJSON, endReasonToNumber, TrainingResult, Trial, TrialId } from "./trial.js";
 
-/** Asks for a job to be created or confirmed. */
+/** Request of RegisterJob. */
 export interface RegisterJobRequest {
-  /** The job's configuration. */
+  /** The job's configuration. Required. */
   job: JobSpec | undefined;
 }
 
-/** Answers RegisterJob. */
+/** Response of RegisterJob. */
 export interface RegisterJobResponse {
-  /** The job as it stands, every default filled in. */
+  /** The job's current state, with all defaults filled in. Always set. */
   job:
     | Job
     | undefined;
-  /** True when this call created it; false when it was there already, with the identical configuration. */
+  /** True if this call created the job; false if it was registered before with the identical configuration. */
   created: boolean;
 }
 
-/** Asks for the next trial. */
+/** Request of GetNextBatchSize. */
 export interface GetNextBatchSizeRequest {
-  /** The job to launch. */
+  /** The job to launch. Required: an empty id is refused as unknown. */
   jobId: string;
   /**
-   * A UUID made by the client, once per launch: the same id gives the same trial, never a second one, shown as it stands.
-   * Empty: every call dispatches a new trial, so that a retry is not safe. At most 200 characters.
+   * A UUID that the client generates once per launch. Calls with the same id return the same trial, in its current
+   * state, and never dispatch a second one. At most 200 characters. Empty: every call dispatches a new trial, so a
+   * retry is not safe.
    */
   requestId: string;
   /**
-   * The launch goes on from a checkpoint. If the trial of its request_id was preempted or lost meanwhile, it is dispatched
-   * again (as a concurrent trial if its exploration was handed out meanwhile) and goes on from its last_epoch,
-   * time_seconds and energy_joules; one that still runs gets a whole lease, so see to it that only one process trains it.
-   * A request_id that the job has no trial of is NOT_FOUND: nothing new is dispatched.
-   * Unset, a trial that was preempted or lost is shown as it ended: a repetition that comes late changes nothing.
+   * True if the launch continues from a checkpoint; requires the request_id that the launch began with.
+   * A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
+   * energy_joules. It becomes a concurrent trial if its exploration was handed out to another trial meanwhile. A trial
+   * that still runs gets a whole lease: make sure that only one process trains it. If the job has no trial with this
+   * request_id, the call fails with NOT_FOUND and dispatches nothing.
+   * False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
    */
   resume: boolean;
 }
 
-/** Answers GetNextBatchSize. */
+/** Response of GetNextBatchSize. */
 export interface GetNextBatchSizeResponse {
-  /** The dispatched trial; train with its id.batch_size. */
+  /** The dispatched trial. Always set; train with its id.batch_size. */
   trial:
     | Trial
     | undefined;
-  /** One sentence: why this batch size. */
+  /** One sentence that explains the choice of the batch size. Never empty. */
   reason: string;
 }
 
-/** Reports one epoch. */
+/** Request of ReportResult. */
 export interface ReportResultRequest {
-  /** What was measured. */
+  /** The sums and the metric at the end of the epoch. Required. */
   result: TrainingResult | undefined;
 }
 
-/** Answers ReportResult. */
+/** Response of ReportResult. */
 export interface ReportResultResponse {
-  /** Whether to go on. */
+  /** Whether to continue. Always set. */
   decision: Decision | undefined;
 }
 
-/** One message of a trainer's stream. All messages of one stream speak of one trial. */
+/** A message from a trainer on its stream. All messages on one stream must be about the same trial. */
 export interface StreamResultsRequest {
-  /** What the message brings. */
+  /** The content of the message. Required. */
   event:
     | //
-    /** One epoch's measurement; it is answered with a decision. */
+    /** The sums and the metric at the end of an epoch. Answered by a decision. */
     { $case: "result"; value: TrainingResult }
     | //
-    /** Renews the lease; it is not answered. */
+    /** Renews the lease. Not answered. */
     { $case: "heartbeat"; value: HeartbeatRequest }
     | undefined;
 }
 
-/** One message to a trainer. */
+/** A message to a trainer on its stream. */
 export interface StreamResultsResponse {
-  /** The answer to a result, or a stop that nobody asked for. */
+  /** The answer to a result, or a stop that the server pushed. Always set. */
   decision: Decision | undefined;
 }
 
-/** Says that a trial is alive. */
+/** Says that a trial is alive. Request of Heartbeat, and a message of StreamResults. */
 export interface HeartbeatRequest {
-  /** The trial. */
+  /** The trial. Required. */
   trial: TrialId | undefined;
 }
 
-/** Answers Heartbeat. */
+/** Response of Heartbeat. */
 export interface HeartbeatResponse {
-  /** Whether to go on. */
+  /** Whether to continue. Always set. */
   decision: Decision | undefined;
 }
 
-/** Says that a trainer is gone. */
+/** Request of EndTrial. */
 export interface EndTrialRequest {
-  /** The trial that it ran. */
+  /** The trial that the trainer ran. Required. */
   trial:
     | TrialId
     | undefined;
-  /** Why: END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. */
+  /** Why training ended: END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED. Required: unspecified is refused. */
   reason: EndReason;
 }
 
-/** Answers EndTrial. */
+/** Response of EndTrial. */
 export interface EndTrialResponse {
-  /** The trial as it stands now. */
+  /** The trial's current state. Always set. */
   trial: Trial | undefined;
 }
 
-/** Asks for the power limit of a batch size. */
+/** Request of GetPowerLimit. */
 export interface GetPowerLimitRequest {
-  /** The job. */
+  /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
-  /** One of its batch sizes. */
+  /** One of the job's batch sizes. Required: 0 is refused. */
   batchSize: number;
   /**
-   * The trial that asks, which must run with this batch size and profiles from now on if nothing is known and no other
-   * trial profiles. That lasts until it has reported a profile or has ended, over restarts of the server too.
-   * Unset or 0: the call only looks.
+   * The trial that asks, which must run with this batch size. If no limit is known and no other trial is profiling, it
+   * becomes the trial that profiles until it has reported a profile or has ended; a restart of the server does not
+   * change that. 0: the call only reads.
    */
   trialNumber: number;
 }
 
-/** Answers GetPowerLimit. */
+/** Response of GetPowerLimit. */
 export interface GetPowerLimitResponse {
-  /** The cheapest power limit of one GPU, in watts. Unset while nobody has profiled the batch size. */
+  /** The cheapest power limit of one GPU, in watts. Unset: no trial has profiled this batch size. */
   powerLimitWatts?:
     | number
     | undefined;
   /**
-   * True while a trial other than the one that asks is profiling, and for a trial that does not run: train at the present
-   * limit, and ask again later.
+   * True if a trial other than the caller is profiling, or if the caller's trial has ended or is lost: train at the
+   * current limit and ask again later. False: no other trial is profiling; if no limit is set either, the caller's
+   * trial profiles.
    */
   profiledByAnother: boolean;
 }
 
-/** What training took at one power limit. */
+/** The measurement of some training steps at one power limit. */
 export interface PowerSample {
-  /** The limit that every GPU of the trial was set to, in watts. Must be above 0, and each limit comes once. */
+  /** The limit that every GPU of the trial was set to, in watts. Must be above 0 and occur once in a profile. */
   powerLimitWatts: number;
-  /** How long the steps took, in seconds. Must be above 0. */
+  /** Duration of all measured steps together, in seconds. Must be above 0. */
   timeSeconds: number;
-  /** Energy of all GPUs together in that time, in joules. 0 or more. */
+  /** Energy of all GPUs together during that time, in joules. 0 or more; 0: no energy was measured. */
   energyJoules: number;
-  /** How many training steps were measured. At least 1. */
+  /** Number of training steps measured. Must be at least 1. */
   steps: number;
 }
 
-/** Reports a profile. */
+/** Request of ReportPowerProfile. */
 export interface ReportPowerProfileRequest {
-  /** The trial that measured it; it may have ended since. */
+  /** The trial that measured the profile; it may have ended since. Required. */
   trial:
     | TrialId
     | undefined;
-  /** One per power limit, in any order; at least one, at most 1000. */
+  /** One sample per power limit, in any order; at least 1, at most 1000. Empty is refused. */
   samples: PowerSample[];
 }
 
-/** Answers ReportPowerProfile. */
+/** Response of ReportPowerProfile. */
 export interface ReportPowerProfileResponse {
-  /** The cheapest power limit of one GPU that is known now, in watts; always set. Of equally cheap ones the lowest. */
+  /** The cheapest known power limit of one GPU, in watts. Always set; of equally cheap limits, the lowest. */
   powerLimitWatts: number;
 }
 
@@ -1302,17 +1305,17 @@ export const ReportPowerProfileResponse: MessageFns<ReportPowerProfileResponse> 
 };
 
 /**
- * Called by trainers: which batch size to train with, and when to stop.
+ * Called by trainers. Decides which batch size to train with and when to stop.
  *
- * A launch calls RegisterJob, GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
- * decision says stop, and EndTrial when the trainer goes away before that. Errors carry a google.rpc.ErrorInfo whose
- * reason is a name of ErrorReason.
+ * A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
+ * decision says stop. If the trainer exits before that, it calls EndTrial. Every error carries a google.rpc.ErrorInfo
+ * whose reason is the name of an ErrorReason.
  */
 export type BatchSizeOptimizerService = typeof BatchSizeOptimizerService;
 export const BatchSizeOptimizerService = {
   /**
-   * Creates the job, or confirms that the one under this id has the identical configuration.
-   * INVALID_ARGUMENT lists every fault of the spec at once; ALREADY_EXISTS names every field that differs.
+   * Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
+   * INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
    */
   registerJob: {
     path: "/wattwise.v1.BatchSizeOptimizer/RegisterJob" as const,
@@ -1324,8 +1327,8 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): RegisterJobResponse => RegisterJobResponse.decode(value),
   },
   /**
-   * Dispatches the next trial. It writes, despite its name; with a request_id it is safe to retry.
-   * FAILED_PRECONDITION when a whole pruning round has passed and no batch size converged.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+   * FAILED_PRECONDITION if no batch size converged in a whole pruning round.
    */
   getNextBatchSize: {
     path: "/wattwise.v1.BatchSizeOptimizer/GetNextBatchSize" as const,
@@ -1338,7 +1341,7 @@ export const BatchSizeOptimizerService = {
       Buffer.from(GetNextBatchSizeResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetNextBatchSizeResponse => GetNextBatchSizeResponse.decode(value),
   },
-  /** Takes one epoch's cumulative measurement and answers go on or stop. Safe to retry. */
+  /** Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry. */
   reportResult: {
     path: "/wattwise.v1.BatchSizeOptimizer/ReportResult" as const,
     requestStream: false as const,
@@ -1350,8 +1353,9 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): ReportResultResponse => ReportResultResponse.decode(value),
   },
   /**
-   * The same over one stream for one trial's whole life: a decision for every result, in order, and a stop pushed
-   * unasked when the server learns in mid-epoch that the trial must stop. Heartbeats are not answered.
+   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
+   * result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
+   * a request, as soon as the trial has to stop in the middle of an epoch.
    */
   streamResults: {
     path: "/wattwise.v1.BatchSizeOptimizer/StreamResults" as const,
@@ -1363,7 +1367,7 @@ export const BatchSizeOptimizerService = {
       Buffer.from(StreamResultsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): StreamResultsResponse => StreamResultsResponse.decode(value),
   },
-  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. */
+  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry. */
   heartbeat: {
     path: "/wattwise.v1.BatchSizeOptimizer/Heartbeat" as const,
     requestStream: false as const,
@@ -1373,7 +1377,10 @@ export const BatchSizeOptimizerService = {
     responseSerialize: (value: HeartbeatResponse): Buffer => Buffer.from(HeartbeatResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): HeartbeatResponse => HeartbeatResponse.decode(value),
   },
-  /** The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry. */
+  /**
+   * Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+   * Safe to retry.
+   */
   endTrial: {
     path: "/wattwise.v1.BatchSizeOptimizer/EndTrial" as const,
     requestStream: false as const,
@@ -1384,8 +1391,9 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): EndTrialResponse => EndTrialResponse.decode(value),
   },
   /**
-   * The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
-   * trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+   * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
+   * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
+   * profiles. Safe to retry.
    */
   getPowerLimit: {
     path: "/wattwise.v1.BatchSizeOptimizer/GetPowerLimit" as const,
@@ -1398,7 +1406,7 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): GetPowerLimitResponse => GetPowerLimitResponse.decode(value),
   },
   /**
-   * What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
    * reported for this batch size. Safe to retry.
    */
   reportPowerProfile: {
@@ -1416,33 +1424,38 @@ export const BatchSizeOptimizerService = {
 
 export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
   /**
-   * Creates the job, or confirms that the one under this id has the identical configuration.
-   * INVALID_ARGUMENT lists every fault of the spec at once; ALREADY_EXISTS names every field that differs.
+   * Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
+   * INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
    */
   registerJob: handleUnaryCall<RegisterJobRequest, RegisterJobResponse>;
   /**
-   * Dispatches the next trial. It writes, despite its name; with a request_id it is safe to retry.
-   * FAILED_PRECONDITION when a whole pruning round has passed and no batch size converged.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+   * FAILED_PRECONDITION if no batch size converged in a whole pruning round.
    */
   getNextBatchSize: handleUnaryCall<GetNextBatchSizeRequest, GetNextBatchSizeResponse>;
-  /** Takes one epoch's cumulative measurement and answers go on or stop. Safe to retry. */
+  /** Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry. */
   reportResult: handleUnaryCall<ReportResultRequest, ReportResultResponse>;
   /**
-   * The same over one stream for one trial's whole life: a decision for every result, in order, and a stop pushed
-   * unasked when the server learns in mid-epoch that the trial must stop. Heartbeats are not answered.
+   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
+   * result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
+   * a request, as soon as the trial has to stop in the middle of an epoch.
    */
   streamResults: handleBidiStreamingCall<StreamResultsRequest, StreamResultsResponse>;
-  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. */
+  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry. */
   heartbeat: handleUnaryCall<HeartbeatRequest, HeartbeatResponse>;
-  /** The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry. */
+  /**
+   * Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+   * Safe to retry.
+   */
   endTrial: handleUnaryCall<EndTrialRequest, EndTrialResponse>;
   /**
-   * The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
-   * trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+   * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
+   * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
+   * profiles. Safe to retry.
    */
   getPowerLimit: handleUnaryCall<GetPowerLimitRequest, GetPowerLimitResponse>;
   /**
-   * What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
    * reported for this batch size. Safe to retry.
    */
   reportPowerProfile: handleUnaryCall<ReportPowerProfileRequest, ReportPowerProfileResponse>;
@@ -1450,8 +1463,8 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
 
 export interface BatchSizeOptimizerClient extends Client {
   /**
-   * Creates the job, or confirms that the one under this id has the identical configuration.
-   * INVALID_ARGUMENT lists every fault of the spec at once; ALREADY_EXISTS names every field that differs.
+   * Creates the job, or confirms that the job registered under this id has the identical configuration. Safe to retry.
+   * INVALID_ARGUMENT lists all faults of the spec at once; ALREADY_EXISTS names every field that differs.
    */
   registerJob(
     request: RegisterJobRequest,
@@ -1469,8 +1482,8 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: RegisterJobResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Dispatches the next trial. It writes, despite its name; with a request_id it is safe to retry.
-   * FAILED_PRECONDITION when a whole pruning round has passed and no batch size converged.
+   * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
+   * FAILED_PRECONDITION if no batch size converged in a whole pruning round.
    */
   getNextBatchSize(
     request: GetNextBatchSizeRequest,
@@ -1487,7 +1500,7 @@ export interface BatchSizeOptimizerClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetNextBatchSizeResponse) => void,
   ): ClientUnaryCall;
-  /** Takes one epoch's cumulative measurement and answers go on or stop. Safe to retry. */
+  /** Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry. */
   reportResult(
     request: ReportResultRequest,
     callback: (error: ServiceError | null, response: ReportResultResponse) => void,
@@ -1504,8 +1517,9 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: ReportResultResponse) => void,
   ): ClientUnaryCall;
   /**
-   * The same over one stream for one trial's whole life: a decision for every result, in order, and a stop pushed
-   * unasked when the server learns in mid-epoch that the trial must stop. Heartbeats are not answered.
+   * ReportResult and Heartbeat over one stream, which serves one trial and may stay open for its whole life. Every
+   * result is answered by a decision, in order; heartbeats are not answered. The server also pushes a decision, without
+   * a request, as soon as the trial has to stop in the middle of an epoch.
    */
   streamResults(): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
   streamResults(options: Partial<CallOptions>): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
@@ -1513,7 +1527,7 @@ export interface BatchSizeOptimizerClient extends Client {
     metadata: Metadata,
     options?: Partial<CallOptions>,
   ): ClientDuplexStream<StreamResultsRequest, StreamResultsResponse>;
-  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. */
+  /** Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry. */
   heartbeat(
     request: HeartbeatRequest,
     callback: (error: ServiceError | null, response: HeartbeatResponse) => void,
@@ -1529,7 +1543,10 @@ export interface BatchSizeOptimizerClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: HeartbeatResponse) => void,
   ): ClientUnaryCall;
-  /** The trainer is gone: a trial still dispatched becomes failed; one already decided is left as it is. Safe to retry. */
+  /**
+   * Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+   * Safe to retry.
+   */
   endTrial(
     request: EndTrialRequest,
     callback: (error: ServiceError | null, response: EndTrialResponse) => void,
@@ -1546,8 +1563,9 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: EndTrialResponse) => void,
   ): ClientUnaryCall;
   /**
-   * The cheapest known GPU power limit of a batch size, and whether another trial is just finding it out. With a
-   * trial_number it writes: where nothing is known and nobody profiles, that trial profiles from now on. Safe to retry.
+   * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
+   * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
+   * profiles. Safe to retry.
    */
   getPowerLimit(
     request: GetPowerLimitRequest,
@@ -1565,7 +1583,7 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: GetPowerLimitResponse) => void,
   ): ClientUnaryCall;
   /**
-   * What a trial measured at several power limits; answers the cheapest limit that any trial of the job has ever
+   * Reports what a trial measured at several power limits. Returns the cheapest limit that any trial of the job has
    * reported for this batch size. Safe to retry.
    */
   reportPowerProfile(

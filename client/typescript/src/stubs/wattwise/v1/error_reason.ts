@@ -8,19 +8,21 @@
 
 /**
  * Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
- * The names are stable, messages are not. ErrorInfo.metadata has "retryable": "true" or "false", and what is shown below.
+ * The names are stable, the messages are not. ErrorInfo.metadata contains "retryable" ("true" or "false"), "request_id"
+ * and the keys shown below.
  */
 export enum ErrorReason {
   /** ERROR_REASON_UNSPECIFIED - Never sent. */
   ERROR_REASON_UNSPECIFIED = "ERROR_REASON_UNSPECIFIED",
   /**
-   * ERROR_REASON_INVALID_JOB_SPEC - INVALID_ARGUMENT: faults in a JobSpec, each a FieldViolation of a google.rpc.BadRequest.
+   * ERROR_REASON_INVALID_JOB_SPEC - INVALID_ARGUMENT: the JobSpec has faults, each a FieldViolation of a google.rpc.BadRequest.
    *
    *     {"field": "job.batch_sizes", "description": "64 is listed twice; list every batch size once"}
    */
   ERROR_REASON_INVALID_JOB_SPEC = "ERROR_REASON_INVALID_JOB_SPEC",
   /**
-   * ERROR_REASON_JOB_DIFFERS - ALREADY_EXISTS: the id is taken by a job with another configuration; metadata has a key per field that differs.
+   * ERROR_REASON_JOB_DIFFERS - ALREADY_EXISTS: a job with another configuration is registered under this id. metadata has a key for every field
+   * that differs.
    *
    *     {"job_id": "mnist-nightly", "target_metric": "registered 0.98, requested 0.97"}
    */
@@ -38,55 +40,56 @@ export enum ErrorReason {
    */
   ERROR_REASON_TRIAL_NOT_FOUND = "ERROR_REASON_TRIAL_NOT_FOUND",
   /**
-   * ERROR_REASON_NO_BATCH_SIZE_CONVERGED - FAILED_PRECONDITION: a whole pruning round passed and no batch size converged. Register a new job id with other
-   * batch sizes, a lower target or more epochs.
+   * ERROR_REASON_NO_BATCH_SIZE_CONVERGED - FAILED_PRECONDITION: no batch size converged in a whole pruning round. Register a new job id with other batch
+   * sizes, a lower target or more epochs.
    *
    *     {"job_id": "mnist-nightly", "pruning_round": "0"}
    */
   ERROR_REASON_NO_BATCH_SIZE_CONVERGED = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED",
   /**
-   * ERROR_REASON_INVALID_RESULT - INVALID_ARGUMENT: a measurement contradicts itself or an earlier one; nothing was changed. Faults as FieldViolations.
+   * ERROR_REASON_INVALID_RESULT - INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
+   * FieldViolation.
    *
    *     {"field": "result.energy_joules", "description": "12.0 is less than the 14.5 of epoch 3; ..."}
    */
   ERROR_REASON_INVALID_RESULT = "ERROR_REASON_INVALID_RESULT",
   /**
-   * ERROR_REASON_INVALID_REQUEST - INVALID_ARGUMENT: any other field of a request is missing or makes no sense. Faults as FieldViolations.
+   * ERROR_REASON_INVALID_REQUEST - INVALID_ARGUMENT: another field of a request is missing or invalid. Each fault is a FieldViolation.
    *
    *     {"field": "page_token", "description": "is not a token of this list; pass next_page_token as it was received, ..."}
    */
   ERROR_REASON_INVALID_REQUEST = "ERROR_REASON_INVALID_REQUEST",
-  /** ERROR_REASON_STORAGE_UNAVAILABLE - UNAVAILABLE: the database could not be read or written; nothing of the call was kept. Retry. */
+  /** ERROR_REASON_STORAGE_UNAVAILABLE - UNAVAILABLE: the database could not be read or written; nothing was changed. Retry. */
   ERROR_REASON_STORAGE_UNAVAILABLE = "ERROR_REASON_STORAGE_UNAVAILABLE",
-  /** ERROR_REASON_SHUTTING_DOWN - UNAVAILABLE: the server is shutting down. Retry; the next server takes over. */
+  /** ERROR_REASON_SHUTTING_DOWN - UNAVAILABLE: the server is shutting down. Retry; the next server answers. */
   ERROR_REASON_SHUTTING_DOWN = "ERROR_REASON_SHUTTING_DOWN",
   /**
-   * ERROR_REASON_INTERNAL - INTERNAL: a bug of the server, logged whole under the id.
+   * ERROR_REASON_INTERNAL - INTERNAL: a bug in the server, logged with its stack trace under this id.
    *
    *     {"incident_id": "3f0c9a71"}
    */
   ERROR_REASON_INTERNAL = "ERROR_REASON_INTERNAL",
   /**
-   * ERROR_REASON_UNAUTHENTICATED - UNAUTHENTICATED: the server has a token file, and the call brought no token ("authorization: Bearer TOKEN" in its
-   * metadata), or none that the file knows, or one that has expired. A new token helps, a retry does not.
+   * ERROR_REASON_UNAUTHENTICATED - UNAUTHENTICATED: the server requires a token, and the call had none ("authorization: Bearer TOKEN" in its
+   * metadata), or one that is unknown or has expired. Use a new token; a retry does not help.
    */
   ERROR_REASON_UNAUTHENTICATED = "ERROR_REASON_UNAUTHENTICATED",
   /**
-   * ERROR_REASON_PERMISSION_DENIED - PERMISSION_DENIED: the token may not do this, or not to this job; it is said alike whether the job exists or not.
-   * metadata tells what the token may do.
+   * ERROR_REASON_PERMISSION_DENIED - PERMISSION_DENIED: the token does not allow this call, or not for this job. The answer is the same whether the job
+   * exists or not. metadata says what the token allows.
    *
    *     {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
    */
   ERROR_REASON_PERMISSION_DENIED = "ERROR_REASON_PERMISSION_DENIED",
   /**
-   * ERROR_REASON_TOO_MANY_JOBS - RESOURCE_EXHAUSTED: there are as many jobs with this job_id_prefix as the server takes. Keep a job's id from launch
-   * to launch, or delete jobs.
+   * ERROR_REASON_TOO_MANY_JOBS - RESOURCE_EXHAUSTED: the server's limit of jobs with this job_id_prefix is reached. Keep a job's id from launch to
+   * launch, or delete jobs.
    *
    *     {"job_id_prefix": "mnist", "limit": "100000"}
    */
   ERROR_REASON_TOO_MANY_JOBS = "ERROR_REASON_TOO_MANY_JOBS",
   /**
-   * ERROR_REASON_TOO_MANY_STREAMS - RESOURCE_EXHAUSTED: as many streams are open as the server takes. Go on by single calls; retry later.
+   * ERROR_REASON_TOO_MANY_STREAMS - RESOURCE_EXHAUSTED: the server's limit of open streams is reached. Use unary calls, and try a stream again later.
    *
    *     {"limit": "10000"}
    */

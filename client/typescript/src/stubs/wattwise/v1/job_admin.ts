@@ -23,102 +23,106 @@ import {
 import { Job } from "./job.js";
 import { Measurement, Trial, TrialId, TrialStatus, trialStatusFromJSON, trialStatusToNumber } from "./trial.js";
 
-/** Asks for one job. */
+/** Request of GetJob. */
 export interface GetJobRequest {
-  /** The job. */
+  /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
 }
 
-/** Answers GetJob. */
+/** Response of GetJob. */
 export interface GetJobResponse {
-  /** The job as it stands. */
+  /** The job's current state. Always set. */
   job: Job | undefined;
 }
 
-/** Asks for a page of jobs. */
+/** Request of ListJobs. */
 export interface ListJobsRequest {
-  /** How many at most; above 1000 means 1000. 0: 50. A page of jobs with many batch sizes may be shorter. */
+  /**
+   * Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with many batch
+   * sizes may be shorter.
+   */
   pageSize: number;
-  /** next_page_token of the page before. Empty: the first page. */
+  /** next_page_token of the previous page. Empty: the first page. */
   pageToken: string;
-  /** Only jobs whose id starts with this. Empty: all. */
+  /** Lists only jobs whose id starts with this prefix. Empty: all jobs. */
   jobIdPrefix: string;
 }
 
-/** One page of jobs. */
+/** Response of ListJobs. */
 export interface ListJobsResponse {
-  /** The jobs, oldest first. */
+  /** The jobs, oldest first. Empty if there are none. */
   jobs: Job[];
-  /** Asks for the next page. Empty: this was the last. */
+  /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;
 }
 
-/** Asks for a page of a job's trials. */
+/** Request of ListTrials. */
 export interface ListTrialsRequest {
-  /** The job. */
+  /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
-  /** How many at most; above 1000 means 1000. 0: 50. */
+  /** Maximum number of trials on the page; values above 1000 mean 1000, and 0 means 50. */
   pageSize: number;
-  /** next_page_token of the page before. Empty: the first page. */
+  /** next_page_token of the previous page. Empty: the first page. */
   pageToken: string;
-  /** Only trials of this status. Unspecified: all. */
+  /** Lists only trials with this status. Unspecified: all trials. */
   status: TrialStatus;
-  /** Only trials of this batch size. 0: all. */
+  /** Lists only trials with this batch size. 0: all trials. */
   batchSize: number;
 }
 
-/** One page of trials. */
+/** Response of ListTrials. */
 export interface ListTrialsResponse {
-  /** The trials, by ascending number. */
+  /** The trials, by ascending number. Empty if there are none. */
   trials: Trial[];
-  /** Asks for the next page. Empty: this was the last. */
+  /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;
 }
 
-/** Asks for one trial. */
+/** Request of GetTrial. */
 export interface GetTrialRequest {
-  /** The trial; batch_size 0 leaves the batch size unchecked. */
+  /** The trial. Required; a batch_size of 0 is not compared with the trial's. */
   trial: TrialId | undefined;
 }
 
-/** Answers GetTrial. */
+/** Response of GetTrial. */
 export interface GetTrialResponse {
-  /** The trial as it stands. */
+  /** The trial's current state. Always set. */
   trial:
     | Trial
     | undefined;
   /**
-   * Its measurements by ascending epoch: the newest 50000, fewer if the server is set to keep fewer, and after a while
-   * none if it is set to keep them for a time only.
+   * Its newest measurements, by ascending epoch: at most 50000, or the lower number that the server is configured to
+   * keep. Empty before the first report, and after the measurements have expired if the server is configured to delete
+   * them.
    */
   measurements: Measurement[];
 }
 
-/** Asks for a job's deletion. */
+/** Request of DeleteJob. */
 export interface DeleteJobRequest {
-  /** The job. */
+  /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
 }
 
-/** Answers DeleteJob. */
+/** Response of DeleteJob. */
 export interface DeleteJobResponse {
-  /** The job as it last stood. */
+  /** The job's last state. Always set. */
   job:
     | Job
     | undefined;
-  /** The trials that were running and have been told to stop; of more than 1000, the newest 1000. */
+  /** The running trials that were stopped; if there are more than 1000, the newest 1000. Empty if none was running. */
   stoppedTrials: Trial[];
 }
 
-/** Asks to follow one job. */
+/** Request of WatchJob. */
 export interface WatchJobRequest {
-  /** The job. */
+  /** The job. Required: an empty id is refused as unknown. */
   jobId: string;
 }
 
-/** One state of the watched job. */
+/** Response of WatchJob. */
 export interface WatchJobResponse {
-  /** The job as it stands. */
+  /** The job's current state. Always set. */
   job: Job | undefined;
 }
 
@@ -904,10 +908,10 @@ export const WatchJobResponse: MessageFns<WatchJobResponse> = {
   },
 };
 
-/** Called by people and tools: what jobs there are, how they stand, and away with one. */
+/** Called by people and tools. Lists, shows, watches and deletes jobs and their trials. */
 export type JobAdminService = typeof JobAdminService;
 export const JobAdminService = {
-  /** One job as it stands. */
+  /** Returns one job. */
   getJob: {
     path: "/wattwise.v1.JobAdmin/GetJob" as const,
     requestStream: false as const,
@@ -917,7 +921,7 @@ export const JobAdminService = {
     responseSerialize: (value: GetJobResponse): Buffer => Buffer.from(GetJobResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): GetJobResponse => GetJobResponse.decode(value),
   },
-  /** All jobs, oldest first, page by page. */
+  /** Lists all jobs, oldest first, one page per call. */
   listJobs: {
     path: "/wattwise.v1.JobAdmin/ListJobs" as const,
     requestStream: false as const,
@@ -927,7 +931,7 @@ export const JobAdminService = {
     responseSerialize: (value: ListJobsResponse): Buffer => Buffer.from(ListJobsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ListJobsResponse => ListJobsResponse.decode(value),
   },
-  /** A job's trials, by number, page by page. */
+  /** Lists a job's trials by number, one page per call. */
   listTrials: {
     path: "/wattwise.v1.JobAdmin/ListTrials" as const,
     requestStream: false as const,
@@ -937,7 +941,7 @@ export const JobAdminService = {
     responseSerialize: (value: ListTrialsResponse): Buffer => Buffer.from(ListTrialsResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ListTrialsResponse => ListTrialsResponse.decode(value),
   },
-  /** One trial with its per-epoch measurements. */
+  /** Returns one trial with its measurements. */
   getTrial: {
     path: "/wattwise.v1.JobAdmin/GetTrial" as const,
     requestStream: false as const,
@@ -948,9 +952,9 @@ export const JobAdminService = {
     responseDeserialize: (value: Buffer): GetTrialResponse => GetTrialResponse.decode(value),
   },
   /**
-   * Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
-   * unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
-   * start at number 1 again.
+   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
+   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
+   * new job numbers its trials from 1.
    */
   deleteJob: {
     path: "/wattwise.v1.JobAdmin/DeleteJob" as const,
@@ -962,7 +966,7 @@ export const JobAdminService = {
     responseDeserialize: (value: Buffer): DeleteJobResponse => DeleteJobResponse.decode(value),
   },
   /**
-   * The job's state now, then its newest state after every change; a slow reader skips states in between.
+   * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
    * Ends with NOT_FOUND when the job is deleted.
    */
   watchJob: {
@@ -977,29 +981,29 @@ export const JobAdminService = {
 } as const;
 
 export interface JobAdminServer extends UntypedServiceImplementation {
-  /** One job as it stands. */
+  /** Returns one job. */
   getJob: handleUnaryCall<GetJobRequest, GetJobResponse>;
-  /** All jobs, oldest first, page by page. */
+  /** Lists all jobs, oldest first, one page per call. */
   listJobs: handleUnaryCall<ListJobsRequest, ListJobsResponse>;
-  /** A job's trials, by number, page by page. */
+  /** Lists a job's trials by number, one page per call. */
   listTrials: handleUnaryCall<ListTrialsRequest, ListTrialsResponse>;
-  /** One trial with its per-epoch measurements. */
+  /** Returns one trial with its measurements. */
   getTrial: handleUnaryCall<GetTrialRequest, GetTrialResponse>;
   /**
-   * Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
-   * unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
-   * start at number 1 again.
+   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
+   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
+   * new job numbers its trials from 1.
    */
   deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
   /**
-   * The job's state now, then its newest state after every change; a slow reader skips states in between.
+   * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
    * Ends with NOT_FOUND when the job is deleted.
    */
   watchJob: handleServerStreamingCall<WatchJobRequest, WatchJobResponse>;
 }
 
 export interface JobAdminClient extends Client {
-  /** One job as it stands. */
+  /** Returns one job. */
   getJob(
     request: GetJobRequest,
     callback: (error: ServiceError | null, response: GetJobResponse) => void,
@@ -1015,7 +1019,7 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: GetJobResponse) => void,
   ): ClientUnaryCall;
-  /** All jobs, oldest first, page by page. */
+  /** Lists all jobs, oldest first, one page per call. */
   listJobs(
     request: ListJobsRequest,
     callback: (error: ServiceError | null, response: ListJobsResponse) => void,
@@ -1031,7 +1035,7 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ListJobsResponse) => void,
   ): ClientUnaryCall;
-  /** A job's trials, by number, page by page. */
+  /** Lists a job's trials by number, one page per call. */
   listTrials(
     request: ListTrialsRequest,
     callback: (error: ServiceError | null, response: ListTrialsResponse) => void,
@@ -1047,7 +1051,7 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ListTrialsResponse) => void,
   ): ClientUnaryCall;
-  /** One trial with its per-epoch measurements. */
+  /** Returns one trial with its measurements. */
   getTrial(
     request: GetTrialRequest,
     callback: (error: ServiceError | null, response: GetTrialResponse) => void,
@@ -1064,9 +1068,9 @@ export interface JobAdminClient extends Client {
     callback: (error: ServiceError | null, response: GetTrialResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Deletes a job with its trials and measurements. Its running trials are told to stop: on their streams at once, to
-   * unary calls with their next report or heartbeat. Wait for them before registering the id anew, since its trials
-   * start at number 1 again.
+   * Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
+   * by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
+   * new job numbers its trials from 1.
    */
   deleteJob(
     request: DeleteJobRequest,
@@ -1084,7 +1088,7 @@ export interface JobAdminClient extends Client {
     callback: (error: ServiceError | null, response: DeleteJobResponse) => void,
   ): ClientUnaryCall;
   /**
-   * The job's state now, then its newest state after every change; a slow reader skips states in between.
+   * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
    * Ends with NOT_FOUND when the job is deleted.
    */
   watchJob(request: WatchJobRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchJobResponse>;
