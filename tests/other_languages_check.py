@@ -24,7 +24,7 @@ def main() -> None:
     check_names(page)
     with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder)) as live:
         address = live.start()
-        for section in re.split(r"^### ", page.split("\n## What a client")[0], flags=re.MULTILINE)[1:]:
+        for section in re.split(r"^### ", page.split("\n## Requirements")[0], flags=re.MULTILINE)[1:]:
             title = section.splitlines()[0]
             workspace = Path(folder, re.sub(r"\W", "", title))
             workspace.mkdir()
@@ -71,7 +71,7 @@ def check_names(page: str) -> None:
     """Fails if the checklist names an unknown scenario."""
     tables = (ROOT / "tests/scenarios").glob("*.yaml")
     known = {scenario["name"] for table in tables for scenario in yaml.safe_load(table.read_text())}
-    rows = [line.split("|") for line in page.split("## What a client")[1].splitlines() if line.startswith("|")]
+    rows = [line.split("|") for line in page.split("## Requirements")[1].splitlines() if line.startswith("|")]
     unknown = [name for row in rows for name in re.findall(r"\*([^*]+)\*", row[3]) if name not in known]
     if unknown:
         sys.exit(f"unknown scenarios: {unknown}")
