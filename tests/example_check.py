@@ -142,7 +142,7 @@ def is_stopped_in_mid_epoch(program: str, server: LiveServer) -> None:
 def rides_out(program: str, server: LiveServer) -> None:
     """A server that goes away in mid-training and comes back is told of the epoch that it missed, in mid-epoch."""
     server.start()
-    example = Example(program, server.address, "8", "60")
+    example = Example(program, server.address, "12", "60")
     wait_until(lambda: registered(server) and trial_begun(server))
     server.kill()
     says(example, "continues without the server")
