@@ -1,1 +1,1 @@
-"""Runnable examples: one script per trainer, and a demo in a folder of its own."""
+"""Runnable examples: one script per trainer, and a demo in its own folder."""

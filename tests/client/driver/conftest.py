@@ -1,4 +1,4 @@
-"""Fixtures: drivers that do not outlive their test."""
+"""Fixtures: drivers that end with their test."""
 
 from __future__ import annotations
 

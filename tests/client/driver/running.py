@@ -1,4 +1,4 @@
-"""Runs of a job for tests: job files, drivers as processes of their own, and what they leave behind."""
+"""Runs for tests: job files, drivers as processes, and the files that they leave."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 HOUSE = Path(__file__).parents[3]
 PYTHON = sys.executable
 JOB_ID = "test-run"
-# What a shell runs in the background ignores Ctrl-C, and so would all that it starts.
-_HEED = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+# A background process of a shell ignores Ctrl-C, and so would its children.
+_HANDLE_SIGINT = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
 JOB: dict[str, Any] = {
     "job_id_prefix": "test",
@@ -32,12 +32,12 @@ RUN: dict[str, Any] = {"recurrences": 2, "max_tries": 3, "seed": 100, "monitor":
 
 
 def result(metric: float = 0.95, epochs: int = 2) -> str:
-    """Shell words by which a command without a client says how it went."""
+    """A shell step by which a command without a client writes its result."""
     return f'echo \'{{{{"metric": {metric}, "epochs": {epochs}}}}}\' > {{log_dir}}/result.json'
 
 
 def shell(*steps: str) -> list[str]:
-    """A command in shell."""
+    """A shell command."""
     return ["sh", "-c", "; ".join(steps)]
 
 
@@ -46,12 +46,12 @@ def with_client(end: str) -> list[str]:
     return [PYTHON, "-m", "tests.client.driver.trainer", end]
 
 
-def write_job(folder: Path, command: list[str], *, name: str = "job.toml", **given: Any) -> Path:
-    """A job file; `job`, `train` and `run` are added to the usual ones, and None takes a key out."""
+def write_job(folder: Path, command: list[str], *, name: str = "job.toml", **changes: Any) -> Path:
+    """A job file; `job`, `train` and `run` update the usual tables, and None removes a key."""
     tables = {
-        "job": JOB | given.get("job", {}),
-        "train": {"command": command, "workdir": str(HOUSE)} | given.get("train", {}),
-        "run": RUN | given.get("run", {}),
+        "job": JOB | changes.get("job", {}),
+        "train": {"command": command, "workdir": str(HOUSE)} | changes.get("train", {}),
+        "run": RUN | changes.get("run", {}),
     }
     path = folder / name
     lines = []
@@ -63,7 +63,7 @@ def write_job(folder: Path, command: list[str], *, name: str = "job.toml", **giv
 
 @dataclass
 class Runs:
-    """Drivers in one folder, of which none outlives its test."""
+    """Drivers in one folder, which end with their test."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Runs:
             [
                 PYTHON,
                 "-c",
-                f"{_HEED}; from wattwise.commands.main import main; sys.exit(main())",
+                f"{_HANDLE_SIGINT}; from wattwise.commands.main import main; sys.exit(main())",
                 "run",
                 str(job_file),
                 *options,
@@ -94,7 +94,7 @@ class Runs:
         return ended(self.start(job_file, *options))
 
     def history(self, job_id: str = JOB_ID) -> list[dict[str, Any]]:
-        """What the run's file says, line by line."""
+        """The lines of the run's history."""
         path = self.path(job_id) / "history.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -103,11 +103,11 @@ class Runs:
         return self.folder / "runs" / job_id
 
     def trial_folders(self) -> list[Path]:
-        """The folders of the trials that have begun."""
+        """The folders of the trials that have started."""
         return sorted(self.path().glob("trial-????"))
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Kills the drivers."""
         for driver in self.started:
             driver.kill()
             driver.communicate(timeout=30)
@@ -120,7 +120,7 @@ def ended(driver: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""docs/recurring-jobs.md leaves nothing out."""
+"""docs/recurring-jobs.md is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GUIDE = (HOUSE / "docs" / "recurring-jobs.md").read_text()
 
 
 def test_every_key_is_explained() -> None:
-    """Every key of [train] and [run], every placeholder and every field of the history is in the guide."""
+    """The guide has every key of [train] and [run], every placeholder and every field of the history."""
     for section in (TrainSection, RunSection):
         for field in fields(section):
             assert re.search(rf"^\|[^|]*`{field.name}`", GUIDE, re.MULTILINE), field.name
@@ -28,11 +28,11 @@ def test_every_key_is_explained() -> None:
 
 
 def test_every_variable_is_explained(tmp_path: Path) -> None:
-    """The guide's table has every variable that a command is told, and tells of no other."""
+    """The guide's table has exactly the variables that a command receives."""
     lengths = {"profile_warmup_iters": 1, "profile_measure_iters": 2, "step_watts": 3.0}
     rates = {"optimizer": "sgd", "default_learning_rate": 0.1}
     file = read(write_job(tmp_path, ["true"], run=lengths, train=rates))
-    given = LaunchContext(
+    context = LaunchContext(
         spec=file.job,
         target_metric="0.9",
         max_epochs="3",
@@ -51,4 +51,4 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
         f"WATTWISE_{name}" for name in ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE")
     }
     rows = "".join(re.findall(r"^\| (`WATTWISE_[^|]*) \|", GUIDE, re.MULTILINE))
-    assert set(re.findall(r"WATTWISE_\w+", rows)) == set(command_line(file, given).variables) | credentials
+    assert set(re.findall(r"WATTWISE_\w+", rows)) == set(command_line(file, context).variables) | credentials

@@ -1,4 +1,4 @@
-"""What happens when something dies in the middle of a run."""
+"""Drivers, servers and commands that die during a run."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from tests.waiting import wait_until
 
 
 def statuses(address: str) -> list[v1.EndReason.ValueType]:
-    """How the trials of a run ended."""
+    """The end reasons of a run's trials."""
     with Client(address) as client:
         return [trial.end_reason for trial in client.list_trials(JOB_ID)]
 
 
 def hang_once(folder: Path) -> list[str]:
-    """A command that leaves the ids of its processes and hangs in its first launch, and does well in later ones."""
+    """A command that writes its process ids and hangs in its first launch, and succeeds in later ones."""
     pids = folder / "pids"
     hang = f"sh -c 'echo $$ >> {pids}; sleep 100' & echo $$ >> {pids}; wait"
     return shell(f"if [ {{seed}} = 100 ]; then {hang}; fi", result())
 
 
 def hanging(runs: Runs) -> list[int]:
-    """The processes of the command that hangs, once there are both."""
+    """The two processes of the hanging command, once they run."""
     pids = runs.folder / "pids"
     wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
     return [int(pid) for pid in pids.read_text().split()]
 
 
 @pytest.mark.parametrize("own_server", [True, False])
-def test_killed_driver_goes_on(runs: Runs, server: LiveServer, *, own_server: bool) -> None:
-    """A killed driver takes its command with it; started again it ends that trial, retries it and finishes the run."""
+def test_run_continues_after_its_driver_is_killed(runs: Runs, server: LiveServer, *, own_server: bool) -> None:
+    """A killed driver's command dies too; the next driver ends the trial, retries it and finishes the run."""
     if not own_server:
         runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, hang_once(runs.folder))
@@ -58,8 +58,8 @@ def test_killed_driver_goes_on(runs: Runs, server: LiveServer, *, own_server: bo
         assert statuses(server.address) == [preempted, reached, reached]
 
 
-def test_driver_killed_before_its_trial_began_takes_the_same_one(runs: Runs, server: LiveServer) -> None:
-    """A launch that was written down but not begun asks under its own number, so that no trial is left behind."""
+def test_requested_trial_is_started_by_the_next_driver(runs: Runs, server: LiveServer) -> None:
+    """A launch that was recorded but not started repeats its request, and so gets the same trial."""
     runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, shell(result()), run={"recurrences": 1})
     assert runs.run(job).returncode == 0
@@ -74,8 +74,8 @@ def test_driver_killed_before_its_trial_began_takes_the_same_one(runs: Runs, ser
     assert statuses(server.address) == [v1.END_REASON_TARGET_REACHED] * 2
 
 
-def test_torn_line_is_dropped(runs: Runs, server: LiveServer) -> None:
-    """A last line that a power cut tore spoils no other: its launch is done again, and the history goes on below."""
+def test_torn_line_is_ignored(runs: Runs, server: LiveServer) -> None:
+    """After a partly written line, its launch is repeated, and the history continues on a new line."""
     runs.environment["WATTWISE_SERVER"] = server.address
     assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
     with (runs.path() / "history.jsonl").open("a") as file:
@@ -92,7 +92,7 @@ def test_torn_line_is_dropped(runs: Runs, server: LiveServer) -> None:
 def test_stopped_driver_ends_its_trial(
     runs: Runs, server: LiveServer, number: signal.Signals, status: int, command: str
 ) -> None:
-    """Ctrl-C and SIGTERM end the command, then the trial as preempted, then the driver; the run goes on later."""
+    """Ctrl-C and SIGTERM end the command, then the trial as preempted, then the driver."""
     runs.environment["WATTWISE_SERVER"] = server.address
     words = with_client("hang") if command == "client" else hang_once(runs.folder)
     driver = runs.start(write_job(runs.folder, words))
@@ -112,8 +112,8 @@ def test_stopped_driver_ends_its_trial(
     assert list((runs.path() / "launches").iterdir()) == []
 
 
-def test_impatience(runs: Runs, server: LiveServer) -> None:
-    """A second Ctrl-C kills a command that takes its time to end."""
+def test_second_interrupt(runs: Runs, server: LiveServer) -> None:
+    """A second Ctrl-C kills a command that has not ended yet."""
     runs.environment["WATTWISE_SERVER"] = server.address
     began, asked = runs.folder / "began", runs.folder / "asked"
     slow = shell(f"trap 'touch {asked}' TERM; touch {began}; while true; do sleep 0.02; done")
@@ -128,8 +128,8 @@ def test_impatience(runs: Runs, server: LiveServer) -> None:
     assert statuses(server.address) == [v1.END_REASON_PREEMPTED]
 
 
-def test_server_restarts_in_the_middle(runs: Runs, server: LiveServer) -> None:
-    """A server that is away when a command ends is waited for, and gets what was measured."""
+def test_server_is_away_when_the_command_ends(runs: Runs, server: LiveServer) -> None:
+    """The driver waits for a server that is away when the command ends, and reports the result."""
     flag = runs.folder / "go"
     began = runs.folder / "began"
     runs.environment["WATTWISE_SERVER"] = server.address
@@ -146,7 +146,7 @@ def test_server_restarts_in_the_middle(runs: Runs, server: LiveServer) -> None:
 
 
 def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
-    """A driver that is killed after the training, before the server has its result, loses nothing of it."""
+    """If a driver is killed after the training but before its report, the next driver reports the result."""
     runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(
         runs.folder, shell("until test -e {log_dir}/go; do sleep 0.02; done", result()), run={"recurrences": 1}
@@ -166,10 +166,7 @@ def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -
 
 
 def test_preempted_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
-    """A driver that is killed after a command whose client said preempted takes that trial back for nobody.
-
-    It stands as the client said, once; its recurrence has another try.
-    """
+    """A trial that its client ended as preempted stays so after its driver is killed; its recurrence has another try."""
     runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, with_client("preempted-waits"), run={"recurrences": 1})
     driver = runs.start(job)
@@ -189,8 +186,8 @@ def test_preempted_training_survives_its_driver(runs: Runs, server: LiveServer) 
     ]
 
 
-def test_trial_that_ended_before_it_began(runs: Runs, server: LiveServer) -> None:
-    """A driver that was killed as soon as it had ended a trial, of which it had begun nothing, trains another."""
+def test_trial_that_ended_before_it_started(runs: Runs, server: LiveServer) -> None:
+    """A trial that ended before its command started is recorded, and another one is trained."""
     runs.environment["WATTWISE_SERVER"] = server.address
     assert runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1})).returncode == 0
     with Client(server.address) as client:
@@ -207,8 +204,8 @@ def test_trial_that_ended_before_it_began(runs: Runs, server: LiveServer) -> Non
     assert [folder.name for folder in runs.trial_folders()] == ["trial-0001", "trial-0003"]
 
 
-def test_own_server_is_started_again(runs: Runs) -> None:
-    """When the run's own server dies, the driver starts it again on its address, and the run goes on."""
+def test_own_server_is_restarted(runs: Runs) -> None:
+    """If the run's own server dies, the driver restarts it on the same address, and the run continues."""
     flag = runs.folder / "go"
     job = write_job(runs.folder, shell(f"until test -e {flag}; do sleep 0.02; done", result()), run={"recurrences": 1})
     driver = runs.start(job)

@@ -10,7 +10,7 @@ from tests.client.monitor.nvml_stub import Machine
 
 
 def test_limit_that_a_client_set_is_in_the_history(runs: Runs, machine: Machine, library: Path) -> None:
-    """What a PowerLimitOptimizer in the command settled on is what its trial trained at; the GPUs were at 200 W."""
+    """The history has the limit that a PowerLimitOptimizer in the command kept, not the 200 W from before."""
     assert machine.file.exists()
     runs.environment["LD_LIBRARY_PATH"] = os.pathsep.join((str(library), os.environ.get("LD_LIBRARY_PATH", "")))
     profile = {"monitor": "nvml", "profile_warmup_iters": 0, "profile_measure_iters": 1, "step_watts": 1000.0}
@@ -19,8 +19,8 @@ def test_limit_that_a_client_set_is_in_the_history(runs: Runs, machine: Machine,
     assert [line["power_limit_watts"] for line in runs.history()] == [250.0, 250.0]
 
 
-def test_limit_in_a_result_stands(runs: Runs) -> None:
-    """A command may name its limit itself; one that makes no sense, or none at all, is null."""
+def test_limit_in_a_result(runs: Runs) -> None:
+    """A command may name its limit in result.json; an invalid or missing one is null."""
     named = 'echo \'{{"metric": 0.95, "epochs": 2, "power_limit_watts": %s}}\' > {log_dir}/result.json'
     job = write_job(runs.folder, shell(f"if [ {{recurrence}} = 1 ]; then {named % 175}; else {named % -1}; fi"))
     assert runs.run(job).returncode == 0

@@ -1,4 +1,4 @@
-"""A command never outlives its driver, and its end is told as shells tell it."""
+"""A command never outlives its driver, and has the exit status that a shell would show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 @contextmanager
 def process(folder: Path, script: str, grace_seconds: float = 5.0) -> Iterator[Process]:
-    """A shell script under this process; what it prints is in `output.log`."""
+    """A shell script as a child process; its output is in `output.log`."""
     with ExitStack() as after:
         output = after.enter_context((folder / "output.log").open("ab"))
         lock = try_lock(folder / "lock")
@@ -39,7 +39,7 @@ def process(folder: Path, script: str, grace_seconds: float = 5.0) -> Iterator[P
 
 
 def pids(folder: Path, count: int) -> list[int]:
-    """The process ids that a script has written, once there are so many."""
+    """The process ids that a script has written, once there are `count`."""
     path = folder / "pids"
     wait_until(lambda: path.exists() and len(path.read_text().split()) == count)
     return [int(pid) for pid in path.read_text().split()]
@@ -56,8 +56,8 @@ def test_status(tmp_path: Path, script: str, status: int) -> None:
         assert running.status() == status
 
 
-def test_asked_to_end(tmp_path: Path) -> None:
-    """The whole group is asked to end, and may do what it has to."""
+def test_terminated(tmp_path: Path) -> None:
+    """The whole group gets SIGTERM, and has time to end."""
     script = "trap 'echo done; exit 5' TERM; echo $$ > pids; while true; do sleep 0.05; done"
     with process(tmp_path, script) as running:
         pids(tmp_path, 1)
@@ -65,15 +65,15 @@ def test_asked_to_end(tmp_path: Path) -> None:
     assert (tmp_path / "output.log").read_text().endswith("done\n")
 
 
-def test_killed_after_its_grace(tmp_path: Path) -> None:
-    """What does not end when it is asked to is killed after its grace."""
+def test_killed_after_the_grace_period(tmp_path: Path) -> None:
+    """A process that ignores SIGTERM is killed after the grace period."""
     with process(tmp_path, "trap '' TERM; echo $$ > pids; while true; do sleep 0.05; done", 0.2) as running:
         pids(tmp_path, 1)
         assert running.end() == 128 + signal.SIGKILL
 
 
-def test_asked_twice(tmp_path: Path) -> None:
-    """Asked a second time it keeps its grace, since whoever ends a whole machine asks too; only `kill` is at once."""
+def test_terminated_twice(tmp_path: Path) -> None:
+    """A second SIGTERM does not shorten the grace period; `kill` does."""
     script = "trap 'echo asked' TERM; echo $$ > pids; while true; do sleep 0.05; done"
     with process(tmp_path, script, grace_seconds=1000) as running:
         pids(tmp_path, 1)
@@ -86,18 +86,18 @@ def test_asked_twice(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    """What a command leaves running in its group when it ends is killed."""
+    """Processes that a command leaves in its group are killed when it ends."""
     with process(tmp_path, "sleep 100 & echo $! > pids") as running:
         wait_until(lambda: running.status() == 0)
         (left,) = pids(tmp_path, 1)
         wait_until(lambda: not alive(left))
 
 
-def test_killed_in_between(tmp_path: Path) -> None:
-    """Should somebody kill the process that stands between the driver and the command, the command dies too."""
+def test_supervisor_is_killed(tmp_path: Path) -> None:
+    """If the supervisor is killed, the command dies too."""
     with process(tmp_path, "echo $PPID $$ > pids; exec sleep 100"):
-        between, command = pids(tmp_path, 2)
-        os.kill(between, signal.SIGKILL)
+        supervisor, command = pids(tmp_path, 2)
+        os.kill(supervisor, signal.SIGKILL)
         try:
             wait_until(lambda: not alive(command))
         finally:
@@ -117,23 +117,23 @@ sys.stdin.read()
 """
 
 
-def test_driver_that_is_killed_takes_all_with_it(tmp_path: Path) -> None:
-    """When its driver is killed, a command that ignores SIGTERM is killed with its children; then its lock is free."""
+def test_driver_is_killed(tmp_path: Path) -> None:
+    """If the driver is killed, a command that ignores SIGTERM is killed with its children; then its lock is free."""
     pipe = subprocess.PIPE
     with subprocess.Popen([PYTHON, "-c", DRIVER], cwd=tmp_path, stdin=pipe, stdout=subprocess.DEVNULL) as driver:
         running = pids(tmp_path, 2)
         driver.kill()
         driver.wait()
-        # Still within its grace, and nobody can take over.
+        # Within the grace period the lock is still held.
         assert try_lock(tmp_path / "lock") is None
         wait_until(lambda: try_lock(tmp_path / "lock") is not None)
         assert not any(alive(pid) for pid in running)
 
 
-def test_command_is_no_keeper_of_locks(tmp_path: Path) -> None:
-    """The command itself has no descriptor but its own three."""
+def test_command_does_not_inherit_the_lock(tmp_path: Path) -> None:
+    """The command has only its three standard descriptors."""
     script = f"{sys.executable} -c 'import os; print(sorted(os.listdir(\"/proc/self/fd\")))'"
     with process(tmp_path, script) as running:
         wait_until(lambda: running.status() == 0)
-    # The fourth is that of the folder that is listed.
+    # The fourth one is the listed folder.
     assert (tmp_path / "output.log").read_text() == "['0', '1', '2', '3']\n"

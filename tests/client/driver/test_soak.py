@@ -1,4 +1,4 @@
-"""A driver that is killed again and again."""
+"""A driver that is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.live_server import LiveServer
 @pytest.mark.parametrize("command", [with_client("well"), shell("sleep 0.1", result())], ids=["client", "shell"])
 @pytest.mark.parametrize("drivers", [1, 2])
 def test_killed_at_any_moment(runs: Runs, server: LiveServer, command: list[str], drivers: int) -> None:
-    """However often and whenever drivers are killed, no trial is lost and none is left dispatched."""
+    """Drivers are killed at random times: no trial is lost, and none stays dispatched."""
     runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, command, run={"recurrences": 40, "max_tries": 3})
     moments = random.Random(1)

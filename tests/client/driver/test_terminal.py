@@ -15,7 +15,7 @@ from tests.client.driver.running import PYTHON, Runs, result, shell, write_job
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """A terminal: the end where the person sits, and the program's."""
+    """A pseudo-terminal: the user's end, and the program's."""
     ends = pty.openpty()
     try:
         yield ends
@@ -25,8 +25,8 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs) -> None:
-    """On a terminal the command's lines are shown as they come, above a table of what runs; Ctrl-C there ends it."""
-    person, program = terminal
+    """On a terminal, the command's output is shown above the table; Ctrl-C ends the run."""
+    user, program = terminal
     job = write_job(
         runs.folder, shell("printf '10%%\\rit trains\\n'", "if [ {recurrence} = 2 ]; then sleep 100; fi", result())
     )
@@ -38,10 +38,10 @@ def test_output_is_followed_on_a_terminal(terminal: tuple[int, int], runs: Runs)
         try:
             now = b"recurrence 2 of 2, try 1: trial 2 with batch size 8, running for"
             while shown.count(b"it trains") < 2 or now not in shown:
-                shown += os.read(person, 4096)
+                shown += os.read(user, 4096)
             driver.send_signal(signal.SIGINT)
             while b"stopped by SIGINT" not in shown:
-                shown += os.read(person, 4096)
+                shown += os.read(user, 4096)
             assert driver.wait(30) == 130
         finally:
             driver.kill()

@@ -10,7 +10,7 @@ from tests.waiting import wait_until
 
 
 def test_two_drivers_share_a_folder(runs: Runs) -> None:
-    """Two drivers of one folder share its recurrences and its server; their trials run at the same time."""
+    """Two drivers of one folder share its recurrences and its server; their trials run concurrently."""
     meet = "touch {log_dir}/../here-{recurrence}; until test -e {log_dir}/../here-1 -a -e {log_dir}/../here-2"
     job = write_job(runs.folder, shell(f"{meet}; do sleep 0.02; done", result()), run={"recurrences": 4})
     drivers = [runs.start(job), runs.start(job)]
@@ -24,7 +24,7 @@ def test_two_drivers_share_a_folder(runs: Runs) -> None:
 
 
 def test_two_drivers_on_two_machines(runs: Runs, server: LiveServer) -> None:
-    """Drivers with a folder each share the job on the server: the second one's first trial is a concurrent one."""
+    """Drivers with separate folders share the job on the server: the second one gets a concurrent trial."""
     runs.environment["WATTWISE_SERVER"] = server.address
     flag = runs.folder / "go"
     command = shell(f"until test -e {flag}; do sleep 0.02; done", result())
@@ -41,8 +41,8 @@ def test_two_drivers_on_two_machines(runs: Runs, server: LiveServer) -> None:
     assert [ended(driver).returncode for driver in drivers] == [0, 0]
 
 
-def test_driver_takes_over_from_one_that_was_killed(runs: Runs) -> None:
-    """A driver that waits for another takes over its recurrence, and its server, when the other is killed."""
+def test_takeover_from_a_killed_driver(runs: Runs) -> None:
+    """A waiting driver takes over the recurrence and the server of a driver that is killed."""
     flag = runs.folder / "go"
     job = write_job(
         runs.folder, shell(f"test -e {flag} || sleep 100", result()), run={"recurrences": 1, "grace_seconds": 2}

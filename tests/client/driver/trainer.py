@@ -14,13 +14,13 @@ END = sys.argv[1]
 
 
 class RackMonitor(EstimateMonitor):
-    """A monitor of the command's own, of which the driver knows nothing."""
+    """A monitor that the driver does not know."""
 
     kind = "rack"
 
 
 def main() -> None:
-    """Trains two epochs, of which the second reaches the target, and ends as it is told to."""
+    """Trains two epochs, of which the second reaches the target, and ends as END says."""
     bso = BatchSizeOptimizer.from_env(monitor=RackMonitor(100) if END == "own-monitor" else None)
     sys.stdout.write(f"batch size {bso.get_batch_size()}\n")
     if END == "silent":

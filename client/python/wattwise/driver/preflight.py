@@ -110,7 +110,12 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
         for name, value in sorted(command.variables.items()):
             print(f"{name}={shlex.quote(value)} \\")  # noqa: T201 - the command's answer
         print(shlex.join(command.words))  # noqa: T201 - the command's answer
-    words = ["N", "ID", *(["PORT"] if server is None else []), *({target_metric, max_epochs} & {"TARGET", "EPOCHS"})]
+    words = [
+        "N",
+        "ID",
+        *(["PORT"] if server is None else []),
+        *sorted({target_metric, max_epochs} & {"TARGET", "EPOCHS"}),
+    ]
     print(  # noqa: T201 - the command's answer
         f"# in {file.train.workdir}; {', '.join(words[:-1])} and {words[-1]} are known at run time; each later try has "
         f"the next seed{note}",
