@@ -166,7 +166,7 @@ def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -
 
 
 def test_preempted_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
-    """A trial that its client ended as preempted stays so after its driver is killed; its recurrence has another try."""
+    """A trial that its client ended as preempted stays so if its driver is killed; the recurrence is tried again."""
     runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, with_client("preempted-waits"), run={"recurrences": 1})
     driver = runs.start(job)
