@@ -1,6 +1,6 @@
 """The nouns: job, trial, measurement, arm, decision. Immutable values, no I/O, no gRPC.
 
-What is made with every report is a NamedTuple, which takes a third of a frozen dataclass's time to make.
+Values that are created with every report are NamedTuples, which take a third of a frozen dataclass's time to create.
 
 Units are joules, seconds and watts throughout; times are UTC.
 """
@@ -44,7 +44,7 @@ class TrialType(Enum):
 
 
 class TrialStatus(Enum):
-    """Whether a trial runs, ran to a decision, or was given up."""
+    """Whether a trial is running, was decided, or failed."""
 
     DISPATCHED = "DISPATCHED"
     SUCCEEDED = "SUCCEEDED"
@@ -65,13 +65,13 @@ class EndReason(Enum):
     LOST = "LOST"
 
 
-SAID_BY_TRAINER = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
+TRAINER_END_REASONS = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
 RESUMABLE = frozenset({EndReason.PREEMPTED, EndReason.LOST})
 
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """The GPUs that every trial of a job runs on; `max_power_watts` is that of all of them together."""
+    """The GPUs that every trial of a job runs on; `max_power_watts` is the sum over all of them."""
 
     max_power_watts: float
     number_of_gpus: int
@@ -104,8 +104,8 @@ class JobSpec:
     reward_precision: float = 0.0
     trial_lease_seconds: float = 300.0
 
-    def lease_from(self, now: datetime) -> datetime | None:
-        """When a lease that is given now runs out; None is never."""
+    def lease_expiry(self, now: datetime) -> datetime | None:
+        """When a lease granted now expires; None is never."""
         return now + _span(self.trial_lease_seconds) if self.trial_lease_seconds else None
 
 
@@ -150,28 +150,28 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one succeeded trial says about its arm: its cost in joules, and whether it converged."""
+    """One succeeded trial of an arm: its cost in joules, and whether it converged."""
 
     cost: float
     converged: bool
 
 
 @dataclass(frozen=True, slots=True)
-class ArmState:
-    """All that a policy remembers of one batch size: running sums, and the window or the held costs one by one.
+class Arm:
+    """A policy's state of one batch size: running sums, and the window or the held costs one by one.
 
     Attributes:
         batch_size: The batch size.
-        pruned: Whether the walk has given it up.
+        pruned: Whether it was pruned.
         round_cost: Cost of its exploration in this round; None while it has no result.
         failures: Failures in a row; an out-of-memory counts as three.
         last_failure: Number of the trial that failed last; 0 for none.
-        num_succeeded: Succeeded trials of whatever type.
+        num_succeeded: Succeeded trials of all types.
         reached: Costs of the trials that converged.
-        missed: Costs of those that did not and that count as they are.
-        held: Costs, in order, of those that did not and lie below the bound: each counts as the bound.
-        window: The newest observations, only for a job with a window.
-        counted: The costs as the bandit counts them: reached, missed and held, or the window.
+        missed: Costs at or above the floor, of trials that did not converge.
+        held: Costs below the floor, in order, of trials that did not converge; each counts as the floor.
+        window: The newest observations; only for a job with a window.
+        counted: The costs that the bandit uses: reached, missed and held, or the window.
     """
 
     batch_size: int
@@ -199,12 +199,12 @@ class Search:
         exploring: Number of the trial that holds the exploration slot.
         min_cost: Cheapest cost of a converged trial, in joules.
         min_cost_batch_size: Its batch size.
-        missed_floor: What a trial that missed its target counts as at least, in joules; None while nothing converged.
-        notes: What a policy remembers beyond all this, in words of its own; it is kept as it is.
+        missed_floor: The least cost in joules that a missed target counts as; None while nothing has converged.
+        notes: A string for the policy's own state; the server stores it unchanged.
     """
 
     stage: Stage
-    arms: tuple[ArmState, ...]
+    arms: tuple[Arm, ...]
     pruning_round: int
     round_default: int
     exploring: int | None = None
@@ -214,11 +214,11 @@ class Search:
     notes: str = ""
 
     @cached_property
-    def surviving(self) -> tuple[ArmState, ...]:
+    def surviving(self) -> tuple[Arm, ...]:
         """The arms that have not been pruned, ascending."""
         return tuple(arm for arm in self.arms if not arm.pruned)
 
-    def arm(self, batch_size: int) -> ArmState:
+    def arm(self, batch_size: int) -> Arm:
         """The arm of one batch size of the job."""
         return next(arm for arm in self.arms if arm.batch_size == batch_size)
 
@@ -290,7 +290,7 @@ class Job:
 
 
 class TrialKey(NamedTuple):
-    """Names one trial. A batch size of 0 stands for whatever the trial has."""
+    """Names one trial. A batch size of 0 matches any."""
 
     job_id: str
     batch_size: int
@@ -318,9 +318,9 @@ class Trial(NamedTuple):
     """One launch of a job.
 
     Attributes:
-        observation: Its place among the job's succeeded trials, from 1.
-        cost: Of its newest measurement, as `cost_bound`, `converged` and `target_reached` are: kept once it has ended;
-            while it runs they depend on what other trials cost, and `policy.stopping.priced` works them out.
+        observation: Its position among the job's succeeded trials, from 1.
+        cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;
+            while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
     """
 
     job_id: str
@@ -347,8 +347,8 @@ class Trial(NamedTuple):
         """The trial's name."""
         return TrialKey(self.job_id, self.batch_size, self.number)
 
-    def renewed(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
-        """A running trial with its newest measurement and its lease; spelled out, for it happens with every report."""
+    def renew(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
+        """A running trial with its newest measurement and its lease; faster than `_replace`, for every report."""
         return Trial(
             self.job_id,
             self.number,
@@ -364,26 +364,26 @@ class Trial(NamedTuple):
 
     @property
     def running(self) -> bool:
-        """Whether a trainer has it."""
+        """Whether it has not ended."""
         return self.status is TrialStatus.DISPATCHED
 
     def lease_expired(self, now: datetime) -> bool:
-        """Whether it runs on a lease that has run out."""
+        """Whether it runs on an expired lease."""
         return self.running and self.lease_expire_time is not None and self.lease_expire_time <= now
 
     @property
     def lost(self) -> bool:
-        """Whether its lease ran out, so that hearing of it revives it."""
+        """Whether its lease expired; a report or heartbeat revives it."""
         return self.end_reason is EndReason.LOST
 
     @property
     def resumable(self) -> bool:
-        """Whether its launch may take it back by resuming: it goes on from a checkpoint."""
+        """Whether its launch may resume it from a checkpoint."""
         return self.end_reason in RESUMABLE
 
 
 class Decision(NamedTuple):
-    """What a trainer is told."""
+    """The answer to a trainer: whether to stop, and why."""
 
     stop_train: bool
     converged: bool

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise_server.domain import SAID_BY_TRAINER, Job, Measurement, Trial, TrialKey
+from wattwise_server.domain import TRAINER_END_REASONS, Job, Measurement, Trial, TrialKey
 from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import read_measurement, read_trial
@@ -90,7 +90,7 @@ def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measureme
     if book.ended is not None:
         shown = convert.trial(trial)
         assert (shown.status, shown.end_reason) == (book.ended.status, book.ended.end_reason)
-    elif trial.end_reason in SAID_BY_TRAINER:
+    elif trial.end_reason in TRAINER_END_REASONS:
         assert book.ending is not None, "it was ended, and nobody asked for it"
 
 
@@ -173,7 +173,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
         if trial.last and trial.last != measured[trial.number][trial.last.epoch]:
             # It was reported again, by a trainer who had not heard the answer.
             calls.append((trial.last.report_time, trial.last, trial.key))
-        if trial.end_reason in SAID_BY_TRAINER and trial.end_time:
+        if trial.end_reason in TRAINER_END_REASONS and trial.end_time:
             calls.append((trial.end_time, trial.end_reason, trial.key))
     for replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):

@@ -1,7 +1,7 @@
-"""What an arm's succeeded trials add up to, in running sums: no decision rereads the history.
+"""Running sums over an arm's succeeded trials, so that no decision reads the history again.
 
 A trial that missed the target counts as the larger of its own cost and a floor, β times the job's cheapest. The floor
-falls as cheaper trials converge, so a missed cost below it is held until it counts as itself; each is moved once.
+falls as cheaper trials converge, so a missed cost below the floor is held until the floor has fallen below it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from functools import reduce
 
 import numpy as np
 
-from wattwise_server.domain import ArmState, Moments, Observation
+from wattwise_server.domain import Arm, Moments, Observation
 
 
-def record(arm: ArmState, seen: Observation, window_size: int, floor: float | None) -> ArmState:
+def record(arm: Arm, seen: Observation, window_size: int, floor: float | None) -> Arm:
     """The arm with one more succeeded trial. `floor` is in joules, None while nothing has converged."""
     arm = replace(arm, num_succeeded=arm.num_succeeded + 1)
     if window_size:
@@ -29,7 +29,7 @@ def record(arm: ArmState, seen: Observation, window_size: int, floor: float | No
     return _recount(arm, floor)
 
 
-def move_floor(arm: ArmState, old: float | None, new: float, window_size: int) -> ArmState:
+def move_floor(arm: Arm, old: float | None, new: float, window_size: int) -> Arm:
     """The arm after the floor appeared or fell."""
     if not window_size and arm.held:
         settled = (cost for cost in arm.held if cost >= new)
@@ -38,8 +38,8 @@ def move_floor(arm: ArmState, old: float | None, new: float, window_size: int) -
     return _recount(arm, new)
 
 
-def _recount(arm: ArmState, floor: float | None) -> ArmState:
-    """The arm with its `counted` costs derived anew."""
+def _recount(arm: Arm, floor: float | None) -> Arm:
+    """The arm with its `counted` costs derived again."""
     if arm.window:
         return replace(arm, counted=_of_window(arm.window, floor))
     held = Moments() if floor is None else Moments(len(arm.held), floor)

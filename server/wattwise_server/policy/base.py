@@ -16,7 +16,7 @@ from wattwise_server.policy.explorer import with_arm
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The next trial: its type, its batch size, and in a sentence why."""
+    """The next trial: its type, its batch size and the reason for it."""
 
     type: TrialType
     batch_size: int
@@ -25,12 +25,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """There is no next trial: a whole round passed and no batch size converged."""
+    """No next trial: no batch size converged in a whole round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """A trial was given to a trainer."""
+    """A trial was dispatched."""
 
     trial: Trial
 
@@ -51,7 +51,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Revived:
-    """A lost or preempted trial goes on; it carries what it was when it had ended."""
+    """A lost or preempted trial resumes; it carries its state before that."""
 
     trial: Trial
 
@@ -98,29 +98,29 @@ class Policy(Protocol):
         """The state of a job without trials."""
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """What the trial of this number should be. Changes nothing until it is observed as dispatched."""
+        """The choice for the trial of this number; it takes effect when `Dispatched` is observed."""
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
-        """The state after an event. A revived exploration has its slot back if `exploring` is its number."""
+        """The state after an event. A revived exploration has its slot again if `exploring` is its number."""
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """What it believes about the arms that it chooses from; empty while it has no such belief."""
 
 
 def counts_as_failure(reason: EndReason | None) -> bool:
-    """Whether an end speaks against the batch size; a preempted trial says nothing about it."""
+    """Whether an end counts against the batch size; a preemption does not."""
     return reason is not EndReason.PREEMPTED
 
 
-def with_failure_taken_back(search: Search, trial: Trial) -> Search:
-    """The search after a failed trial went on after all: if its end was counted as a failure, it is no more."""
+def with_failure_undone(search: Search, trial: Trial) -> Search:
+    """The search after a failed trial was revived: if its end was counted as a failure, the count is undone."""
     if not counts_as_failure(trial.end_reason):
         return search
     return with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))
 
 
 def with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
-    """The search with a succeeded trial among its arm's observations, and the cheapest cost brought up to date."""
+    """The search with a succeeded trial added to its arm, and with the cheapest cost updated."""
     if trial.cost is None:
         raise ValueError(f"trial {trial.number} has no cost, so it cannot have succeeded")
     floor = search.missed_floor

@@ -1,4 +1,4 @@
-"""What a trial costs.
+"""A trial's cost and its bound.
 
 Symbols: E energy (J), T time (s), P max power of all GPUs together (W), η energy/time balance, β early-stopping factor.
 """
@@ -6,11 +6,11 @@ Symbols: E energy (J), T time (s), P max power of all GPUs together (W), η ener
 from wattwise_server.domain import JobSpec
 
 UNBOUNDED_PENALTY_FACTOR = 2.0
-"""What stands in for β where early stopping is off and a trial that missed the target has to be counted."""
+"""Replaces β in `missed_floor` where early stopping is off."""
 
 
 def cost(spec: JobSpec, energy_joules: float, time_seconds: float) -> float:
-    """What a trial of a job costs, in joules."""
+    """The cost of a trial, in joules."""
     return weighed(spec.eta_knob, spec.gpu.max_power_watts, energy_joules, time_seconds)
 
 
@@ -27,6 +27,6 @@ def cost_bound(spec: JobSpec, min_cost: float | None) -> float | None:
 
 
 def missed_floor(spec: JobSpec, min_cost: float) -> float:
-    """What a trial that missed its target counts as at least, so that failing fast never looks cheap; in joules."""
+    """The least cost in joules that a trial without convergence counts as, so that failing fast never looks cheap."""
     factor = UNBOUNDED_PENALTY_FACTOR if spec.beta_knob is None else spec.beta_knob
     return factor * min_cost

@@ -1,7 +1,7 @@
-"""The walk that prunes (NSDI 2023, section 4.4, "pruning exploration").
+"""The pruning walk (NSDI 2023, section 4.4, "pruning exploration").
 
-A round starts at its default batch size, goes down to the smallest, then up from the next above the default. In each
-direction it ends at the first batch size that does not converge, which is pruned with all that lie beyond it.
+A round starts at its default batch size, goes down to the smallest, then up from the next above the default. Each
+direction ends at the first batch size that does not converge; it and all beyond it are pruned.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import ArmState, JobSpec, Search, Stage
+from wattwise_server.domain import Arm, JobSpec, Search, Stage
 
 MAX_FAILURES = 3
 """Failures in a row after which a batch size counts as not converged."""
 
 
 def first_round(spec: JobSpec) -> Search:
-    """A search at its beginning: at the walk, or at the bandit if there are no rounds."""
+    """A new search, which starts with the walk, or with the bandit if there are no rounds."""
     stage = Stage.PRUNING if spec.num_pruning_rounds else Stage.MAB
-    return Search(stage, tuple(map(ArmState, spec.batch_sizes)), 0, spec.default_batch_size)
+    return Search(stage, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
 
 def next_exploration(search: Search) -> int | None:
@@ -29,7 +29,7 @@ def next_exploration(search: Search) -> int | None:
 
 
 def explored(spec: JobSpec, search: Search, batch_size: int, *, cost: float, converged: bool) -> Search:
-    """The search after the exploration of a batch size had its result."""
+    """The search after an exploration with a result."""
     search = replace(search, exploring=None)
     if converged:
         search = with_arm(search, batch_size, lambda arm: replace(arm, round_cost=cost, failures=0))
@@ -48,16 +48,16 @@ def failed(spec: JobSpec, search: Search, batch_size: int, trial_number: int, *,
 
 
 def crashed(search: Search) -> Sequence[int]:
-    """The batch sizes that were pruned because their trials failed, not because they missed the target."""
+    """The batch sizes that were pruned because their trials failed."""
     return [arm.batch_size for arm in search.arms if arm.pruned and arm.failures >= MAX_FAILURES]
 
 
 def untried(search: Search) -> Sequence[int]:
-    """The batch sizes that were pruned with another, without a trial of their own."""
+    """The batch sizes that were pruned without a trial."""
     return [arm.batch_size for arm in search.arms if arm.pruned and not (arm.num_succeeded or arm.failures)]
 
 
-def with_arm(search: Search, batch_size: int, change: Callable[[ArmState], ArmState]) -> Search:
+def with_arm(search: Search, batch_size: int, change: Callable[[Arm], Arm]) -> Search:
     """The search with one arm changed."""
     return replace(search, arms=tuple(change(a) if a.batch_size == batch_size else a for a in search.arms))
 
@@ -65,7 +65,7 @@ def with_arm(search: Search, batch_size: int, change: Callable[[ArmState], ArmSt
 def _prune(search: Search, failed_size: int) -> Search:
     down = failed_size <= search.round_default
 
-    def beyond(arm: ArmState) -> bool:
+    def beyond(arm: Arm) -> bool:
         return arm.batch_size <= failed_size if down else arm.batch_size >= failed_size
 
     return replace(search, arms=tuple(replace(arm, pruned=arm.pruned or beyond(arm)) for arm in search.arms))

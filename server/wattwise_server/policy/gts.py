@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattwise_server.domain import ArmState, EndReason, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, EndReason, JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import (
     ArmBelief,
@@ -19,13 +19,13 @@ from wattwise_server.policy.base import (
     Revived,
     Succeeded,
     counts_as_failure,
-    with_failure_taken_back,
+    with_failure_undone,
     with_success,
 )
 from wattwise_server.policy.explorer import MAX_FAILURES, with_arm
 
-_LONGEST_ABSENCE = 10
-"""Cap of the exponent below: an arm put aside is tried again after 1024 trials at the latest."""
+_MAX_EXPONENT = 10
+"""Largest exponent below: a suspended arm is tried again after at most 1024 trials."""
 
 
 class Gts:
@@ -46,11 +46,11 @@ class Gts:
             yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 
     def register(self, spec: JobSpec) -> Search:
-        """A bandit whose arms are all the batch sizes."""
-        return Search(Stage.MAB, tuple(map(ArmState, spec.batch_sizes)), 0, spec.default_batch_size)
+        """A bandit with an arm per batch size."""
+        return Search(Stage.MAB, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:
-        """Draws one of the arms that are not put aside."""
+        """Draws one of the arms that are not suspended."""
         drawn = thompson.draw(spec, candidates(search, trial_number), rng, self._fixed(spec))
         return Choice(TrialType.MAB, drawn.batch_size, drawn.reason)
 
@@ -65,9 +65,9 @@ class Gts:
             case Failed(trial):
                 return _with_failure(search, trial)
             case Revived(trial):
-                # What was lost before the bandit began was not counted, and what failed since stays as it is.
+                # Losses before the bandit stage were not counted; newer failures stay counted.
                 counted = search.arm(trial.batch_size).last_failure == trial.number
-                return with_failure_taken_back(search, trial) if counted else search
+                return with_failure_undone(search, trial) if counted else search
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """The posterior of every surviving arm."""
@@ -81,18 +81,18 @@ class Gts:
 POLICY = Gts()
 
 
-def candidates(search: Search, trial_number: int) -> Sequence[ArmState]:
-    """The surviving arms without those put aside, or all of them if that leaves none.
+def candidates(search: Search, trial_number: int) -> Sequence[Arm]:
+    """The surviving arms without the suspended ones, or all surviving arms if that leaves none.
 
-    An arm that failed three times in a row, or ran out of memory, is put aside for 2^failures trials, so that the
-    bandit never hands out for ever what kills the trainer, and a passing fault costs no arm its place for good.
+    An arm that failed three times in a row, or ran out of memory, is suspended for 2^failures trials: the bandit does
+    not keep choosing a batch size that kills the trainer, and a temporary fault does not exclude an arm permanently.
     """
-    able = [arm for arm in search.surviving if not _put_aside(arm, trial_number)]
+    able = [arm for arm in search.surviving if not _suspended(arm, trial_number)]
     return able or search.surviving
 
 
-def _put_aside(arm: ArmState, trial_number: int) -> bool:
-    return arm.failures >= MAX_FAILURES and trial_number <= arm.last_failure + 2 ** min(arm.failures, _LONGEST_ABSENCE)
+def _suspended(arm: Arm, trial_number: int) -> bool:
+    return arm.failures >= MAX_FAILURES and trial_number <= arm.last_failure + 2 ** min(arm.failures, _MAX_EXPONENT)
 
 
 def _with_failure(search: Search, trial: Trial) -> Search:
@@ -100,7 +100,7 @@ def _with_failure(search: Search, trial: Trial) -> Search:
         return search
     least = MAX_FAILURES if trial.end_reason is EndReason.OUT_OF_MEMORY else 1
 
-    def change(arm: ArmState) -> ArmState:
+    def change(arm: Arm) -> Arm:
         return replace(arm, failures=max(least, arm.failures + 1), last_failure=trial.number)
 
     return with_arm(search, trial.batch_size, change)

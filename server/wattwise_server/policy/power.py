@@ -1,7 +1,7 @@
-"""Which GPU power limit trains most cheaply: just-in-time profiling (You, Chung, Chowdhury, NSDI 2023, section 4).
+"""The cheapest GPU power limit: just-in-time profiling (You, Chung, Chowdhury, NSDI 2023, section 4).
 
-Within one batch size the number of steps to the target does not depend on the power limit, so that the limit whose
-single step costs least is the cheapest for the whole training.
+For one batch size the number of steps to the target does not depend on the power limit, so the limit with the cheapest
+step is the cheapest for the whole training.
 
 Symbols: E energy (J) and T time (s) of n steps at one limit, P max power of all GPUs together (W), η energy/time
 balance.
@@ -21,10 +21,5 @@ def cost_per_step(spec: JobSpec, sample: PowerSample) -> float:
 
 
 def cheapest(spec: JobSpec, samples: Iterable[PowerSample]) -> PowerSample:
-    """The sample whose step costs least; of equally cheap ones that of the lowest limit.
-
-    Args:
-        spec: The job.
-        samples: At least one.
-    """
+    """The sample with the cheapest step; among equals the lowest limit. There is at least one sample."""
     return min(samples, key=lambda sample: (cost_per_step(spec, sample), sample.power_limit_watts))

@@ -19,7 +19,7 @@ from wattwise_server.policy.base import (
     Revived,
     Succeeded,
     counts_as_failure,
-    with_failure_taken_back,
+    with_failure_undone,
     with_success,
 )
 from wattwise_server.policy.gts import Gts
@@ -37,11 +37,11 @@ class PruningGts:
         return ()
 
     def register(self, spec: JobSpec) -> Search:
-        """A search at the default batch size of its first round."""
+        """A search at the default batch size of the first round."""
         return explorer.first_round(spec)
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """The next step of the walk, a concurrent trial while that is taken, or the bandit's draw."""
+        """The walk's next step, a concurrent trial while that step runs, or the bandit's draw."""
         if search.stage is Stage.MAB:
             return _BANDIT.next(spec, search, trial_number, rng)
         size = explorer.next_exploration(search)
@@ -51,8 +51,8 @@ class PruningGts:
             return _concurrent(spec, search, size)
         where = f"pruning round {search.pruning_round + 1} of {spec.num_pruning_rounds}"
         start = search.round_default
-        way = "starts at" if size == start else f"{'down' if size < start else 'up'} from {start} has come to"
-        return Choice(TrialType.EXPLORATION, size, f"{where}: the walk {way} batch size {size}")
+        step = "starts at" if size == start else f"goes {'down' if size < start else 'up'} from {start} to"
+        return Choice(TrialType.EXPLORATION, size, f"{where}: the walk {step} batch size {size}")
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Moves the walk on the result of the trial that holds the exploration slot, and on no other."""
@@ -78,13 +78,13 @@ POLICY = PruningGts()
 
 
 def _concurrent(spec: JobSpec, search: Search, exploring: int) -> Choice:
-    why = f"trial {search.exploring} explores batch size {exploring} meanwhile"
+    why = f"trial {search.exploring} is exploring batch size {exploring}"
     if search.min_cost_batch_size is not None:
         size = search.min_cost_batch_size
         return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the cheapest so far; {why}")
     size = spec.default_batch_size
     if search.arm(size).pruned:
-        # Handing out a default that is known to fail would never end while nothing else has converged.
+        # A pruned default would fail again and again while nothing else has converged.
         return Choice(TrialType.CONCURRENT, exploring, f"nothing has converged and the default is pruned; {why}")
     return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the default; {why}")
 
@@ -108,6 +108,6 @@ def _failed(spec: JobSpec, search: Search, trial: Trial) -> Search:
 def _revived(search: Search, trial: Trial) -> Search:
     if trial.type is not TrialType.EXPLORATION or trial.pruning_round != search.pruning_round:
         return search
-    search = with_failure_taken_back(search, trial)
+    search = with_failure_undone(search, trial)
     free = search.exploring is None and explorer.next_exploration(search) == trial.batch_size
     return replace(search, exploring=trial.number) if free else search

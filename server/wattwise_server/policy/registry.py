@@ -1,6 +1,6 @@
-"""Which policy stands behind which name: that of the file of this folder that has one as its `POLICY`.
+"""The policies by name: every module of this package with a `POLICY` registers it under the module's name.
 
-`gts.py` is "GTS", which the wire calls POLICY_GTS.
+`gts.py` is "GTS", which is POLICY_GTS on the wire.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from wattwise_server.policy.cost import cost, cost_bound
 
 
 class Verdict(NamedTuple):
-    """A measurement judged. `end_reason` is None when training goes on."""
+    """The judgement of a measurement. `end_reason` is None when training continues."""
 
     cost: float
     bound: float | None
@@ -18,27 +18,27 @@ class Verdict(NamedTuple):
     end_reason: EndReason | None
 
 
-def judge(spec: JobSpec, min_cost: float | None, measured: Measurement) -> Verdict:
-    """Weighs one measurement against the target, the cost bound and the last epoch, in that order."""
-    price, bound = cost(spec, measured.energy_joules, measured.time_seconds), cost_bound(spec, min_cost)
+def judge(spec: JobSpec, min_cost: float | None, measurement: Measurement) -> Verdict:
+    """Compares a measurement with the target, the cost bound and the last epoch, in that order."""
+    price, bound = cost(spec, measurement.energy_joules, measurement.time_seconds), cost_bound(spec, min_cost)
     affordable = bound is None or price <= bound
     if spec.higher_is_better_metric:
-        reached = measured.metric >= spec.target_metric
+        reached = measurement.metric >= spec.target_metric
     else:
-        reached = measured.metric <= spec.target_metric
+        reached = measurement.metric <= spec.target_metric
     if reached and affordable:
         end = EndReason.TARGET_REACHED
     elif not affordable:
         end = EndReason.COST_BOUND
-    elif measured.epoch >= spec.max_epochs:
+    elif measurement.epoch >= spec.max_epochs:
         end = EndReason.MAX_EPOCHS
     else:
         end = None
     return Verdict(price, bound, reached and affordable, reached, end)
 
 
-def priced(spec: JobSpec, min_cost: float | None, trial: Trial) -> Trial:
-    """A running trial with the cost of its newest measurement and today's bound; an ended one as it ended."""
+def with_cost(spec: JobSpec, min_cost: float | None, trial: Trial) -> Trial:
+    """A running trial with the cost of its newest measurement and the current bound; an ended one unchanged."""
     if not trial.running:
         return trial
     if trial.last is None:
@@ -48,33 +48,33 @@ def priced(spec: JobSpec, min_cost: float | None, trial: Trial) -> Trial:
 
 
 def decision(spec: JobSpec, min_cost: float | None, trial: Trial) -> Decision:
-    """What the trainer of this trial is to be told now; the same again and again once the trial has ended."""
-    trial = priced(spec, min_cost, trial)
+    """The answer to this trial's trainer now; once the trial has ended it does not change."""
+    trial = with_cost(spec, min_cost, trial)
     if trial.status is TrialStatus.FAILED:
-        message = _given_up(trial)
+        message = _failed(trial)
     elif trial.last is None or trial.cost is None:
-        message = "go on: nothing has been reported yet"
+        message = "continue: nothing has been reported yet"
     else:
         verdict = Verdict(trial.cost, trial.cost_bound, trial.converged, trial.target_reached, trial.end_reason)
-        return answer(spec, trial.last, verdict)
+        return decide(spec, trial.last, verdict)
     ended = not trial.running
     return Decision(ended, trial.converged, trial.target_reached, message, trial.cost or 0.0, trial.cost_bound)
 
 
-def answer(spec: JobSpec, measured: Measurement, verdict: Verdict) -> Decision:
-    """What the trainer of a judged measurement is to be told."""
+def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> Decision:
+    """The answer to a measurement, given its verdict."""
     ended = verdict.end_reason is not None
-    message = _message(spec, measured, verdict)
+    message = _message(spec, measurement, verdict)
     return Decision(ended, verdict.converged, verdict.target_reached, message, verdict.cost, verdict.bound)
 
 
-def _message(spec: JobSpec, measured: Measurement, verdict: Verdict) -> str:
-    metric = f"metric {measured.metric:.6g}, target {spec.target_metric:.6g}"
+def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> str:
+    metric = f"metric {measurement.metric:.6g}, target {spec.target_metric:.6g}"
     price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound)}"
-    epoch = f"epoch {measured.epoch} of {spec.max_epochs}"
+    epoch = f"epoch {measurement.epoch} of {spec.max_epochs}"
     match verdict.end_reason:
         case None:
-            return f"go on: {metric} in {epoch}; {price}"
+            return f"continue: {metric} in {epoch}; {price}"
         case EndReason.TARGET_REACHED:
             return f"target reached: {metric} in {epoch}; {price}"
         case EndReason.COST_BOUND:
@@ -89,11 +89,8 @@ def _bound(spec: JobSpec, bound: float | None) -> str:
     return "no cost bound yet" if bound is None else f"bound {bound:.6g} J"
 
 
-def _or_resume(trial: Trial) -> str:
-    return ", or resume it from a checkpoint" if trial.resumable else ""
-
-
-def _given_up(trial: Trial) -> str:
+def _failed(trial: Trial) -> str:
     name = f"trial {trial.number} of job {trial.job_id!r}"
-    said = trial.end_reason.value if trial.end_reason else "no reason"
-    return f"stop: {name} was ended by its trainer ({said}); ask for a new batch size{_or_resume(trial)}"
+    reason = trial.end_reason.value if trial.end_reason else "no reason"
+    resume = ", or resume it from a checkpoint" if trial.resumable else ""
+    return f"stop: {name} was ended by its trainer ({reason}); ask for a new batch size{resume}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattwise_server.domain import ArmState, JobSpec, Moments
+from wattwise_server.domain import Arm, JobSpec, Moments
 
 
 class Posterior(NamedTuple):
@@ -59,15 +59,13 @@ def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The arm that was drawn, and the sentence that says why."""
+    """The drawn arm and the reason for it."""
 
     batch_size: int
     reason: str
 
 
-def draw(
-    spec: JobSpec, arms: Sequence[ArmState], rng: np.random.Generator, reward_precision: float | None = None
-) -> Draw:
+def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_precision: float | None = None) -> Draw:
     """Draws one of the arms: the unexplored first, then those without information, then by sampling.
 
     Args:
@@ -80,21 +78,21 @@ def draw(
     if unexplored:
         arm = unexplored[rng.integers(len(unexplored))]
         done = f"{arm.num_succeeded} of {spec.mab_num_explorations} explorations"
-        return Draw(arm.batch_size, f"batch size {arm.batch_size} has {done}; every arm gets them before sampling")
+        return Draw(arm.batch_size, f"batch size {arm.batch_size} has {done}; sampling starts when every arm has them")
     beliefs = [posterior(spec, arm.counted, reward_precision) for arm in arms]
     blank = [arm for arm, belief in zip(arms, beliefs, strict=True) if belief.precision == 0]
     if blank:
         size = blank[rng.integers(len(blank))].batch_size
-        return Draw(size, f"nothing is known about batch size {size}, so it is drawn before any other")
+        return Draw(size, f"nothing is known about batch size {size}, so it comes before the others")
     return _sample(arms, beliefs, rng)
 
 
-def _sample(arms: Sequence[ArmState], beliefs: Sequence[Posterior], rng: np.random.Generator) -> Draw:
+def _sample(arms: Sequence[Arm], beliefs: Sequence[Posterior], rng: np.random.Generator) -> Draw:
     means = np.array([belief.mean for belief in beliefs])
     deviations = 1 / np.sqrt(np.array([belief.precision for belief in beliefs]))
     samples = means + deviations * rng.standard_normal(len(arms))
     best = int(np.argmax(samples))
     size = arms[best].batch_size
     others = f"lowest of {len(arms)} arms" if len(arms) > 1 else "the only arm"
-    told = f"sampled cost {-samples[best]:.6g} J (mean {-means[best]:.6g}, std dev {deviations[best]:.3g})"
-    return Draw(size, f"batch size {size} by Thompson sampling: {told}, {others}")
+    sample = f"sampled cost {-samples[best]:.6g} J (mean {-means[best]:.6g}, std dev {deviations[best]:.3g})"
+    return Draw(size, f"batch size {size} by Thompson sampling: {sample}, {others}")

@@ -100,7 +100,7 @@ class TrialStream:
     async def _push_stop(self, key: TrialKey) -> None:
         while True:
             try:
-                await self._push(await self._optimizer.stop_of(key))
+                await self._push(await self._optimizer.wait_for_stop(key))
             except ServiceError as error:  # noqa: PERF203 - it waits for a failing storage
                 # An unknown trial: the trainer hears it as the answer to its own messages.
                 if not error.retryable:

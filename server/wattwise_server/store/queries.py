@@ -10,7 +10,7 @@ from itertools import groupby
 import aiosqlite
 
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
-from wattwise_server.domain import RESUMABLE, ArmState, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import RESUMABLE, Arm, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.connection import explain
 from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
@@ -151,7 +151,7 @@ class Queries:
         """
         return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 
-    async def _with_history(self, job: Row, arm: ArmState) -> ArmState:
+    async def _with_history(self, job: Row, arm: Arm) -> Arm:
         """The arm with what is derived from its trials."""
         if not arm.num_succeeded:
             return arm

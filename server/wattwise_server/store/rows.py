@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from wattwise_server.domain import (
-    ArmState,
+    Arm,
     EndReason,
     GpuConfig,
     Job,
@@ -170,12 +170,12 @@ def _job_state(job: Job) -> tuple[object, ...]:
     )
 
 
-def _save_arms(key: int, arms: Sequence[ArmState]) -> list[Statement]:
+def _save_arms(key: int, arms: Sequence[Arm]) -> list[Statement]:
     """Saves arms, but for what is derived from the trials."""
     return [Statement(_SAVE_ARM, (key, arm.batch_size, *_arm(arm))) for arm in arms]
 
 
-def _arm(arm: ArmState) -> tuple[object, ...]:
+def _arm(arm: Arm) -> tuple[object, ...]:
     sums = (getattr(getattr(arm, name), part) for name in _SUMS for part in _MOMENTS)
     known = (arm.pruned, arm.round_cost, arm.failures, arm.last_failure, arm.num_succeeded)
     return (*known, *sums)
@@ -227,7 +227,7 @@ def _measurement(measured: Measurement) -> tuple[object, ...]:
     return (measured.epoch, measured.time_seconds, measured.energy_joules, measured.metric, time)
 
 
-def read_job(rows: Sequence[Row], arms: tuple[ArmState, ...]) -> Job:
+def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
     """A job from its rows, one per batch size, and the arms in them."""
     row = rows[0]
     columns: dict[str, Any] = {name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC}
@@ -268,10 +268,10 @@ def _read_monitor(row: Row) -> Monitor:
     return Monitor(*(row[name] for name in _MONITOR))
 
 
-def read_arm(row: Row) -> ArmState:
+def read_arm(row: Row) -> Arm:
     """A row of arms, without what is derived from the trials."""
     reached, missed, counted = (Moments(*(row[f"{name}_{part}"] for part in _MOMENTS)) for name in _SUMS)
-    return ArmState(
+    return Arm(
         batch_size=row["batch_size"],
         pruned=bool(row["pruned"]),
         round_cost=row["round_cost"],

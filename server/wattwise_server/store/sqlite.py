@@ -129,7 +129,7 @@ class SqliteStore:
         found = await self.queries.job(job_id)
         if found is not None:
             cached.key, cached.job = found
-            lease = cached.job.spec.lease_from(self.clock())
+            lease = cached.job.spec.lease_expiry(self.clock())
             running = await self.queries.running(job_id, cached.key)
             for trial in running:
                 cached.update(trial._replace(lease_expire_time=lease))

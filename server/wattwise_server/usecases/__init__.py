@@ -1,1 +1,1 @@
-"""What callers can ask for: load, decide, save, each in one transaction; no gRPC, no SQL."""
+"""The use cases: load, decide, save, each in one transaction; no gRPC, no SQL."""

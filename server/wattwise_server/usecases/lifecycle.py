@@ -1,4 +1,4 @@
-"""What becomes of trials: decided, failed, lost, revived; and with them of their job. All within a transaction."""
+"""Ends and revives trials and updates their job, within a transaction."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import replace
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import EndReason, Job, Search, Trial, TrialStatus, TrialType
-from wattwise_server.observability.events import Event as Seen
+from wattwise_server.observability.events import Event as PublishedEvent
 from wattwise_server.observability.events import JobDeleted, MonitorsDiffer, Observer, TrialEnded, TrialRevived
 from wattwise_server.policy.base import Event, Failed, Reported, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
-from wattwise_server.usecases.lookup import priced_in
+from wattwise_server.usecases.lookup import with_current_cost
 from wattwise_server.usecases.monitors import metered
 
 
 class Lifecycle:
-    """Ends trials and takes them back, and tells whoever watches."""
+    """Ends and revives trials, and publishes events."""
 
     def __init__(self, clock: Clock, observer: Observer) -> None:
         self._clock = clock
         self._observer = observer
 
-    def stop_dearer(self, tx: Transaction, job: Job) -> None:
-        """Decides every running trial whose newest cost exceeds the bound, which may just have fallen."""
+    def stop_over_bound(self, tx: Transaction, job: Job) -> None:
+        """Ends every running trial whose newest cost exceeds the bound, which may just have fallen."""
         for trial in tx.running():
             if trial.last is None:
                 continue
@@ -33,8 +33,8 @@ class Lifecycle:
             if verdict.end_reason is EndReason.COST_BOUND:
                 job = self.succeed(tx, job, trial, verdict)
 
-    def measured(self, tx: Transaction, job: Job, trial: Trial) -> Job:
-        """Tells a policy that watches epochs of one; returns the job."""
+    def observe_report(self, tx: Transaction, job: Job, trial: Trial) -> Job:
+        """Lets a policy that watches epochs observe a report; returns the job."""
         if not POLICIES[job.spec.policy].watches_epochs:
             return job
         job = replace(job, search=observe(job, Reported(trial)))
@@ -42,7 +42,7 @@ class Lifecycle:
         return job
 
     def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
-        """Ends a trial that ran to a decision; returns its job."""
+        """Ends a decided trial; returns its job."""
         place = job.num_observations + 1
         trial = self._ended(trial, TrialStatus.SUCCEEDED, verdict.end_reason)._replace(
             cost=verdict.cost,
@@ -54,21 +54,21 @@ class Lifecycle:
         return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))[0]
 
     def fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
-        """Ends a trial whose trainer is gone."""
-        trial = self._ended(priced_in(job, trial), TrialStatus.FAILED, reason)
+        """Ends a trial that its trainer ended, or that was lost."""
+        trial = self._ended(with_current_cost(job, trial), TrialStatus.FAILED, reason)
         return self._save(tx, job, trial, Failed(trial))
 
     def revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
-        """Takes a trial back: a lost one that is heard of after all, or one that goes on from a checkpoint."""
+        """Revives a lost trial that reports again, or one that resumes from a checkpoint."""
         search = observe(job, Revived(trial))
-        explored = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
-        back = trial.renewed(trial.last, job.spec.lease_from(self._clock()))
-        back = back._replace(type=TrialType.CONCURRENT if explored else trial.type)
+        lost_slot = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
+        revived = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
+        revived = revived._replace(type=TrialType.CONCURRENT if lost_slot else trial.type)
         job = replace(job, search=search)
         tx.save_job(job)
-        tx.save_trial(back)
-        self._tell(tx, TrialRevived(back))
-        return job, back
+        tx.save_trial(revived)
+        self._publish(tx, TrialRevived(revived))
+        return job, revived
 
     def monitor(self, tx: Transaction, job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
         """Keeps by what kind of monitor a trial is measured, once its trainer has said one that is new."""
@@ -78,19 +78,19 @@ class Lifecycle:
         if trial_now is not trial:
             tx.save_trial(trial_now)
             if trial_now.monitor.other:
-                self._tell(tx, MonitorsDiffer(trial_now))
+                self._publish(tx, MonitorsDiffer(trial_now))
         return job_now, trial_now
 
     def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:
-        """Deletes a job; returns its trials that are told to stop."""
+        """Deletes a job; returns its running trials, which will be stopped."""
         stopped = [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
         for trial in stopped:
-            self._tell(tx, TrialEnded(trial))
-        self._tell(tx, JobDeleted(job, len(stopped)))
+            self._publish(tx, TrialEnded(trial))
+        self._publish(tx, JobDeleted(job, len(stopped)))
         return stopped
 
     async def free_slot(self, tx: Transaction, job: Job) -> Job:
-        """Gives the exploration slot up at once if its trial's lease has run out."""
+        """Frees the exploration slot if its trial's lease has expired."""
         holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
         if holder is not None and holder.lease_expired(self._clock()):
             return self.fail(tx, job, holder, EndReason.LOST)[0]
@@ -100,18 +100,18 @@ class Lifecycle:
         job = replace(job, search=observe(job, event))
         tx.save_job(job)
         tx.save_trial(trial)
-        self._tell(tx, TrialEnded(trial))
+        self._publish(tx, TrialEnded(trial))
         return job, trial
 
-    def _tell(self, tx: Transaction, event: Seen) -> None:
+    def _publish(self, tx: Transaction, event: PublishedEvent) -> None:
         tx.after_commit(self._observer.prepare(event))
 
     def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
-        # The system's time may have been set back since, while no server ran.
+        # The system clock may have been set back while no server ran.
         end_time = max(self._clock(), trial.start_time)
         return trial._replace(status=status, end_reason=reason, end_time=end_time, lease_expire_time=None)
 
 
 def observe(job: Job, event: Event) -> Search:
-    """What a job's policy makes of an event."""
+    """The search after the job's policy has observed an event."""
     return POLICIES[job.spec.policy].observe(job.spec, job.search, event)

@@ -1,4 +1,4 @@
-"""The use cases of trainers: load, decide, save, inside one transaction. The rules themselves are in `policy/`."""
+"""The use cases of trainers: load, decide, save, in one transaction. The rules are in `policy/`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
 from wattwise_server.domain import (
-    SAID_BY_TRAINER,
+    TRAINER_END_REASONS,
     Decision,
     EndReason,
     Job,
@@ -43,23 +43,23 @@ from wattwise_server.policy.base import Dispatched, Exhausted
 from wattwise_server.policy.cost import cost
 from wattwise_server.policy.explorer import crashed, untried
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.policy.stopping import answer, judge
+from wattwise_server.policy.stopping import decide, judge
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.job_spec import JobDraft, check_identical, resolve
 from wattwise_server.usecases.lifecycle import Lifecycle, observe
-from wattwise_server.usecases.lookup import decision_in, job_of, priced_in, running_trial_of, trial_of
+from wattwise_server.usecases.lookup import decision_for, find_job, find_running_trial, find_trial, with_current_cost
 from wattwise_server.usecases.monitors import with_monitor
-from wattwise_server.usecases.report import Report, checked
+from wattwise_server.usecases.report import Report, to_measurement
 
-_GIVEN_UP_TOGETHER = 100
-"""Few enough that a trainer's call never waits long behind them."""
+_EXPIRED_PER_BATCH = 100
+"""Few enough that a trainer's call does not wait long behind them."""
 
 _USUAL_LIMITS = Limits()
 
 
 class Optimizer:
-    """What trainers can ask for, and what time does to trials. Every method may raise `StorageUnavailableError`."""
+    """The calls of trainers, and what happens to trials over time. Every method may raise `StorageUnavailableError`."""
 
     def __init__(
         self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS, observer: Observer = NO_OBSERVERS
@@ -72,12 +72,12 @@ class Optimizer:
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def register(self, draft: JobDraft) -> tuple[Job, bool]:
-        """Creates a job, or confirms it; says whether it created.
+        """Creates a job, or confirms that it exists; returns whether it was created.
 
         Raises:
             InvalidJobSpecError: with every fault.
-            JobDiffersError: the id is taken by another configuration.
-            TooManyJobsError: the prefix has as many jobs as it may.
+            JobDiffersError: the id has another configuration.
+            TooManyJobsError: the prefix has reached its limit of jobs.
         """
         spec = resolve(draft, f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}")
         async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
@@ -87,11 +87,11 @@ class Optimizer:
             await self._make_room(counted, spec.job_id_prefix)
             job = Job(spec, POLICIES[spec.policy].register(spec), self._clock())
             tx.save_job(job)
-            self._tell(tx, JobRegistered(job))
+            self._publish(tx, JobRegistered(job))
             return job, True
 
     async def _make_room(self, counted: AsyncExitStack, prefix: str) -> None:
-        """Refuses one more job of a prefix that is full; others of it are counted when the stack has been left."""
+        """Refuses a job if its prefix is full; the next job of the prefix waits until the stack is closed."""
         limit = self._limits.max_jobs_per_prefix
         if not limit:
             return
@@ -100,23 +100,23 @@ class Optimizer:
             raise TooManyJobsError(prefix, limit)
 
     async def next_trial(self, job_id: str, request_id: str, *, resume: bool = False) -> tuple[Trial, str]:
-        """Dispatches the next trial of a job; says why this batch size. A known request gets its trial again.
+        """Dispatches a job's next trial; returns it with the reason. A known request gets its trial again.
 
-        With `resume` a trial that was preempted or lost is taken back then: its launch goes on from a checkpoint.
-        Without it nothing changes, for a repetition may come late.
+        With `resume`, a preempted or lost trial is revived: its launch resumes from a checkpoint. Without it a repeated
+        request changes nothing, because it may be a late retry.
 
         Raises:
             JobNotFoundError: there is no such job.
-            NoTrialToResumeError: no trial of the job was dispatched for the request that is to go on.
-            NoBatchSizeConvergedError: the job has no batch size left.
-            InvalidRequestError: the request id is not one, or missing where it is needed.
+            NoTrialToResumeError: `resume`, but the request has no trial.
+            NoBatchSizeConvergedError: no batch size is left.
+            InvalidRequestError: the request id is invalid, or missing with `resume`.
         """
-        if fault := _request_fault(request_id, resume=resume):
+        if fault := _request_id_fault(request_id, resume=resume):
             raise InvalidRequestError(Violation("request_id", fault))
         async with self._store.transaction(job_id) as tx:
-            job = job_of(tx, job_id)
+            job = find_job(tx, job_id)
             if request_id and (known := await tx.trial_of_request(request_id)):
-                return await self._again(tx, job, known, resume=resume)
+                return await self._repeat_dispatch(tx, job, known, resume=resume)
             if resume:
                 raise NoTrialToResumeError(job_id, request_id)
             job = await self._lifecycle.free_slot(tx, job)
@@ -134,134 +134,132 @@ class Optimizer:
                 job.search.pruning_round,
                 now,
                 request_id or None,
-                lease_expire_time=job.spec.lease_from(now),
+                lease_expire_time=job.spec.lease_expiry(now),
             )
             tx.save_job(replace(job, num_trials=number, search=observe(job, Dispatched(trial))))
             tx.save_trial(trial)
-            self._tell(tx, TrialDispatched(trial, choice.reason))
+            self._publish(tx, TrialDispatched(trial, choice.reason))
             return trial, choice.reason
 
     async def report(self, report: Report) -> Decision:
-        """Takes one epoch's measurement and says whether to go on.
+        """Saves one epoch's measurement; decides whether training continues.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
-            InvalidResultError: the measurement makes no sense; nothing was changed.
+            InvalidResultError: the measurement is invalid; nothing was changed.
         """
         async with self._store.transaction(report.trial.job_id) as tx:
-            found = running_trial_of(tx, report.trial) or await self._find(tx, report.trial)
+            found = find_running_trial(tx, report.trial) or await self._find_live_trial(tx, report.trial)
             if isinstance(found, Decision):
                 return found
             job, trial = found
-            measured = checked(report, job.spec, trial.last, self._clock())
+            measured = to_measurement(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if report.monitor not in ("", trial.monitor.kind):
                 job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
-            return self._take(tx, job, trial, measured)
+            return self._record(tx, job, trial, measured)
 
     async def heartbeat(self, key: TrialKey) -> Decision:
-        """Renews a trial's lease and says whether to go on.
+        """Renews a trial's lease; decides whether training continues.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
         """
         async with self._store.transaction(key.job_id) as tx:
-            found = await self._find(tx, key)
+            found = await self._find_live_trial(tx, key)
             if isinstance(found, Decision):
                 return found
             job, trial = found
             if trial.lost:
                 job, _ = self._lifecycle.revive(tx, job, trial)
-                # The bound may have fallen below its cost while nobody knew that it runs.
-                self._lifecycle.stop_dearer(tx, job)
-                job, trial = await trial_of(tx, key)
+                # The bound may have fallen below its cost while it was lost.
+                self._lifecycle.stop_over_bound(tx, job)
+                job, trial = await find_trial(tx, key)
             if trial.running:
-                tx.renew_lease(trial.renewed(trial.last, job.spec.lease_from(self._clock())))
-            return decision_in(job, trial)
+                tx.renew_lease(trial.renew(trial.last, job.spec.lease_expiry(self._clock())))
+            return decision_for(job, trial)
 
     async def end_trial(self, key: TrialKey, reason: EndReason | None) -> Trial:
-        """Notes that a trainer is gone; a trial that has been decided, or ended before, is left as it is.
+        """Ends a trial for its trainer; a trial that has already ended is unchanged.
 
         Raises:
             JobNotFoundError, TrialNotFoundError: there is no such trial.
-            InvalidRequestError: the reason is not a trainer's to give.
+            InvalidRequestError: a trainer cannot give this reason.
         """
-        if reason is None or reason not in SAID_BY_TRAINER:
-            fault = "is not a trainer's to give; use END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
+        if reason is None or reason not in TRAINER_END_REASONS:
+            fault = "is reserved for the server; use END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
             raise InvalidRequestError(Violation("reason", fault))
         async with self._store.transaction(key.job_id) as tx:
-            job, trial = await trial_of(tx, key)
+            job, trial = await find_trial(tx, key)
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             return self._lifecycle.fail(tx, job, trial, reason)[1] if trial.running else trial
 
     async def expire_leases(self) -> None:
-        """Gives up every trial whose lease has run out, many at a time so that they share commits."""
+        """Fails every trial whose lease has expired, in batches that share commits."""
         expired = self._store.expired_leases(self._clock())
-        for start in range(0, len(expired), _GIVEN_UP_TOGETHER):
-            together = (self._give_up(key) for key in expired[start : start + _GIVEN_UP_TOGETHER])
+        for start in range(0, len(expired), _EXPIRED_PER_BATCH):
+            together = (self._expire_lease(key) for key in expired[start : start + _EXPIRED_PER_BATCH])
             for failure in await asyncio.gather(*together, return_exceptions=True):
                 if failure is not None:
                     raise failure
 
     async def prune(self) -> None:
-        """Drops the measurements that are older than they are to be kept, if any are to go."""
+        """Deletes measurements older than the configured number of days, if one is configured."""
         days = self._limits.keep_measurements_days
         if days:
             await self._store.prune(self._clock() - timedelta(days=days))
 
-    async def stop_of(self, key: TrialKey) -> Decision:
-        """Waits until a trial has ended, however it did, and returns what its trainer is to be told."""
+    async def wait_for_stop(self, key: TrialKey) -> Decision:
+        """Waits until a trial has ended; returns the answer to its trainer."""
         with self._store.subscribe(key.job_id, key.trial_number) as changes:
             while True:
                 async with self._store.transaction(key.job_id) as tx:
-                    found = await self._find(tx, key)
+                    found = await self._find_live_trial(tx, key)
                 if isinstance(found, Decision):
                     return found
                 await changes.wait()
 
-    async def _again(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
-        """The trial of a request that was asked before."""
+    async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
+        """The trial of a request that has one."""
         if not resume:
-            return priced_in(job, trial), f"this request was given trial {trial.number} before"
+            return with_current_cost(job, trial), f"trial {trial.number} was dispatched for this request"
         if trial.running:
-            trial = trial.renewed(trial.last, job.spec.lease_from(self._clock()))
+            trial = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
             tx.renew_lease(trial)
         if not trial.resumable:
-            return priced_in(job, trial), _resumed(trial)
+            return with_current_cost(job, trial), _resume_reason(trial)
         job = await self._lifecycle.free_slot(tx, job)
         job, _ = self._lifecycle.revive(tx, job, trial)
         # The bound may have fallen below its cost meanwhile.
-        self._lifecycle.stop_dearer(tx, job)
-        job, trial = await trial_of(tx, trial.key)
-        return priced_in(job, trial), _resumed(trial)
+        self._lifecycle.stop_over_bound(tx, job)
+        job, trial = await find_trial(tx, trial.key)
+        return with_current_cost(job, trial), _resume_reason(trial)
 
-    async def _give_up(self, key: TrialKey) -> None:
+    async def _expire_lease(self, key: TrialKey) -> None:
         async with self._store.transaction(key.job_id) as tx:
             trial = await tx.trial(key.trial_number) if tx.job else None
             if tx.job and trial and trial.lease_expired(self._clock()):
                 self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
 
-    async def _find(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:
-        """A trial that runs or is lost, with its job; or what the trainer of any other is told: to stop."""
+    async def _find_live_trial(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:
+        """A running or lost trial with its job; for any other trial the answer to its trainer, which is to stop."""
         try:
-            job, trial = await trial_of(tx, key)
+            job, trial = await find_trial(tx, key)
         except (JobNotFoundError, TrialNotFoundError):
             if not await self._store.was_running_when_deleted(key):
                 raise
         else:
-            return (job, trial) if trial.running or trial.lost else decision_in(job, trial)
-        said = (
-            f"stop: job {key.job_id!r} was deleted; if that was meant, launch it no more: it would be registered anew"
-        )
-        return Decision(True, False, False, said)
+            return (job, trial) if trial.running or trial.lost else decision_for(job, trial)
+        message = f"stop: job {key.job_id!r} was deleted; do not launch it again, which would register a new job"
+        return Decision(True, False, False, message)
 
-    def _take(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
+    def _record(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
         verdict = judge(job.spec, job.search.min_cost, measured)
         before = trial.last
         repeated = before is not None and before.repeats(measured)
-        trial = trial.renewed(measured, job.spec.lease_from(measured.report_time))
+        trial = trial.renew(measured, job.spec.lease_expiry(measured.report_time))
         if repeated:
             tx.renew_lease(trial)
         else:
@@ -269,13 +267,13 @@ class Optimizer:
             if measured.epoch > self._limits.max_epochs_kept:
                 tx.forget_measurements(trial, measured.epoch - self._limits.max_epochs_kept)
             if self._observer.wants_reports:
-                self._tell(tx, _epoch_reported(job, trial, before, measured))
-            job = self._lifecycle.measured(tx, job, trial)
+                self._publish(tx, _epoch_reported(job, trial, before, measured))
+            job = self._lifecycle.observe_report(tx, job, trial)
         if verdict.end_reason is not None:
-            self._lifecycle.stop_dearer(tx, self._lifecycle.succeed(tx, job, trial, verdict))
-        return with_monitor(trial, answer(job.spec, measured, verdict))
+            self._lifecycle.stop_over_bound(tx, self._lifecycle.succeed(tx, job, trial, verdict))
+        return with_monitor(trial, decide(job.spec, measured, verdict))
 
-    def _tell(self, tx: Transaction, event: Event) -> None:
+    def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))
 
 
@@ -287,17 +285,17 @@ def _epoch_reported(job: Job, trial: Trial, before: Measurement | None, measured
     return EpochReported(trial, seconds, joules, cost(job.spec, joules, seconds))
 
 
-def _resumed(trial: Trial) -> str:
-    """Whether the trial of a launch that resumes goes on, and after what; or why it does not."""
-    after = f"after epoch {trial.last.epoch}, the last that it reported" if trial.last else "from its first epoch"
+def _resume_reason(trial: Trial) -> str:
+    """Where the trial of a resuming launch continues, or why it does not."""
     if trial.running:
-        return f"trial {trial.number} goes on {after}"
-    why = "its trainer ended it" if trial.status is TrialStatus.FAILED else "it was decided meanwhile"
+        place = f"after epoch {trial.last.epoch}" if trial.last else "at its first epoch"
+        return f"trial {trial.number} resumes {place}"
+    why = "its trainer ended it" if trial.status is TrialStatus.FAILED else "it has been decided"
     reason = trial.end_reason.value.lower().replace("_", " ") if trial.end_reason else "no reason"
-    return f"trial {trial.number} does not go on: {why} ({reason})"
+    return f"trial {trial.number} does not resume: {why} ({reason})"
 
 
-def _request_fault(request_id: str, *, resume: bool) -> str | None:
+def _request_id_fault(request_id: str, *, resume: bool) -> str | None:
     if resume and not request_id:
-        return "is empty; pass that of the launch whose trial is to go on"
+        return "is empty; pass the request_id of the launch that is resumed"
     return identifier_fault(request_id)

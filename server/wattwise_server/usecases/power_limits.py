@@ -12,7 +12,7 @@ from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerProfiled
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.lookup import job_of, trial_of
+from wattwise_server.usecases.lookup import find_job, find_trial
 from wattwise_server.usecases.report import LARGEST_COST
 
 MAX_SAMPLES = 1000
@@ -49,9 +49,9 @@ class PowerLimitProfiler:
             InvalidRequestError: the job has no such batch size.
         """
         async with self._store.transaction(key.job_id) as tx:
-            job = job_of(tx, key.job_id)
+            job = find_job(tx, key.job_id)
             _check_batch_size(job, key.batch_size)
-            asking = (await trial_of(tx, key))[1] if key.trial_number else None
+            asking = (await find_trial(tx, key))[1] if key.trial_number else None
             state = job.power_limit(key.batch_size)
             limit = state.cheapest.power_limit_watts if state.cheapest else None
             profiling = await self._profiling(tx, state)
@@ -72,7 +72,7 @@ class PowerLimitProfiler:
             InvalidRequestError: the profile is invalid; nothing was changed.
         """
         async with self._store.transaction(key.job_id) as tx:
-            job, trial = await trial_of(tx, key)
+            job, trial = await find_trial(tx, key)
             _check_profile(job.spec, samples)
             state = job.power_limit(trial.batch_size)
             best = cheapest(job.spec, samples if state.cheapest is None else (state.cheapest, *samples))

@@ -1,4 +1,4 @@
-"""What a trainer reports, and whether it can be."""
+"""A trainer's report, and its validation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wattwise_server.policy.cost import cost
 from wattwise_server.usecases.monitors import kind_fault
 
 LARGEST_COST = 1e100
-"""In joules: far above anything, and low enough for its square and its multiples to be numbers."""
+"""In joules: far above any real cost, and small enough for its square to be finite."""
 
 
 class Report(NamedTuple):
@@ -30,8 +30,8 @@ class Report(NamedTuple):
     monitor: str = ""
 
 
-def checked(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
-    """The report as a measurement of now, given the trial's newest one before.
+def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
+    """The report as a measurement, validated against the trial's last one.
 
     Raises:
         InvalidResultError: with one violation per fault.
@@ -51,9 +51,9 @@ def _number_faults(spec: JobSpec, measured: Measurement) -> list[tuple[str, str]
     epoch, time_seconds, energy_joules, metric, _ = measured
     faults = []
     if not 0 <= time_seconds < math.inf:
-        faults.append(("time_seconds", _no_sum(time_seconds)))
+        faults.append(("time_seconds", _bad_sum(time_seconds)))
     if not 0 <= energy_joules < math.inf:
-        faults.append(("energy_joules", _no_sum(energy_joules)))
+        faults.append(("energy_joules", _bad_sum(energy_joules)))
     if math.isinf(metric):
         faults.append(("metric", f"is {metric}; report NaN for a metric that has diverged"))
     if epoch < 1:
@@ -63,23 +63,23 @@ def _number_faults(spec: JobSpec, measured: Measurement) -> list[tuple[str, str]
     return faults
 
 
-def _no_sum(value: float) -> str:
+def _bad_sum(value: float) -> str:
     return f"is {value}; report the finite sum since the trial's first epoch, 0 or more"
 
 
 def _order_faults(last: Measurement, measured: Measurement) -> list[tuple[str, str]]:
     epoch = measured.epoch
     if epoch == last.epoch and not last.repeats(measured):
-        return [("current_epoch", f"{epoch} was reported before with other numbers; report every epoch once")]
+        return [("current_epoch", f"{epoch} was already reported with other numbers; report every epoch once")]
     faults = []
     if epoch < last.epoch:
-        faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs never go back"))
+        faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs must not decrease"))
     if measured.time_seconds < last.time_seconds:
-        faults.append(("time_seconds", _shrunk(measured.time_seconds, last.time_seconds, last.epoch)))
+        faults.append(("time_seconds", _smaller(measured.time_seconds, last.time_seconds, last.epoch)))
     if measured.energy_joules < last.energy_joules:
-        faults.append(("energy_joules", _shrunk(measured.energy_joules, last.energy_joules, last.epoch)))
+        faults.append(("energy_joules", _smaller(measured.energy_joules, last.energy_joules, last.epoch)))
     return faults
 
 
-def _shrunk(value: float, before: float, epoch: int) -> str:
+def _smaller(value: float, before: float, epoch: int) -> str:
     return f"{value} is less than the {before} of epoch {epoch}; report the sum so far"

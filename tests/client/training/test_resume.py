@@ -70,7 +70,7 @@ def test_preempted_trial_goes_on(grpc_addr: str) -> None:
     job_id = first.trial.id.job_id
     second = resumed(grpc_addr, state, job_id=job_id)
     assert second.trial.id == first.trial.id
-    assert second.reason == "trial 1 goes on after epoch 2, the last that it reported"
+    assert second.reason == "trial 1 resumes after epoch 2"
     assert second.request_id == first.request_id
     assert trial_of(grpc_addr, second).status == v1.TRIAL_STATUS_DISPATCHED
     seen = []

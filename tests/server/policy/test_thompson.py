@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import ArmState, EndReason, Moments, Observation
+from wattwise_server.domain import Arm, EndReason, Moments, Observation
 from wattwise_server.policy.arm import move_floor, record
 from wattwise_server.policy.thompson import draw, generator, posterior
 
@@ -56,7 +56,7 @@ observations = st.lists(st.builds(Observation, st.floats(1, 1e6), st.booleans())
 @given(observations, st.integers(0, 5), st.floats(0.5, 3))
 def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], window: int, beta: float) -> None:
     """Adding one observation after another, while the floor appears and falls, counts what a rereading would count."""
-    arm = ArmState(16)
+    arm = Arm(16)
     min_cost: float | None = None
     for one in seen:
         floor = None if min_cost is None else beta * min_cost
@@ -77,19 +77,19 @@ def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], win
 def test_equal_costs_have_no_variance_at_all() -> None:
     """A thousand equal costs leave a deviation of exactly zero, with and without a window."""
     for window in (0, 10):
-        arm = ArmState(16)
+        arm = Arm(16)
         for _ in range(1000):
             arm = record(arm, Observation(0.1 + 0.2, converged=True), window, None)
         assert arm.counted.deviation == 0
         assert arm.counted.mean == 0.1 + 0.2
 
 
-def arm_with(size: int, *values: float) -> ArmState:
+def arm_with(size: int, *values: float) -> Arm:
     """An arm that has seen some costs."""
-    return replace(ArmState(size), num_succeeded=len(values), counted=moments(list(values)))
+    return replace(Arm(size), num_succeeded=len(values), counted=moments(list(values)))
 
 
-def drawn(arms: list[ArmState], times: int = 400, **given_spec: object) -> Counter[int]:
+def drawn(arms: list[Arm], times: int = 400, **given_spec: object) -> Counter[int]:
     """How often each arm is drawn."""
     job = spec(**given_spec)
     return Counter(draw(job, arms, generator(job, number)).batch_size for number in range(times))

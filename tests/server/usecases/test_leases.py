@@ -160,12 +160,12 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        ("runs", "trial 1 goes on after epoch 2, the last that it reported"),
-        ("preempted", "trial 1 goes on after epoch 2, the last that it reported"),
-        ("error", "trial 1 does not go on: its trainer ended it (error)"),
-        ("decided", "trial 1 does not go on: it was decided meanwhile (target reached)"),
-        ("too dear", "trial 1 does not go on: it was decided meanwhile (cost bound)"),
-        ("new", "trial 1 goes on from its first epoch"),
+        ("runs", "trial 1 resumes after epoch 2"),
+        ("preempted", "trial 1 resumes after epoch 2"),
+        ("error", "trial 1 does not resume: its trainer ended it (error)"),
+        ("decided", "trial 1 does not resume: it has been decided (target reached)"),
+        ("over bound", "trial 1 does not resume: it has been decided (cost bound)"),
+        ("new", "trial 1 resumes at its first epoch"),
     ],
 )
 def test_reason_says_whether_a_resumed_trial_goes_on(server: LiveServer, end: str, told: str) -> None:
@@ -174,16 +174,16 @@ def test_reason_says_whether_a_resumed_trial_goes_on(server: LiveServer, end: st
     trial = job.next("launch")
     if end != "new":
         job.report(trial, 50.0, metric=0.1, epoch=2, time=7.0)
-    if end in ("preempted", "too dear"):
+    if end in ("preempted", "over bound"):
         job.end(trial, v1.END_REASON_PREEMPTED)
     if end == "error":
         job.end(trial, v1.END_REASON_ERROR)
     if end == "decided":
         job.report(trial, 60.0, metric=0.95, epoch=3, time=8.0)
-    if end == "too dear":
+    if end == "over bound":
         job.run(10.0)
     asked = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="launch")
-    assert server.trainer.GetNextBatchSize(asked).reason == "this request was given trial 1 before"
+    assert server.trainer.GetNextBatchSize(asked).reason == "trial 1 was dispatched for this request"
     asked.resume = True
     assert server.trainer.GetNextBatchSize(asked).reason == told
 

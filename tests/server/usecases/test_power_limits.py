@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise_server.domain import ArmState, GpuConfig, JobSpec, PowerLimitState, PowerSample, Search
+from wattwise_server.domain import Arm, GpuConfig, JobSpec, PowerLimitState, PowerSample, Search
 from wattwise_server.policy.base import Event
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.power import cheapest, cost_per_step
@@ -147,7 +147,7 @@ class Rebuilding(Gts):
     """A policy that replaces all of its arms at every event."""
 
     def observe(self, spec: JobSpec, search: Search, _event: Event) -> Search:
-        return replace(search, arms=tuple(map(ArmState, spec.batch_sizes)))
+        return replace(search, arms=tuple(map(Arm, spec.batch_sizes)))
 
 
 async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
