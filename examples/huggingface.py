@@ -43,7 +43,7 @@ config = ViTConfig(
 
 with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     callback = WattwiseCallback(bso, metric="eval_accuracy")
-    print(f"Batch size {callback.batch_size}: {bso.reason}")
+    print(f"Batch size {callback.batch_size}: {bso.trial.reason}")
     arguments = TrainingArguments(
         output_dir=f"{tempfile.gettempdir()}/digits-huggingface",
         **callback.batch_arguments(),

@@ -35,7 +35,7 @@ model = keras.Sequential(
 
 with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     callback = WattwiseCallback(bso, metric="val_accuracy")
-    print(f"Batch size {callback.batch_size}: {bso.reason}")
+    print(f"Batch size {callback.batch_size}: {bso.trial.reason}")
     rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(

@@ -54,7 +54,7 @@ x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
 
 with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     callback = WattwiseCallback(bso, metric="val_accuracy")
-    print(f"Batch size {callback.batch_size}: {bso.reason}")
+    print(f"Batch size {callback.batch_size}: {bso.trial.reason}")
     rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")
     model = Classifier(rate)
     train = DataLoader(TensorDataset(x, y), callback.loader_batch_size(), shuffle=True)

@@ -34,7 +34,7 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.
 
 with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
     batch_size = bso.get_batch_size()
-    print(f"Batch size {batch_size}: {bso.reason}")
+    print(f"Batch size {batch_size}: {bso.trial.reason}")
     loader = data_loader(bso, TensorDataset(x, y), shuffle=True)
     # Adam's learning rate goes with the square root of the batch size.
     rate = scaled_learning_rate(0.001, batch_size=batch_size, default_batch_size=64, optimizer="adam")

@@ -48,7 +48,7 @@ def train(server: str, spec: JobSpec, seed: int, timeout: float) -> int:
     x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
     with BatchSizeOptimizer(server, spec, monitor=energy_monitor(), timeout=timeout) as bso:
         batch_size = bso.get_batch_size()
-        print(bso.reason, flush=True)
+        print(bso.trial.reason, flush=True)
         # Adam's learning rate scales with the square root of the batch size.
         rate = 0.001 * (batch_size / 32) ** 0.5
         model = MLPClassifier((512,), batch_size=batch_size, learning_rate_init=rate, random_state=seed)

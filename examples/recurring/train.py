@@ -21,7 +21,7 @@ def main() -> None:
     x, x_val, y, y_val = train_test_split(images / 16, digits, test_size=0.25, stratify=digits, random_state=seed)
     bso = BatchSizeOptimizer.from_env()
     batch_size = bso.get_batch_size()
-    print(f"Batch size {batch_size}: {bso.reason}; learning rate {rate:g}, seed {seed}")
+    print(f"Batch size {batch_size}: {bso.trial.reason}; learning rate {rate:g}, seed {seed}")
     model = MLPClassifier((512,), batch_size=batch_size, learning_rate_init=rate, random_state=seed)
     bso.on_train_begin()
     epoch = 0

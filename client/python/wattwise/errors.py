@@ -179,3 +179,10 @@ class TrainFailError(WattwiseError):
     def __init__(self, message: str, decision: v1.Decision | None = None) -> None:
         super().__init__(message)
         self.decision = decision or v1.Decision(stop_train=True, message=message)
+
+    @classmethod
+    def of(cls, decision: v1.Decision | None) -> TrainFailError | None:
+        """The error for a decision that ended the training without its target; None for any other decision."""
+        if decision is None or not decision.stop_train or decision.target_reached:
+            return None
+        return cls(f"training is over and the target was not reached: {decision.message}", decision)

@@ -78,7 +78,7 @@ class TestHuggingFace(TrainerConformance):
         with pytest.raises(TrainerSetupError, match=fault):
             trainer(callback, script, per_device_train_batch_size=8, **given).train()
         assert not script.sizes
-        assert not epochs(client, callback.bso.trial)
+        assert not epochs(client, callback.bso.trial.id)
 
     def test_several_gpus_of_one_process(self, callback: WattwiseCallback) -> None:
         """The GPUs that one process shares a batch out to count as devices."""
@@ -96,7 +96,7 @@ class TestHuggingFace(TrainerConformance):
         running.evaluate()
         running.train()
         running.evaluate()
-        assert epochs(client, callback.bso.trial) == [1, 2]
+        assert epochs(client, callback.bso.trial.id) == [1, 2]
 
     def test_several_evaluation_sets(self, bso: BatchSizeOptimizer, client: Client) -> None:
         """Of several evaluation sets the one that the metric is of is reported, once an epoch."""
@@ -104,7 +104,7 @@ class TestHuggingFace(TrainerConformance):
         running = trainer(callback, Script(iter([1.0, 0.1, 1.0, 0.95])), **callback.batch_arguments())
         running.eval_dataset = {"first": DATA[:8], "second": DATA[8:16]}
         running.train()
-        assert epochs(client, bso.trial) == [1, 2]
+        assert epochs(client, bso.trial.id) == [1, 2]
 
     def test_two_ranks(self, grpc_server: LiveServer, client: Client) -> None:
         """Two processes train together with half of the batch size each, and stop in the same epoch."""

@@ -22,27 +22,27 @@ def test_adaptive_optimizers_scale_with_the_square_root(name: str) -> None:
 
 
 def test_rule_can_be_named() -> None:
-    """Any other optimizer goes by the rule that is given."""
+    """`rule` scales for any other optimizer."""
     assert scaled_learning_rate(1.0, batch_size=8, default_batch_size=4, rule="linear") == 2.0
     assert scaled_learning_rate(1.0, batch_size=8, default_batch_size=4, rule="sqrt") == math.sqrt(2)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("arguments", "named"),
     [
         ({"optimizer": "lion"}, "'lion', only for adadelta, adagrad, adam, adamax, adamw, nadam, radam, rmsprop, sgd;"),
-        ({"rule": "cubic"}, 'rule=\'cubic\' is not known; use "linear" or "sqrt"'),
-        ({}, "give either optimizer"),
-        ({"optimizer": "sgd", "rule": "sqrt"}, "give either optimizer"),
-        ({"optimizer": "sgd", "batch_size": 0}, "batch_size=0 scales no learning rate"),
-        ({"optimizer": "sgd", "default_batch_size": -4}, "default_batch_size=-4 scales no learning rate"),
-        ({"optimizer": "sgd", "learning_rate": "0.1"}, "learning_rate='0.1' scales no learning rate"),
-        ({"optimizer": "sgd", "learning_rate": math.nan}, "learning_rate=nan scales no learning rate"),
+        ({"rule": "cubic"}, "rule='cubic'"),
+        ({}, "either optimizer"),
+        ({"optimizer": "sgd", "rule": "sqrt"}, "either optimizer"),
+        ({"optimizer": "sgd", "batch_size": 0}, "batch_size=0"),
+        ({"optimizer": "sgd", "default_batch_size": -4}, "default_batch_size=-4"),
+        ({"optimizer": "sgd", "learning_rate": "0.1"}, "learning_rate='0.1'"),
+        ({"optimizer": "sgd", "learning_rate": math.nan}, "learning_rate=nan"),
     ],
 )
-def test_what_cannot_be_scaled(given: dict[str, Any], said: str) -> None:
-    """What is not known or makes no sense is named, with what to give instead."""
+def test_arguments_that_cannot_be_scaled(arguments: dict[str, Any], named: str) -> None:
+    """An unknown optimizer or rule, or a number that is not positive, is named in the error."""
     usual: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 8, "default_batch_size": 4}
     with pytest.raises(InvalidArgumentError) as caught:
-        scaled_learning_rate(**(usual | given))
-    assert said in str(caught.value)
+        scaled_learning_rate(**(usual | arguments))
+    assert named in str(caught.value)

@@ -26,7 +26,7 @@ def test_batches_are_of_the_chosen_size(bso: BatchSizeOptimizer) -> None:
     batches = [batch.tolist() for batch in data_loader(bso, torch.arange(40))]
     assert [len(batch) for batch in batches] == [16, 16, 8]
     assert [sample for batch in batches for sample in batch] == list(range(40))
-    assert bso.per_rank_batch_size == 16
+    assert bso.trial.per_rank_batch_size == 16
 
 
 def test_other_arguments_are_passed_on(bso: BatchSizeOptimizer) -> None:

@@ -24,7 +24,6 @@ from wattwise import (
 )
 from wattwise.monitor import Window
 from wattwise.power.knowledge import Knowledge
-from wattwise.training.launch import Launch
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
 from tests.client.power.training import (
@@ -311,8 +310,9 @@ def test_no_calls_for_a_while_after_a_timeout() -> None:
     """After a call that timed out, further calls return at once for many times as long."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.setblocking(False)
-        launch = Launch(f"127.0.0.1:{silent.getsockname()[1]}", job_spec(), None, None)
-        knowledge = Knowledge(launch, v1.TrialId(job_id="j", batch_size=8, trial_number=1), timeout=0.5)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        trial = v1.TrialId(job_id="j", batch_size=8, trial_number=1)
+        knowledge = Knowledge(lambda: Client(address, timeout=0.5, search_timeout=0.0), trial)
         assert knowledge.ask() is None
         silent.accept()[0].close()
         with contextlib.suppress(BlockingIOError):

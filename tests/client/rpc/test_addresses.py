@@ -141,5 +141,5 @@ def test_another_program_at_the_port_during_training(server: LiveServer, caplog:
     assert "training goes on" in warning
     server.start()
     with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial) == [2])
+        wait_until(lambda: epochs(client, bso.trial.id) == [2])
     bso.close()

@@ -15,7 +15,7 @@ def main(address: str, rank: str, port: str) -> None:
     # Only rank 0's monitor may be used: the other's would fail.
     with BatchSizeOptimizer(address, job, monitor=EstimateMonitor(watts=100) if rank == "0" else None) as bso:
         bso.get_batch_size()
-        sys.stdout.write(f"{bso.monitor_kind}\n")
+        sys.stdout.write(f"{bso.trial.monitor_kind}\n")
     dist.destroy_process_group()
 
 

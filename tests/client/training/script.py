@@ -70,9 +70,9 @@ def begun(address: str, **given: Any) -> BatchSizeOptimizer:
     return bso
 
 
-def epochs(client: Client, trial: v1.Trial) -> list[int]:
+def epochs(client: Client, trial: v1.TrialId) -> list[int]:
     """The epochs that the server has of a trial."""
-    return [measurement.current_epoch for measurement in client.get_trial(trial.id).measurements]
+    return [measurement.current_epoch for measurement in client.get_trial(trial).measurements]
 
 
 def launch(server: LiveServer, end: str) -> subprocess.Popen[str]:
@@ -163,6 +163,12 @@ def _wait_in_a_report(bso: BatchSizeOptimizer) -> None:
     bso.on_evaluate(0.2)
 
 
+def _leave_a_loop(bso: BatchSizeOptimizer) -> None:
+    for _ in bso.epochs():
+        bso.on_evaluate(0.2)
+        break
+
+
 def _within_a_loop(action: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
     def loop(bso: BatchSizeOptimizer) -> None:
         for _ in bso.epochs():
@@ -234,6 +240,7 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "loop-crash": _within_a_loop(_crash),
     "loop-out-of-memory": _within_a_loop(_run_out_of_memory),
     "loop-wait": _within_a_loop(_wait),
+    "loop-break": _leave_a_loop,
     "return": _return,
     "leave-block": _leave_the_block,
     "exit": _exit,

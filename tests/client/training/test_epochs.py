@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 
 def training(address: str, **given: Any) -> BatchSizeOptimizer:
-    """A training that has not asked for anything."""
+    """A training that has no batch size yet."""
     return BatchSizeOptimizer(address, job_spec(**given), monitor=StepMonitor())
 
 
@@ -47,8 +47,8 @@ def test_loop_makes_all_the_calls(grpc_addr: str) -> None:
     assert (trial.end_reason, trial.energy_joules) == (v1.END_REASON_TARGET_REACHED, 4 * JOULES)
 
 
-def test_loop_goes_on_where_calls_were_made_before(grpc_addr: str) -> None:
-    """A training that has its batch size and its window, and some epochs, goes on with them."""
+def test_loop_continues_after_calls_of_your_own(grpc_addr: str) -> None:
+    """A training that has its batch size, its window and some epochs continues with them."""
     bso = begun(grpc_addr)
     bso.on_evaluate(0.1)
     seen = []
@@ -57,11 +57,11 @@ def test_loop_goes_on_where_calls_were_made_before(grpc_addr: str) -> None:
         bso.on_evaluate(0.4 * epoch)
     assert seen == [2, 3]
     with Client(grpc_addr) as client:
-        assert epochs(client, bso.trial) == [1, 2, 3]
+        assert epochs(client, bso.trial.id) == [1, 2, 3]
 
 
 def test_missed_target_is_raised_once(grpc_addr: str) -> None:
-    """on_evaluate raises at the job's last epoch; who goes on nevertheless just leaves the loop."""
+    """on_evaluate raises at the job's last epoch; the loop then ends without another error."""
     bso = training(grpc_addr, max_epochs=2)
     seen, failures = [], 0
     for epoch in bso.epochs():
@@ -74,8 +74,8 @@ def test_missed_target_is_raised_once(grpc_addr: str) -> None:
     assert list(bso.epochs()) == []
 
 
-def test_stop_in_mid_epoch_ends_the_loop(grpc_addr: str) -> None:
-    """A stop that the server pushes is raised by the loop itself where no metric follows."""
+def test_stop_in_the_middle_of_an_epoch_ends_the_loop(grpc_addr: str) -> None:
+    """The loop raises a stop that the server pushed if no metric follows."""
     bso = training(grpc_addr)
     seen = []
 
@@ -83,37 +83,37 @@ def test_stop_in_mid_epoch_ends_the_loop(grpc_addr: str) -> None:
         for epoch in bso.epochs():
             seen.append(epoch)
             with Client(grpc_addr) as client:
-                client.delete_job(bso.job.spec.job_id)
+                client.delete_job(bso.trial.job.spec.job_id)
             wait_until(lambda: bso.training_finished)
 
-    with pytest.raises(TrainFailError, match="was deleted"):
+    with pytest.raises(TrainFailError, match="deleted"):
         deleted_meanwhile()
     assert seen == [1]
 
 
 def test_forgotten_metric(grpc_addr: str) -> None:
-    """An epoch that passes without on_evaluate is an error that says what to add."""
+    """An epoch that passes without on_evaluate is an error."""
     with training(grpc_addr) as bso:
         loop = bso.epochs()
         assert next(loop) == 1
         bso.on_evaluate(0.1)
         assert next(loop) == 2
-        with pytest.raises(OperationOrderError, match=r"epoch 2 passed.*on_evaluate\(metric\)"):
+        with pytest.raises(OperationOrderError, match=r"epoch 2 .*on_evaluate\(metric\)"):
             next(loop)
 
 
 def test_second_metric_of_an_epoch(grpc_addr: str) -> None:
-    """on_evaluate again in the same turn is an error that says so, reports nothing, and the loop can go on."""
+    """A second on_evaluate in the same turn is an error and reports nothing, and the loop can continue."""
     with training(grpc_addr) as bso:
         for epoch in bso.epochs(2):
             bso.on_evaluate(0.1)
-            with pytest.raises(OperationOrderError, match=rf"epoch {epoch} has its metric already.*once in every turn"):
+            with pytest.raises(OperationOrderError, match=rf"epoch {epoch} .*once"):
                 bso.on_evaluate(0.2)
     assert (bso.last_epoch, found(grpc_addr, bso).last_epoch) == (2, 2)
 
 
-def test_calls_of_ones_own_after_the_loop(grpc_addr: str) -> None:
-    """A loop that an exception left holds nobody to its turns."""
+def test_calls_of_your_own_after_the_loop(grpc_addr: str) -> None:
+    """After an exception has left the loop, on_evaluate ends an epoch per call again."""
 
     def crash(bso: BatchSizeOptimizer) -> None:
         for _ in bso.epochs():
@@ -128,7 +128,7 @@ def test_calls_of_ones_own_after_the_loop(grpc_addr: str) -> None:
 
 
 def test_second_metric_once_training_is_over(grpc_addr: str) -> None:
-    """A second call does nothing in the turn that ends the trial, as any call after the end."""
+    """A second call in the turn that ends the trial does nothing, like any call after the end."""
     bso = training(grpc_addr)
     for _ in bso.epochs():
         bso.on_evaluate(0.95)
@@ -162,11 +162,39 @@ def _by_inner_loop(bso: BatchSizeOptimizer) -> None:
         break
 
 
-@pytest.mark.parametrize("leave", [_by_break, _by_return, _by_inner_loop])
-def test_leaving_early_ends_the_trial(grpc_addr: str, leave: Callable[[BatchSizeOptimizer], object]) -> None:
-    """A loop that is left by choice ends its trial as completed at once."""
+LEAVE = [_by_break, _by_return, _by_inner_loop]
+
+
+@pytest.mark.parametrize("leave", LEAVE)
+def test_loop_that_is_left_early_can_be_continued(
+    grpc_addr: str, leave: Callable[[BatchSizeOptimizer], object]
+) -> None:
+    """Leaving the loop by break or return does not end the trial: the next loop continues it."""
     bso = training(grpc_addr)
     leave(bso)
+    assert not bso.training_finished
+    assert found(grpc_addr, bso).status == v1.TRIAL_STATUS_DISPATCHED
+    seen = []
+    for epoch in bso.epochs():
+        seen.append(epoch)
+        bso.on_evaluate(0.95)
+    assert seen == [3]
+    assert found(grpc_addr, bso).end_reason == v1.END_REASON_TARGET_REACHED
+
+
+@pytest.mark.parametrize("leave", LEAVE)
+@pytest.mark.parametrize("block", [True, False])
+def test_trial_of_a_loop_that_is_left_early_ends_at_close(
+    grpc_addr: str, leave: Callable[[BatchSizeOptimizer], object], block: bool
+) -> None:
+    """After break or return, close or the end of a `with` block ends the trial as completed."""
+    bso = training(grpc_addr)
+    if block:
+        with bso:
+            leave(bso)
+    else:
+        leave(bso)
+        bso.close()
     assert bso.training_finished
     trial = found(grpc_addr, bso)
     assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_COMPLETED, 2)
@@ -177,8 +205,8 @@ def _run_out_of_memory(bso: BatchSizeOptimizer) -> None:
         raise MemoryError
 
 
-def test_exception_in_the_loop_leaves_the_trial_to_who_catches_it(grpc_addr: str) -> None:
-    """An exception that the trainer handles ends nothing, and the loop can be taken up again."""
+def test_exception_that_is_handled_outside_of_the_loop(grpc_addr: str) -> None:
+    """An exception that leaves the loop and is handled does not end the trial, and another loop continues it."""
     bso = training(grpc_addr)
     with pytest.raises(MemoryError):
         _run_out_of_memory(bso)
@@ -189,7 +217,7 @@ def test_exception_in_the_loop_leaves_the_trial_to_who_catches_it(grpc_addr: str
 
 
 def test_exception_that_leaves_the_loop_and_the_block(grpc_addr: str) -> None:
-    """An exception that leaves the loop within a `with` block is why the trial ended."""
+    """An exception that leaves the loop and the `with` block is the end reason of the trial."""
     with pytest.raises(MemoryError), training(grpc_addr) as bso:
         _run_out_of_memory(bso)
     assert found(grpc_addr, bso).end_reason == v1.END_REASON_OUT_OF_MEMORY
@@ -201,12 +229,13 @@ def test_exception_that_leaves_the_loop_and_the_block(grpc_addr: str) -> None:
         ("loop-out-of-memory", 1, v1.END_REASON_OUT_OF_MEMORY),
         ("loop-crash", 1, v1.END_REASON_ERROR),
         ("loop-wait", -signal.SIGTERM, v1.END_REASON_PREEMPTED),
+        ("loop-break", 0, v1.END_REASON_COMPLETED),
     ],
 )
-def test_process_that_ends_within_the_loop(
+def test_process_that_does_not_finish_the_loop(
     server: LiveServer, start: Start, end: str, status: int, reason: v1.EndReason.ValueType
 ) -> None:
-    """An exception that leaves the process from within the loop, and SIGTERM, end the trial for what they are."""
+    """An exception and SIGTERM within the loop, and the end of the process after break, give the end reason."""
     process = start(end)
     if end == "loop-wait":
         assert said(process) == "in the loop"
@@ -216,17 +245,17 @@ def test_process_that_ends_within_the_loop(
 
 
 def test_shorter_loop_is_warned_of(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A loop of fewer epochs than the job has ends its trial without a decision, and says so."""
+    """A loop with fewer epochs than the job ends its trial without a decision, with a warning."""
     bso = training(grpc_addr)
     for _ in bso.epochs(2):
         bso.on_evaluate(0.1)
     assert found(grpc_addr, bso).end_reason == v1.END_REASON_COMPLETED
-    (text,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "over after epoch 2" in text
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.args == (2,)
 
 
 def test_last_epoch_is_reached_without_a_server(server: LiveServer) -> None:
-    """While the server is away the loop ends at the job's last epoch, as on_evaluate does."""
+    """While the server is away, the loop ends at the job's last epoch."""
     bso = training(server.address, max_epochs=2)
     loop = bso.epochs()
     assert next(loop) == 1
@@ -241,7 +270,7 @@ def test_last_epoch_is_reached_without_a_server(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 2.5, True, "3"])
-def test_number_of_epochs_that_is_none(grpc_addr: str, epochs: Any) -> None:
-    """What is no number of epochs is refused before anything is trained."""
-    with training(grpc_addr) as bso, pytest.raises(InvalidArgumentError, match="give a whole number from 1"):
+def test_invalid_number_of_epochs(grpc_addr: str, epochs: Any) -> None:
+    """A number of epochs that is not a positive integer is refused before training."""
+    with training(grpc_addr) as bso, pytest.raises(InvalidArgumentError, match="positive integer"):
         next(bso.epochs(epochs))

@@ -178,7 +178,7 @@ def test_many_forks(server: LiveServer, start: Start, monkeypatch: pytest.Monkey
     assert [said(process) for _ in range(20)] == ["[0, 0, 0, 0]"] * 20
     assert ended(process) == (0, "")
     with Client(server.address) as client:
-        assert epochs(client, the_trial(server)) == list(range(1, 22))
+        assert epochs(client, the_trial(server).id) == list(range(1, 22))
 
 
 class OutOfMemoryError(RuntimeError):

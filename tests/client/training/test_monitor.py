@@ -58,10 +58,10 @@ def test_kind_travels_with_the_results(grpc_addr: str, monitor: Monitor, kind: s
     """The server keeps the kind of the monitor that the trainer was given, and the trainer can be asked for it."""
     spec = job_spec()
     bso = trained(grpc_addr, monitor, spec, 0.95)
-    assert bso.monitor_kind == kind
+    assert bso.trial.monitor_kind == kind
     with Client(grpc_addr) as client:
         assert client.get_trial(bso.trial.id).trial.monitor == kind
-        assert client.get_job(bso.job.spec.job_id).monitor == kind
+        assert client.get_job(bso.trial.job.spec.job_id).monitor == kind
 
 
 def test_monitor_whose_kind_cannot_be_shown_is_refused(grpc_addr: str) -> None:
@@ -116,7 +116,7 @@ def test_monitor_that_fails_for_one_window_is_no_other(
     assert bso.decision is not None
     assert bso.decision.message.endswith("the energy is an estimate where the monitor failed")
     with Client(grpc_addr) as client:
-        job, trials = client.get_job(bso.job.spec.job_id), list(client.list_trials(bso.job.spec.job_id))
+        job, trials = client.get_job(bso.trial.job.spec.job_id), list(client.list_trials(bso.trial.job.spec.job_id))
     assert (job.monitor, job.other_monitor) == ("wall-monitor or estimate", "")
     assert [trial.monitor for trial in trials] == ["wall-monitor", "wall-monitor or estimate", "wall-monitor"]
 

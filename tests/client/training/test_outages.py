@@ -36,10 +36,10 @@ def test_killed_server_comes_back(server: LiveServer, caplog: pytest.LogCaptureF
     assert not bso.training_finished
     server.start()
     with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial) == [1, 3])
+        wait_until(lambda: epochs(client, bso.trial.id) == [1, 3])
         wait_until(lambda: caplog.messages[-1].endswith("is back"))
         bso.on_evaluate(0.4)
-        wait_until(lambda: epochs(client, bso.trial) == [1, 3, 4])
+        wait_until(lambda: epochs(client, bso.trial.id) == [1, 3, 4])
         bso.on_evaluate(0.95)
         assert bso.target_reached
         assert client.get_trial(bso.trial.id).trial.energy_joules == 50
@@ -62,8 +62,8 @@ def test_hung_server_is_waited_for_once(server: LiveServer, caplog: pytest.LogCa
     assert time.monotonic() - waited < 0.5
     os.kill(server.process.pid, signal.SIGCONT)
     with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial)[-1] == 4)
-        assert 3 not in epochs(client, bso.trial)
+        wait_until(lambda: epochs(client, bso.trial.id)[-1] == 4)
+        assert 3 not in epochs(client, bso.trial.id)
     bso.close()
     assert _count(caplog, logging.WARNING) == 1
 
@@ -81,7 +81,7 @@ def test_decision_that_comes_late_ends_the_training(server: LiveServer) -> None:
     assert bso.decision is not None
     assert bso.decision.message.startswith("cost bound exceeded")
     with Client(server.address) as client:
-        assert epochs(client, bso.trial) == [3]
+        assert epochs(client, bso.trial.id) == [3]
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
@@ -187,7 +187,7 @@ def test_broken_streams_go_unnoticed(server: LiveServer, caplog: pytest.LogCaptu
         assert bso.target_reached
     assert _count(caplog, logging.WARNING) == 0
     with Client(server.address) as client:
-        assert epochs(client, bso.trial) == list(range(1, 22))
+        assert epochs(client, bso.trial.id) == list(range(1, 22))
 
 
 def test_heartbeat_stops_a_trainer_without_a_stream(server: LiveServer) -> None:
@@ -200,17 +200,17 @@ def test_heartbeat_stops_a_trainer_without_a_stream(server: LiveServer) -> None:
 
 
 def test_outage_that_another_call_noticed_first(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever notices an outage first warns of it, and of the next one somebody does again."""
+    """Each outage is warned of once, by the call that notices it first."""
     exchange = Exchange("localhost:50051")
     for _ in range(2):
-        assert exchange.first_to_warn()
-        assert not exchange.first_to_warn()
+        assert exchange.claim_outage_warning()
+        assert not exchange.claim_outage_warning()
         exchange.lost("it is away")
         assert not caplog.records
         exchange.found()
-    # One that is over before the session itself has noticed it.
-    assert exchange.first_to_warn()
+    # An outage that ends before the session notices it.
+    assert exchange.claim_outage_warning()
     exchange.found()
     exchange.lost("it is away")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert not exchange.first_to_warn()
+    assert not exchange.claim_outage_warning()

@@ -20,5 +20,5 @@ def test_loop_of_ones_own(grpc_addr: str) -> None:
     loop = first.replace("...", "metric = next(metrics)")
     exec(loop, {"bso": bso, "metrics": iter([0.1, 0.2, 0.95])})  # noqa: S102 - what the page says is our own code
     with Client(grpc_addr) as client:
-        assert epochs(client, bso.trial) == [1, 2, 3]
+        assert epochs(client, bso.trial.id) == [1, 2, 3]
         assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED

@@ -4,8 +4,7 @@ Files in a trial's folder:
 
 result.json     written by a command without a client: {"metric": 0.98, "epochs": 7}; any command may add
                 "power_limit_watts"
-client.json     written by a client in the command when it joins the trial: {"power_limit_watts": 225.0}, or {}
-                where it has set no power limit
+client.json     written by a client in the command when it joins the trial: a `ClientFile`
 measured.json   written by the driver once the command has ended: a `LaunchOutcome`
 """
 
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from wattwise import v1
 from wattwise.driver.files import read_json, write_json
-from wattwise.training.joined import JOINED, POWER_LIMIT
+from wattwise.training.client_file import ClientFile
 
 RESULT = "result.json"
 _MEASURED = "measured.json"
@@ -68,16 +67,15 @@ def saved_outcome(folder: Path) -> LaunchOutcome | None:
 
 def has_client(folder: Path) -> bool:
     """Whether a client in the command has joined the trial."""
-    return (folder / JOINED).exists()
+    return ClientFile.read(folder).joined
 
 
 def power_limit_in(folder: Path) -> float | None:
     """The power limit in result.json, else in client.json, in watts; None if neither has one."""
-    for name in (RESULT, POWER_LIMIT):
-        limit = (read_json(folder / name) or {}).get("power_limit_watts")
-        if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < math.inf:
-            return float(limit)
-    return None
+    limit = (read_json(folder / RESULT) or {}).get("power_limit_watts")
+    if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < math.inf:
+        return float(limit)
+    return ClientFile.read(folder).power_limit_watts
 
 
 @dataclass(frozen=True)

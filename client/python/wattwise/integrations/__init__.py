@@ -1,1 +1,1 @@
-"""Callbacks for the trainers that people already use; each module needs the optional extra of its name."""
+"""Callbacks for common trainers; each module requires the optional extra of its name."""

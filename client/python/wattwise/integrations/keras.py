@@ -14,8 +14,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wattwise.errors import TrainerSetupError
+from wattwise.integrations.callback import CallbackTrial
 from wattwise.integrations.steps import StepListener
-from wattwise.integrations.training import Training
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
 
@@ -26,52 +26,52 @@ class WattwiseCallback(Callback):
     """Reports every epoch, and stops the training when the trial is decided.
 
         with BatchSizeOptimizer("localhost:50051", spec) as bso:
-            callback = WattwiseCallback(bso, metric="val_accuracy")  # asks for the batch size
+            callback = WattwiseCallback(bso, metric="val_accuracy")  # gets the batch size
             model.fit(..., batch_size=callback.fit_batch_size(), validation_data=..., callbacks=[callback])
 
-    A trial that is over without its target stops the training as usual; once that has wrapped up, `fit()` raises
-    `TrainFailError`. An exception that leaves the block or ends the process ends the trial and says why.
+    If the trial ends without its target, training stops as usual, and `fit()` raises `TrainFailError` once it has
+    wrapped up. An exception that leaves the block or ends the process ends the trial with that reason.
 
-    Time and energy run from the beginning of `fit()`; the validation after an epoch is part of the epoch. Keras does
-    not tell its callbacks the batch size that `fit()` was given: nothing checks that it is the trial's.
+    Time and energy are measured from the beginning of `fit()`; an epoch includes its validation. Keras does not pass
+    the batch size of `fit()` to callbacks, so nothing checks that it is the trial's.
 
     Args:
-        bso: the trial's.
-        metric: name of the metric as `fit()` logs it, such as "val_accuracy" or "val_loss".
-        power: `PowerLimitOptimizer(bso)`, to be told of every training step; None leaves the power limit alone.
+        bso: the optimizer of the trial.
+        metric: the name of the metric in the logs of `fit()`, such as "val_accuracy" or "val_loss".
+        power: `PowerLimitOptimizer(bso)`; None leaves the power limit alone.
 
     Raises:
-        TrainerSetupError: if a launcher started several processes that do not know of each other yet.
-        WattwiseError: whatever `get_batch_size` raises.
+        TrainerSetupError: if a launcher started several processes that are not connected yet.
+        WattwiseError: as documented at `get_batch_size`.
     """
 
     def __init__(self, bso: BatchSizeOptimizer, metric: str, *, power: StepListener | None = None) -> None:
         super().__init__()
-        self._training = Training(bso, metric, power)
-        # Keras need not wait for a batch before it begins the next, where nobody measures the steps.
+        self._trial = CallbackTrial(bso, metric, power)
+        # Without step measurements Keras need not wait for a batch before it begins the next.
         self.async_safe = power is None
         self._steps = 1
 
     @property
     def bso(self) -> BatchSizeOptimizer:
-        """The trial's, which knows the decision."""
-        return self._training.bso
+        """The optimizer, which has the decision."""
+        return self._trial.bso
 
     @property
     def batch_size(self) -> int:
-        """The trial's batch size, which is the global one."""
-        return self._training.batch_size
+        """The trial's global batch size."""
+        return self._trial.batch_size
 
     def fit_batch_size(self, *, gradient_accumulation_steps: int = 1) -> int:
-        """What to pass to `fit()`, or to the data set that is passed to it. Keras itself shares it out among devices.
+        """The batch size for `fit()`, or for the data set that is passed to it. Keras splits it over devices.
 
         Args:
-            gradient_accumulation_steps: those of the optimizer; 1 where it has none.
+            gradient_accumulation_steps: the value of the optimizer; 1 if it has none.
 
         Raises:
-            TrainerSetupError: if it does not come out even; says which sizes would.
+            TrainerSetupError: if the batch size cannot be split evenly; names the sizes that can.
         """
-        size = _SPLIT.size_for(self._training.batch, devices=1, steps=gradient_accumulation_steps)
+        size = _SPLIT.size_for(self._trial.batch, devices=1, steps=gradient_accumulation_steps)
         self._steps = gradient_accumulation_steps
         return size
 
@@ -79,39 +79,39 @@ class WattwiseCallback(Callback):
         """Checks the optimizer and opens the measurement window.
 
         Raises:
-            TrainerSetupError: if the optimizer accumulates otherwise than `fit_batch_size` was told.
+            TrainerSetupError: if the optimizer accumulates another number of steps than `fit_batch_size` was given.
         """
         steps = getattr(self.model.optimizer, "gradient_accumulation_steps", None) or 1
         if steps != self._steps:
             raise TrainerSetupError(
-                f"the optimizer has gradient_accumulation_steps={steps}, the batch size was made for {self._steps}: "
+                f"the optimizer has gradient_accumulation_steps={steps}, but fit_batch_size() was given {self._steps}: "
                 f"pass batch_size=callback.fit_batch_size(gradient_accumulation_steps={steps}) to fit()"
             )
-        self._training.begin(self.params["epochs"])
+        self._trial.begin(self.params["epochs"])
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Tells of the step that begins, if one does."""
-        self._training.steps.begin()
+        """Notifies `power` if a step begins."""
+        self._trial.steps.begin()
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Tells of the step that ends, if one does, and stops in the middle of an epoch if the server has said so."""
+        """Notifies `power` if a step ends; stops in the middle of an epoch if the server ended the trial."""
         if (batch + 1) % self._steps == 0:
-            self._training.steps.end()
-        if self._training.finished:
+            self._trial.steps.end()
+        if self._trial.finished:
             self.model.stop_training = True
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Tells of the epoch whose steps are done."""
-        if self._training.running:
-            self._training.steps.end_epoch()
+        """Notifies `power` that the steps of the epoch are over."""
+        if self._trial.running:
+            self._trial.steps.end_epoch()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Reports the epoch, and stops the training if that decides the trial.
 
         Raises:
-            TrainerSetupError: if the metric is not logged; names those that are.
+            TrainerSetupError: if the metric is not logged; names the metrics that are.
         """
-        if self._training.report(logs or {}):
+        if self._trial.report(logs or {}):
             self.model.stop_training = True
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -120,4 +120,4 @@ class WattwiseCallback(Callback):
         Raises:
             TrainFailError: if the target was not reached.
         """
-        self._training.end()
+        self._trial.end()

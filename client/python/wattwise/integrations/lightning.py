@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 try:
-    # The name that the user's code has imported, if any, since the two packages have classes of their own.
+    # Of the two packages, the one that the user has imported: their classes are not interchangeable.
     if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
         from pytorch_lightning import Callback, LightningModule, Trainer
         from pytorch_lightning.utilities.exceptions import SIGTERMException
@@ -24,8 +24,8 @@ except ModuleNotFoundError as error:
 
 from wattwise import v1
 from wattwise.errors import TrainerSetupError, log
+from wattwise.integrations.callback import CallbackTrial, world_size
 from wattwise.integrations.steps import StepListener
-from wattwise.integrations.training import Training, devices_of_all_ranks
 from wattwise.training.exits import end_reason
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
@@ -37,55 +37,55 @@ class WattwiseCallback(Callback):
     """Reports every epoch's validation, and stops the training when the trial is decided.
 
         bso = BatchSizeOptimizer("localhost:50051", spec)
-        callback = WattwiseCallback(bso, metric="val_accuracy")  # asks for the batch size
+        callback = WattwiseCallback(bso, metric="val_accuracy")  # gets the batch size
         loader = DataLoader(..., batch_size=callback.loader_batch_size())
         Trainer(..., callbacks=[callback]).fit(model, loader, validation_loader)
 
-    A trial that is over without its target stops the training as usual; once the trainer has wrapped up, `fit()` raises
-    `TrainFailError`. An exception within `fit()` ends the trial and says why.
+    If the trial ends without its target, the trainer stops as usual, and `fit()` raises `TrainFailError` once it has
+    wrapped up. An exception within `fit()` ends the trial with that reason.
 
-    Time and energy run from the first epoch's beginning, after the sanity check; the validation after an epoch is part
-    of the epoch. What the sanity check and `trainer.validate()` find is not reported.
+    Time and energy are measured from the beginning of the first epoch, after the sanity check; an epoch includes its
+    validation. The sanity check and `trainer.validate()` are not reported.
 
-    Several processes are started by `torchrun`, and call `torch.distributed.init_process_group()` before the callback
-    is made. Rank 0's metric counts: log it with `sync_dist=True`.
+    Start several processes with `torchrun`, and call `torch.distributed.init_process_group()` before you create the
+    callback. Rank 0's metric counts: log it with `sync_dist=True`.
 
     Args:
-        bso: the trial's.
-        metric: name of the metric as the validation logs it, such as "val_accuracy".
-        power: `PowerLimitOptimizer(bso)`, to be told of every training step; None leaves the power limit alone.
+        bso: the optimizer of the trial.
+        metric: the name of the metric that the validation logs, such as "val_accuracy".
+        power: `PowerLimitOptimizer(bso)`; None leaves the power limit alone.
 
     Raises:
-        TrainerSetupError: if a launcher started several processes that do not know of each other yet.
-        WattwiseError: whatever `get_batch_size` raises.
+        TrainerSetupError: if a launcher started several processes that are not connected yet.
+        WattwiseError: as documented at `get_batch_size`.
     """
 
     def __init__(self, bso: BatchSizeOptimizer, metric: str, *, power: StepListener | None = None) -> None:
         super().__init__()
-        self._training = Training(bso, metric, power)
+        self._trial = CallbackTrial(bso, metric, power)
 
     @property
     def bso(self) -> BatchSizeOptimizer:
-        """The trial's, which knows the decision."""
-        return self._training.bso
+        """The optimizer, which has the decision."""
+        return self._trial.bso
 
     @property
     def batch_size(self) -> int:
-        """The trial's batch size, which is the global one."""
-        return self._training.batch_size
+        """The trial's global batch size."""
+        return self._trial.batch_size
 
     def loader_batch_size(self, *, accumulate_grad_batches: int = 1, devices: int | None = None) -> int:
-        """What to pass to the `DataLoader`, of which every device has one.
+        """The batch size for the `DataLoader` of each device.
 
         Args:
-            accumulate_grad_batches: as given to the trainer.
-            devices: how many train together on all nodes; by default all ranks.
+            accumulate_grad_batches: the value of the trainer.
+            devices: the number of devices on all nodes; by default all ranks.
 
         Raises:
-            TrainerSetupError: if it does not come out even; says which sizes would.
+            TrainerSetupError: if the batch size cannot be split evenly; names the sizes that can.
         """
-        devices = devices_of_all_ranks() if devices is None else devices
-        return _SPLIT.size_for(self._training.batch, devices=devices, steps=accumulate_grad_batches)
+        devices = world_size() if devices is None else devices
+        return _SPLIT.size_for(self._trial.batch, devices=devices, steps=accumulate_grad_batches)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Checks the trainer and opens the measurement window.
@@ -97,33 +97,33 @@ class WattwiseCallback(Callback):
             raise TrainerSetupError(fault)
         self._check_batch_size(trainer)
         endless = trainer.max_epochs is None or trainer.max_epochs < 0
-        self._training.begin(math.inf if endless else trainer.max_epochs)
+        self._trial.begin(math.inf if endless else trainer.max_epochs)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Tells of the step that begins, if one does."""
-        self._training.steps.begin()
+        """Notifies `power` if a step begins."""
+        self._trial.steps.begin()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Tells of the step that ends, if one does, and stops in the middle of an epoch if the server has said so."""
+        """Notifies `power` if a step ends; stops in the middle of an epoch if the server ended the trial."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self._training.steps.end()
-        if self._training.finished:
+            self._trial.steps.end()
+        if self._trial.finished:
             trainer.should_stop = True
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tells of the epoch whose steps are done."""
-        if self._training.running:
-            self._training.steps.end_epoch()
+        """Notifies `power` that the steps of the epoch are over."""
+        if self._trial.running:
+            self._trial.steps.end_epoch()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Reports the epoch, and stops the training if that decides the trial.
 
         Raises:
-            TrainerSetupError: if the metric was not logged; names those that were.
+            TrainerSetupError: if the metric was not logged; names the metrics that were.
         """
-        if self._training.running and self._training.report(trainer.callback_metrics):
+        if self._trial.running and self._trial.report(trainer.callback_metrics):
             trainer.should_stop = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -132,33 +132,33 @@ class WattwiseCallback(Callback):
         Raises:
             TrainFailError: if the target was not reached.
         """
-        self._training.end()
+        self._trial.end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Ends the trial, unless it is over, and says why."""
+        """Ends the trial with the reason of the exception, unless it is over."""
         terminated = isinstance(exception, SIGTERMException)
-        self._training.give_up(v1.END_REASON_PREEMPTED if terminated else end_reason(exception))
+        self._trial.close(v1.END_REASON_PREEMPTED if terminated else end_reason(exception))
 
     def _check_batch_size(self, trainer: Trainer) -> None:
         size = getattr(trainer.train_dataloader, "batch_size", None)
         if size is None:
-            log.warning("the training data has no batch_size: that it trains with %d is not checked", self.batch_size)
+            log.warning(
+                "the training data has no batch_size attribute: whether it is %d is not checked", self.batch_size
+            )
             return
-        # As many as get data of their own; fewer than there are devices where some share a model.
+        # Fewer than devices if several of them share a model.
         replicas = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
-        _SPLIT.check(self._training.batch, devices=replicas, steps=trainer.accumulate_grad_batches, size=size)
+        _SPLIT.check(self._trial.batch, devices=replicas, steps=trainer.accumulate_grad_batches, size=size)
 
 
 def _faults(trainer: Trainer) -> Iterator[str]:
-    """What would report another thing than every epoch."""
+    """Settings that do not report every epoch."""
     if not trainer.enable_validation:
-        yield "there is no validation, but the server hears of every epoch: give fit() validation data"
+        yield "there is no validation, but every epoch must be reported: pass validation data to fit()"
     if trainer.check_val_every_n_epoch != 1:
         yield (
-            f"check_val_every_n_epoch is {trainer.check_val_every_n_epoch}, but the server hears of every epoch: "
-            "leave it 1"
+            f"check_val_every_n_epoch is {trainer.check_val_every_n_epoch}, but every epoch must be reported: "
+            "set it to 1"
         )
     if trainer.val_check_interval != 1.0:
-        yield (
-            f"val_check_interval is {trainer.val_check_interval}, but the server hears of whole epochs: leave it 1.0"
-        )
+        yield (f"val_check_interval is {trainer.val_check_interval}, but only whole epochs are reported: set it to 1.0")

@@ -15,48 +15,49 @@ if TYPE_CHECKING:
 def data_loader(
     bso: BatchSizeOptimizer, dataset: Any, *, shuffle: bool | None = None, drop_last: bool = False, **options: Any
 ) -> Any:
-    """A `torch.utils.data.DataLoader` whose batches make up the global batch size over all ranks.
+    """Creates a `torch.utils.data.DataLoader` whose batches add up to the global batch size over all ranks.
 
         loader = data_loader(bso, dataset, shuffle=True, num_workers=4)
 
-    With several ranks a `DistributedSampler` gives each its part of the dataset, shuffled anew in every pass; its
-    `set_epoch` need not be called. An `IterableDataset` has no sampler: it must give each rank its part by itself. Asks
-    for the batch size if that has not been done.
+    With several ranks, a `DistributedSampler` gives each rank its part of the dataset, in a new order in every pass; do
+    not call `set_epoch`. An `IterableDataset` has no sampler: it must give each rank its part itself. Asks for the
+    batch size if that has not been done.
 
     Args:
-        bso: whose batch size it is.
+        bso: the optimizer of the trial.
         dataset: a PyTorch dataset.
-        shuffle: whether each pass has an order of its own.
-        drop_last: whether to leave out the last batch if it is smaller. With several ranks, also what is left over
-            when the dataset is split; otherwise some samples come twice.
-        options: all other arguments of `DataLoader`; a `sampler` must give each rank its part by itself.
+        shuffle: whether each pass has a new order.
+        drop_last: whether to drop the last batch if it is smaller. With several ranks, also drops the remainder when
+            the dataset is split; otherwise some samples are repeated.
+        options: all other arguments of `DataLoader`; a `sampler` must give each rank its part itself.
 
     Raises:
-        TrainerSetupError: if the ranks do not divide the batch size; says which sizes they do divide.
-        InvalidArgumentError: if the options name a batch size of their own.
+        TrainerSetupError: if the number of ranks does not divide the batch size; names the sizes that it divides.
+        InvalidArgumentError: if the options contain a batch size.
         ModuleNotFoundError: if PyTorch is not installed.
-        WattwiseError: as `get_batch_size` says.
+        WattwiseError: as documented at `get_batch_size`.
     """
     for name in ("batch_size", "batch_sampler"):
         if name in options:
-            raise InvalidArgumentError(f"data_loader() got {name}, but the server chooses the batch size: leave it out")
-    # Any to type checkers: PyTorch need not be installed where these run.
+            raise InvalidArgumentError(f"data_loader() got {name}, but the server chooses the batch size: omit it")
+    # Any for type checkers, because PyTorch is optional.
     torch_data: Any = importlib.import_module("torch.utils.data")
     bso.get_batch_size()
-    size, iterable = bso.per_rank_batch_size, isinstance(dataset, torch_data.IterableDataset)
-    if bso.world_size > 1 and options.get("sampler") is None and not iterable:
-        parts = {"num_replicas": bso.world_size, "rank": bso.rank, "shuffle": bool(shuffle), "drop_last": drop_last}
+    trial, iterable = bso.trial, isinstance(dataset, torch_data.IterableDataset)
+    size = trial.per_rank_batch_size
+    if trial.world_size > 1 and options.get("sampler") is None and not iterable:
+        parts = {"num_replicas": trial.world_size, "rank": trial.rank, "shuffle": bool(shuffle), "drop_last": drop_last}
         options["sampler"] = _Shard(torch_data.DistributedSampler(dataset, **parts), bso.last_epoch)
         shuffle = None
     return torch_data.DataLoader(dataset, batch_size=size, shuffle=shuffle, drop_last=drop_last, **options)
 
 
 class _Shard:
-    """A rank's part of a dataset, in an order that is the same for all ranks and another one in every pass."""
+    """A rank's part of a dataset, in an order that all ranks share and that is new in every pass."""
 
     def __init__(self, sampler: Any, epoch: int) -> None:
         self._sampler = sampler
-        # A training that goes on from a checkpoint does not begin with its first order again.
+        # After a checkpoint the orders continue.
         sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
@@ -69,5 +70,5 @@ class _Shard:
         return size
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order of the next pass, as loops do that are written for a `DistributedSampler`."""
+        """Sets the order of the next pass, for loops that are written for a `DistributedSampler`."""
         self._sampler.set_epoch(epoch)

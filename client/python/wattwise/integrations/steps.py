@@ -1,4 +1,4 @@
-"""Tells of every training step whoever trains at the cheapest power limit."""
+"""Passes training steps on to a `PowerLimitOptimizer`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class StepListener(Protocol):
-    """What is told of the steps of a training, such as a `PowerLimitOptimizer`."""
+    """An object to notify of training steps, such as a `PowerLimitOptimizer`."""
 
     def on_step_begin(self) -> None:
         """A step begins."""
@@ -15,19 +15,19 @@ class StepListener(Protocol):
         """A step has ended."""
 
     def on_epoch_end(self) -> None:
-        """An epoch's last step has ended; its evaluation follows."""
+        """The last step of an epoch has ended; the evaluation follows."""
 
     def close(self) -> None:
-        """The training is over."""
+        """Training is over."""
 
 
-class Steps:
-    """Tells of steps and epochs, each once, however the trainer's hooks come.
+class StepNotifier:
+    """Notifies a listener of steps and epochs, each once, in whatever order the trainer calls its hooks.
 
-    A step is one update of the weights, whatever number of batches it is accumulated from.
+    A step is one update of the weights, whatever the number of batches that it accumulates.
 
     Args:
-        listener: who is told; None if nobody is.
+        listener: the listener; None ignores all steps.
     """
 
     def __init__(self, listener: StepListener | None) -> None:
@@ -36,7 +36,7 @@ class Steps:
         self._in_epoch = False
 
     def begin(self) -> None:
-        """A batch begins, and a step with it unless one is under way."""
+        """A batch begins, and with it a step, unless one is under way."""
         if self._listener is not None and not self._in_step:
             self._in_step = self._in_epoch = True
             self._listener.on_step_begin()
@@ -48,13 +48,13 @@ class Steps:
             self._listener.on_step_end()
 
     def end_epoch(self) -> None:
-        """The epoch's last step has ended, as of now or before."""
+        """The last step of the epoch has ended, now or before."""
         self.end()
         if self._listener is not None and self._in_epoch:
             self._in_epoch = False
             self._listener.on_epoch_end()
 
     def close(self) -> None:
-        """The training is over."""
+        """Training is over."""
         if self._listener is not None:
             self._listener.close()

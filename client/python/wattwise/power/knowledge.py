@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from wattwise import v1
 from wattwise.errors import InvalidRequestError, JobNotFoundError, TrialNotFoundError, WattwiseError, log
-from wattwise.training.launch import Launch
+from wattwise.rpc.client import Client
 
 T = TypeVar("T")
 
@@ -21,33 +21,27 @@ class Knowledge:
     """A trial's calls to the server about power limits.
 
     Args:
-        launch: whom to call.
-        trial: who asks.
-        timeout: seconds that a call may take.
-        first_to_warn: whether nobody has warned of the server's present outage yet.
+        connect: opens a client for single calls.
+        trial: the trial.
+        claim_outage_warning: whether a failed call should warn of the server's present outage.
 
     Attributes:
         unreported: the profile that the server has not taken yet; empty if there is none.
     """
 
     def __init__(
-        self, launch: Launch, trial: v1.TrialId, timeout: float, first_to_warn: Callable[[], bool] = lambda: True
+        self, connect: Callable[[], Client], trial: v1.TrialId, claim_outage_warning: Callable[[], bool] = lambda: True
     ) -> None:
-        self._launch = launch
+        self._connect = connect
         self._trial = trial
-        self._timeout = timeout
-        self._first_to_warn = first_to_warn
+        self._claim_outage_warning = claim_outage_warning
         self._not_before = 0.0
         self._warned = False
         self.unreported: tuple[v1.PowerSample, ...] = ()
 
     def ask(self) -> v1.GetPowerLimitResponse | None:
         """The server's answer; None if there is none at the moment."""
-        return self._attempt(lambda: self._launch.power_limit(self._trial, self._timeout))
-
-    def keep(self, watts: float) -> None:
-        """Tells whoever launched the trial, rather than the server, which limit it trains at."""
-        self._launch.keep_power_limit(watts)
+        return self._attempt(lambda client: client.get_power_limit(self._trial))
 
     def report(self, samples: Sequence[v1.PowerSample]) -> float | None:
         """Reports a profile, and keeps it for `report_again` while the server is away.
@@ -66,19 +60,18 @@ class Knowledge:
         kept = self.unreported
         if not kept:
             return None
-        return self._attempt(lambda: self._reported(kept))
-
-    def _reported(self, samples: Sequence[v1.PowerSample]) -> float:
-        limit = self._launch.report_power_profile(self._trial, samples, self._timeout)
-        self.unreported = ()
+        limit = self._attempt(lambda client: client.report_power_profile(self._trial, kept))
+        if limit is not None:
+            self.unreported = ()
         return limit
 
-    def _attempt(self, call: Callable[[], T]) -> T | None:
+    def _attempt(self, call: Callable[[Client], T]) -> T | None:
         begun = time.monotonic()
         if begun < self._not_before:
             return None
         try:
-            answer = call()
+            with self._connect() as client:
+                answer = call(client)
         except WattwiseError as error:
             ended = time.monotonic()
             self._not_before = ended + _SHARE * (ended - begun)
@@ -95,5 +88,5 @@ class Knowledge:
         if not self._warned:
             self._warned = True
             after = "what it was told is dropped" if refused else "the server is asked again after the epoch"
-            level = logging.WARNING if refused or self._first_to_warn() else logging.INFO
+            level = logging.WARNING if refused or self._claim_outage_warning() else logging.INFO
             log.log(level, "%s; training goes on, and as for power limits, %s", error, after)

@@ -190,10 +190,9 @@ class PowerLimitOptimizer:
             self._limits.restore()
 
     def _begin(self) -> None:
-        bso = self._bso
-        trial = bso.trial.id
-        monitor = bso.monitor
-        if bso.ranks.rank or bso.training_finished or monitor is None:
+        trial = self._bso.running_trial
+        monitor = trial.monitor
+        if trial.info.rank or trial.finished or monitor is None:
             self._phase = _Phase.OVER
             return
         if not monitor.gpu_indices:
@@ -206,9 +205,9 @@ class PowerLimitOptimizer:
 
         self._limits = PowerLimits(monitor.gpu_indices)
         self._limits.check_permission()
-        self._knowledge = Knowledge(bso.launch, trial, self._timeout, bso.first_to_warn)
-        # Calls back at once if the trial has ended meanwhile.
-        bso.call_at_end(self.close)
+        self._knowledge = Knowledge(lambda: trial.client(self._timeout), trial.info.id, trial.claim_outage_warning)
+        # Calls back at once if the trial has ended in the meantime.
+        trial.call_at_end(self.close)
         if not self._closed:
             self._ask()
 
@@ -222,13 +221,13 @@ class PowerLimitOptimizer:
             self._start()
 
     def _start(self) -> None:
-        limits, monitor, spec = self._limits, self._bso.monitor, self._bso.job.spec
+        limits, monitor, trial = self._limits, self._bso.running_trial.monitor, self._bso.running_trial.info
         if limits is None or monitor is None:
             return
-        trial = self._bso.trial.id
+        spec = trial.job.spec
         between = limits_between(limits.lowest_watts, limits.highest_watts, self._settings.step_watts)
         walk = Walk(between, lambda sample: cost_per_step(spec, sample))
-        name = f"wattwise power {trial.job_id} {trial.trial_number}"
+        name = f"wattwise power {trial.id.job_id} {trial.id.trial_number}"
         # A limit is the GPUs', and so is what it saves: of a combined monitor the rest would only blur the comparison.
         gpus: Monitor = getattr(monitor, "gpu_monitor", monitor)
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
@@ -270,6 +269,6 @@ class PowerLimitOptimizer:
         if limits is None or knowledge is None:
             return
         self._watts = limits.set(limits.highest_watts if self._settings.observer_mode else watts)
-        knowledge.keep(self._watts)
+        self._bso.running_trial.record_power_limit(self._watts)
         log.info("power limit %g W for every GPU (the cheapest is %g W)", self._watts, watts)
         self._phase = _Phase.SETTLED

@@ -1,7 +1,7 @@
-"""What the trainer's thread and the one that talks to the server hand each other: measurements and decisions.
+"""The state that the trainer's thread and the session's thread share: measurements one way, decisions the other.
 
-Nothing here calls the server. A signal handler may enter at any point of the thread that it interrupts, which is why
-the lock is re-entrant and why no method relies on what it saw before it waited.
+Nothing here calls the server. A signal handler may interrupt the trainer's thread anywhere and call these methods:
+therefore the lock is re-entrant, and no method relies on what it read before it waited.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from wattwise import v1
 from wattwise.errors import WattwiseError, log
 
 
-class Report(NamedTuple):
-    """A measurement on its way; `number` counts from 1."""
+class PendingReport(NamedTuple):
+    """A measurement that the server has not acknowledged; `number` counts from 1."""
 
     number: int
     result: v1.TrainingResult
 
 
 class Ending(NamedTuple):
-    """How the trainer wants its trial to end, and until when (monotonic seconds) it waits for that."""
+    """Why the trainer ends its trial, and until when (monotonic seconds) it waits for the server."""
 
     reason: v1.EndReason.ValueType
     deadline: float
 
 
 class Exchange:
-    """The state of a running trial as its trainer knows it.
+    """The state of a trial's session.
 
     Attributes:
-        changed: held while anything below is read together or written; notified after every change.
+        changed: held to write an attribute or to read several; notified after every change.
         newest: the newest measurement, until the server has acknowledged it.
-        decision: the server's newest answer.
-        stopped: the server has said that the trial is over.
-        away: the server does not answer at the moment.
-        ending: set once the trainer wants to end the trial.
-        finished: nothing will be sent any more.
+        decision: the server's newest decision.
+        stopped: whether the server has ended the trial.
+        away: whether the server does not answer at the moment.
+        ending: set once the trainer ends the trial.
+        finished: whether the session's thread has stopped.
     """
 
     def __init__(self, address: str) -> None:
         self._address = address
         self.changed = threading.Condition(threading.RLock())
-        self.newest: Report | None = None
+        self.newest: PendingReport | None = None
         self.decision: v1.Decision | None = None
         self.stopped = False
         self.away = False
@@ -53,36 +53,33 @@ class Exchange:
         self._posted = 0
         self._answered = 0
         self._refusal: WattwiseError | None = None
-        self._has_warned = False
-        self._outage_is_known = False
+        self._warned = False
+        self._outage_warned = False
 
     @property
     def over(self) -> bool:
-        """Whether no further measurement matters."""
+        """Whether the trial is over, for the server or for this trainer."""
         return self.stopped or self.ending is not None
 
-    def post(self, result: v1.TrainingResult) -> Report:
-        """Hands over a measurement, in place of one that the server has not acknowledged yet.
+    def post(self, result: v1.TrainingResult) -> PendingReport:
+        """Replaces the pending measurement.
 
         Raises:
-            WattwiseError: if the server refused an earlier one since the last call.
+            WattwiseError: if the server refused an earlier measurement since the last call.
         """
         with self.changed:
             self._raise_refusal()
             self._posted += 1
-            self.newest = Report(self._posted, result)
+            self.newest = PendingReport(self._posted, result)
             self.changed.notify_all()
             return self.newest
 
-    def answer_to(self, report: Report, timeout: float) -> v1.Decision | None:
-        """Waits for the answer to a measurement while the server is known to be there.
+    def answer_to(self, report: PendingReport, timeout: float) -> v1.Decision | None:
+        """Waits for the decision on a measurement, unless the server is away; None if there is none.
 
         Args:
             report: the measurement.
-            timeout: seconds after which the server is taken to be away.
-
-        Returns:
-            The decision; None if there is none yet.
+            timeout: seconds after which the server counts as away.
 
         Raises:
             WattwiseError: if the server refused the measurement.
@@ -93,18 +90,20 @@ class Exchange:
             if self.stopped or self._answered >= report.number:
                 return self.decision
         if not known:
-            self.lost(f"no answer came within {timeout:g} s from the Wattwise server at {self._address}")
+            self.lost(f"no answer within {timeout:g} s from the Wattwise server at {self._address}")
         return None
 
-    def answer(self, report: Report | None, decision: v1.Decision) -> None:
-        """Notes what the server decided; what it warns of is logged once per trial.
+    def answer(self, report: PendingReport | None, decision: v1.Decision) -> None:
+        """Stores a decision; its warning is logged once per trial.
 
         Args:
-            report: the measurement that it answers; None if it answers none.
+            report: the measurement that it answers; None for a heartbeat or a pushed stop.
             decision: the decision.
         """
         self.found()
-        self._pass_on(decision.warning)
+        if decision.warning and not self._warned:
+            self._warned = True
+            log.warning("%s", decision.warning)
         with self.changed:
             if report is not None:
                 self._acknowledge(report)
@@ -113,8 +112,8 @@ class Exchange:
                 self.stopped = decision.stop_train
             self.changed.notify_all()
 
-    def refuse(self, report: Report, error: WattwiseError) -> None:
-        """Notes that the server refused a measurement; the trainer's next call raises the error."""
+    def refuse(self, report: PendingReport, error: WattwiseError) -> None:
+        """Stores the refusal of a measurement; the trainer's next call raises it."""
         self.found()
         with self.changed:
             self._acknowledge(report)
@@ -122,29 +121,29 @@ class Exchange:
             self.changed.notify_all()
 
     def lost(self, cause: str) -> None:
-        """Notes that the server does not answer, and warns of it if nobody has.
+        """Marks the server as away, and warns once per outage.
 
         Args:
-            cause: a clause that names the server and what is wrong.
+            cause: names the server and the fault.
         """
         with self.changed:
             if self.away or self.over:
                 return
             self.away = True
             self.changed.notify_all()
-        level = logging.WARNING if self.first_to_warn() else logging.INFO
-        log.log(level, "%s; training goes on, and the newest measurement is kept until the server is back", cause)
+        level = logging.WARNING if self.claim_outage_warning() else logging.INFO
+        log.log(level, "%s; training continues, and the newest measurement is kept until the server is back", cause)
 
-    def first_to_warn(self) -> bool:
-        """Whether nobody has warned of the present outage yet; who is told so has to do it."""
+    def claim_outage_warning(self) -> bool:
+        """Whether the caller should warn of the present outage: true for the first caller of each outage."""
         with self.changed:
-            first, self._outage_is_known = not self._outage_is_known, True
+            first, self._outage_warned = not self._outage_warned, True
             return first
 
     def found(self) -> None:
-        """Notes that the server answers."""
+        """Marks the server as present."""
         with self.changed:
-            self._outage_is_known = False
+            self._outage_warned = False
             if not self.away:
                 return
             self.away = False
@@ -152,38 +151,26 @@ class Exchange:
         log.info("the Wattwise server at %s is back", self._address)
 
     def end(self, ending: Ending) -> None:
-        """Notes that the trainer wants the trial to end; the first reason counts."""
+        """Asks the session's thread to end the trial; the first reason counts."""
         with self.changed:
             self.ending = self.ending or ending
             self.changed.notify_all()
 
     def finish(self) -> None:
-        """Notes that nothing will be sent any more."""
+        """Marks the session's thread as stopped."""
         with self.changed:
             self.finished = True
             self.changed.notify_all()
 
     def wait_finished(self, timeout: float) -> bool:
-        """Waits until nothing will be sent any more.
-
-        Args:
-            timeout: seconds to wait at most.
-
-        Returns:
-            Whether that is so.
-        """
+        """Waits up to `timeout` seconds for `finish`; returns whether it was called."""
         with self.changed:
             return self.changed.wait_for(lambda: self.finished, timeout)
 
-    def _pass_on(self, warning: str) -> None:
-        if warning and not self._has_warned:
-            self._has_warned = True
-            log.warning("%s", warning)
-
-    def _settled(self, report: Report) -> bool:
+    def _settled(self, report: PendingReport) -> bool:
         return self._answered >= report.number or self.over or self.away or self.finished
 
-    def _acknowledge(self, report: Report) -> None:
+    def _acknowledge(self, report: PendingReport) -> None:
         self._answered = max(self._answered, report.number)
         if self.newest is not None and self.newest.number <= report.number:
             self.newest = None

@@ -1,4 +1,4 @@
-"""Tells the server how a training ended when the process goes away before the trial is decided."""
+"""Ends the trial when the process goes away before it is decided."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 from wattwise import v1
 from wattwise.errors import InvalidArgumentError
 
-# What the libraries say, in lower case; a class of the name below says it without words.
-_OF_A_TRAINER = (
+_TRAINER_REASONS = (
     v1.END_REASON_COMPLETED,
     v1.END_REASON_ERROR,
     v1.END_REASON_OUT_OF_MEMORY,
     v1.END_REASON_PREEMPTED,
 )
+# Parts of the messages of PyTorch and others, in lower case.
 _OUT_OF_MEMORY = (
-    # PyTorch, and what CUDA's libraries and NCCL report through it.
+    # PyTorch, with the messages of CUDA's libraries and NCCL.
     "cuda out of memory",
     "cuda error: out of memory",
     "cuda driver error: out of memory",
@@ -49,14 +49,10 @@ _OUT_OF_MEMORY = (
 
 
 def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
-    """Why a training ends that was left with an exception.
+    """The end reason for a training that ends with an exception; None stands for no exception.
 
-    Args:
-        error: the exception; None if there was none.
-
-    Returns:
-        Out of memory if the exception says so, or one that led to it, or one of a group; one that was caught and dealt
-        with before is none of them. Ctrl-C counts as preempted: the batch size is not to blame for it.
+    It is out of memory if the exception, one of its causes, or one exception of a group says so. Ctrl-C counts as
+    preempted, because the batch size is not the cause.
     """
     if error is None or isinstance(error, GeneratorExit):
         return v1.END_REASON_COMPLETED
@@ -69,18 +65,18 @@ def end_reason(error: BaseException | None) -> v1.EndReason.ValueType:
 
 
 def check_reason(reason: v1.EndReason.ValueType) -> None:
-    """Makes sure that a reason is a trainer's to give.
+    """Checks that a trainer may end a trial for `reason`.
 
     Raises:
-        InvalidArgumentError: if it is not; says which are.
+        InvalidArgumentError: if not; names the reasons that are allowed.
     """
-    if reason not in _OF_A_TRAINER:
+    if reason not in _TRAINER_REASONS:
         names = "COMPLETED, _ERROR, _OUT_OF_MEMORY or _PREEMPTED"
-        raise InvalidArgumentError(f"close() got {reason!r} as reason: give v1.END_REASON_{names}")
+        raise InvalidArgumentError(f"close() got reason {reason!r}: use v1.END_REASON_{names}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception, those that led to it, and those that a group is made of."""
+    """The exception, its causes, and the members of exception groups."""
     seen: set[int] = set()
     following: list[BaseException | None] = [error]
     while following:
@@ -93,45 +89,47 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
-    # By name: Python 3.10 has exception groups from a package alone.
+    # By name: Python 3.10 has exception groups only from a backport.
     is_group = any(kind.__name__ == "BaseExceptionGroup" for kind in type(error).__mro__)
     return tuple(getattr(error, "exceptions", ())) if is_group else ()
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    # torch.cuda.OutOfMemoryError is an old name of torch.OutOfMemoryError; neither is worth importing torch for.
-    names, said = (kind.__name__ for kind in type(error).__mro__), str(error).lower()
-    return isinstance(error, MemoryError) or "OutOfMemoryError" in names or any(each in said for each in _OUT_OF_MEMORY)
+    # By name, without importing torch.
+    names, message = (kind.__name__ for kind in type(error).__mro__), str(error).lower()
+    return (
+        isinstance(error, MemoryError) or "OutOfMemoryError" in names or any(each in message for each in _OUT_OF_MEMORY)
+    )
 
 
 class EndActions:
-    """What is to be done as soon as a trial is over, or its process goes away."""
+    """Callbacks for the end of a trial or of its process."""
 
     def __init__(self) -> None:
         self._actions: list[Callable[[], None]] = []
         self._ended = False
 
     def add(self, action: Callable[[], None]) -> None:
-        """Has something done at the end; at once if that has come."""
+        """Calls `action` at the end; at once if the end has come."""
         self._actions.append(action)
         if self._ended:
             self.run()
 
     def run(self) -> None:
-        """The end has come. A signal handler may say so in the midst of this: each action is called once."""
+        """Calls every action once, even if a signal handler calls this at the same time."""
         self._ended = True
         while self._actions:
             self._actions.pop()()
 
 
 class ExitGuard:
-    """Ends a trial when the process exits, dies of an exception or is terminated, and leaves everything else as usual.
+    """Ends a trial when the process exits, dies of an exception or is terminated.
 
-    It works in the process that installed it only. SIGTERM is caught if the main thread installs it and the process
-    does not ignore the signal; what handled it before does so afterwards.
+    It works only in the process that installed it. SIGTERM is caught if the main thread installs the guard and the
+    process does not ignore the signal; the previous handler runs afterwards.
 
     Args:
-        end: ends the trial within a bounded time; safe to call in a signal handler.
+        end: ends the trial within a bounded time; must be safe to call in a signal handler.
     """
 
     def __init__(self, end: Callable[[v1.EndReason.ValueType], None]) -> None:
@@ -146,7 +144,7 @@ class ExitGuard:
         watch.ends.append(self._end)
 
     def remove(self) -> None:
-        """Stops to watch; the last guard puts back what was there before, unless somebody came after."""
+        """Stops to watch; the last guard restores the previous hooks, unless they were replaced since."""
         watch = _watches.get(os.getpid())
         if watch is not None and self._end in watch.ends:
             watch.ends.remove(self._end)
@@ -156,7 +154,7 @@ class ExitGuard:
 
 
 class _Watch:
-    """The hooks of one process, for all trials that run in it at the same time."""
+    """The hooks of one process, shared by all its trials."""
 
     def __init__(self) -> None:
         self.ends: list[Callable[[v1.EndReason.ValueType], None]] = []
@@ -167,59 +165,59 @@ class _Watch:
     def install(self) -> None:
         atexit.register(self._on_exit)
         sys.excepthook = self._on_exception
-        # A handler that is None was not installed by Python code and could not be called afterwards.
+        # None is a handler that was not installed by Python code and cannot be called afterwards.
         if self._handler_before is not None and self._handler_before != signal.SIG_IGN:
-            with contextlib.suppress(ValueError):  # not the main thread, which alone may do so
+            with contextlib.suppress(ValueError):  # not in the main thread
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def uninstall(self) -> None:
         atexit.unregister(self._on_exit)
-        # Bound methods are made anew at every look: the same one is equal, never identical.
+        # Every access creates a new bound method: equal, but not identical.
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._hook_before
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            with contextlib.suppress(ValueError):  # not the main thread; the handler then only passes the signal on
+            with contextlib.suppress(ValueError):  # not in the main thread; the handler then just passes the signal on
                 signal.signal(signal.SIGTERM, self._handler_before)
 
-    def _tell(self, reason: v1.EndReason.ValueType) -> None:
-        # A process forked since then may run the same hooks, but it has no trial to end.
+    def _end_all(self, reason: v1.EndReason.ValueType) -> None:
+        # A forked process runs the same hooks, but its parent owns the trial.
         if os.getpid() == self._pid:
-            # Each is told once: a second signal must not wait again.
+            # Once each: a second signal must not wait again.
             ends, self.ends = self.ends, []
             for end in ends:
                 end(reason)
 
     def _on_exit(self) -> None:
-        self._tell(v1.END_REASON_COMPLETED)
+        self._end_all(v1.END_REASON_COMPLETED)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
-            self._tell(end_reason(error))
+            self._end_all(end_reason(error))
         finally:
             self._hook_before(kind, error, trace)
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         try:
-            self._tell(v1.END_REASON_PREEMPTED)
+            self._end_all(v1.END_REASON_PREEMPTED)
         finally:
             if callable(self._handler_before):
                 self._handler_before(number, frame)
             else:
-                # Dying of the signal itself is the only way to the exit status that it stands for.
+                # Only dying of the signal itself gives the exit status of SIGTERM.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 
 
 _watches: dict[int, _Watch] = {}
-"""By process id, so that a forked process finds none."""
+"""By process id, so that a forked process does not find its parent's."""
 
 
 _masks: dict[int, set[int | signal.Signals]] = {}
-"""By thread id: the signals that were blocked before the thread began to fork."""
+"""By thread id: the blocked signals before the thread forks."""
 
 
 def _hold_signal() -> None:
-    # A child forgets signals that reach it before it is set up, and a SIGTERM with a handler would be lost: it waits.
+    # A child loses signals that reach it before it is set up, so a SIGTERM with a handler is held back until then.
     if os.getpid() in _watches:
         _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
@@ -231,7 +229,7 @@ def _let_signal_through() -> None:
 
 
 def _release_in_child() -> None:
-    # A forked child, such as a data-loader worker, dies of SIGTERM as usual even if it never returns to Python code.
+    # A forked child, such as a data-loader worker, dies of SIGTERM as usual, even if it never returns to Python code.
     for watch in _watches.values():
         watch.uninstall()
     _watches.clear()

@@ -1,4 +1,4 @@
-"""The processes of one training: rank 0 acts, and all ranks have the same outcome."""
+"""The processes of one training: rank 0 acts, and all ranks get the same outcome."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """A process's place among those of its training.
+    """This process among the ranks of its training.
 
     Attributes:
         rank: this process, from 0.
-        size: how many there are; 1 without `torch.distributed`.
+        size: the number of ranks; 1 without `torch.distributed`.
     """
 
     rank: int = 0
@@ -27,18 +27,18 @@ class Ranks:
 
     @classmethod
     def current(cls) -> Ranks:
-        """The place as `torch.distributed` has it now."""
+        """The rank and size in `torch.distributed` now."""
         group = _group()
         return cls() if group is None else cls(group.get_rank(), group.get_world_size())
 
     def on_first(self, action: Callable[[], T]) -> T:
-        """Lets rank 0 act and gives every rank its result, or raises what it raised. All ranks must call it.
+        """Runs `action` on rank 0 and returns its result, or raises its error, on every rank. All ranks must call it.
 
         Args:
-            action: what rank 0 does; its result must be picklable.
+            action: its result must be picklable.
 
         Raises:
-            OperationOrderError: if the process group came or went since this place was taken.
+            OperationOrderError: if the process group was initialised or destroyed since `current`.
         """
         self._check_unchanged()
         if self.size == 1:
@@ -46,14 +46,14 @@ class Ranks:
         return self._receive() if self.rank else self._act(action)
 
     def gather(self, action: Callable[[], T]) -> list[T]:
-        """Lets every rank act and gives every rank all results, by rank. All ranks must call it.
+        """Runs `action` on every rank and returns all results, by rank, on every rank. All ranks must call it.
 
         Args:
-            action: what each rank does; its result must be picklable.
+            action: its result must be picklable.
 
         Raises:
-            WattwiseError: on every rank, what the first rank that failed has raised.
-            OperationOrderError: if the process group came or went since this place was taken.
+            WattwiseError: on every rank, the error of the first rank that failed.
+            OperationOrderError: if the process group was initialised or destroyed since `current`.
         """
         self._check_unchanged()
         outcome: T | WattwiseError
@@ -83,7 +83,7 @@ class Ranks:
             _broadcast((None, error))
             raise
         except Exception as error:
-            # Whether a foreign exception survives pickling is not known before it is too late.
+            # Other exceptions may not survive pickling, and that shows too late.
             _broadcast((None, WattwiseError(f"rank 0 failed: {type(error).__name__}: {error}")))
             raise
         _broadcast((result, None))
@@ -96,25 +96,25 @@ class Ranks:
         return result
 
 
-def alone_by_mistake() -> str | None:
-    """What to do if a launcher started several processes that do not know of each other yet; None if it has not."""
+def not_connected() -> str | None:
+    """The advice if a launcher started several processes that are not connected to each other; None otherwise."""
     size = os.environ.get("WORLD_SIZE", "")
     if size in {"", "1"} or _group() is not None:
         return None
     return (
-        f"WORLD_SIZE is {size} but torch.distributed is not initialised, so every process asks for a trial of its own: "
+        f"WORLD_SIZE is {size} but torch.distributed is not initialised, so every process would get its own trial: "
         "call torch.distributed.init_process_group() before get_batch_size(), and before a trainer's callback is made"
     )
 
 
-def warn_if_alone_by_mistake() -> None:
-    """Warns of it in a process that has PyTorch; any other launcher's WORLD_SIZE may mean something else."""
-    if "torch" in sys.modules and (lonely := alone_by_mistake()):
-        log.warning("%s", lonely)
+def warn_if_not_connected() -> None:
+    """Logs `not_connected` in a process that has PyTorch; without it WORLD_SIZE may mean something else."""
+    if "torch" in sys.modules and (advice := not_connected()):
+        log.warning("%s", advice)
 
 
 def _group() -> Any:
-    """The module `torch.distributed` if the trainer uses it."""
+    """The module `torch.distributed` if it is initialised."""
     module = cast("Any", sys.modules.get("torch.distributed"))
     if module is None or not module.is_available() or not module.is_initialized():
         return None
@@ -122,7 +122,7 @@ def _group() -> Any:
 
 
 def _broadcast(outcome: object) -> Any:
-    """Rank 0 says the outcome, the others hear it."""
+    """Sends rank 0's outcome to the other ranks."""
     box = [outcome]
     _group().broadcast_object_list(box, src=0)
     return box[0]

@@ -1,4 +1,4 @@
-"""The end of an epoch, as rank 0 makes it: the window is closed, what it measured is reported, the next one opens."""
+"""The end of an epoch on rank 0: closes the measurement window, reports its sums, opens the next window."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError, log
-from wattwise.training.metric import NanWarning, number
-from wattwise.training.offline import decision_without_server
+from wattwise.monitor import Monitor
+from wattwise.training.metric import metric_value
 from wattwise.training.resume import Progress
+from wattwise.training.rules import decision_without_server
 from wattwise.training.session import Session
+from wattwise.training.trial import StartedTrial
 from wattwise.training.windows import TrainingWindows
 
 
-class Outcome(NamedTuple):
-    """What a report led to: the decision, if there is one yet, whether the trial is over, and who says so.
+class EpochOutcome(NamedTuple):
+    """What the end of an epoch led to. An epoch whose report was refused is over all the same, on every rank.
 
-    An epoch whose report was refused has passed all the same, on every rank.
+    Attributes:
+        progress: the sums up to the end of the epoch.
+        decision: the decision, if there is one.
+        over: whether the trial is over.
+        by_server: whether the server said so.
+        refusal: the server's error, if it refused the report.
     """
 
     progress: Progress
@@ -27,62 +34,62 @@ class Outcome(NamedTuple):
     refusal: WattwiseError | None = None
 
 
-def warn_of_silence(trial: v1.Trial) -> None:
-    """Says that a trial ends of which nothing was reported, which is hardly ever meant."""
-    log.warning(
-        "trial %d of job %r ends without a metric and counts as failed, and a batch size that fails three times in a "
-        "row is given up: call on_evaluate(metric) after every epoch",
-        *(trial.id.trial_number, trial.id.job_id),
-    )
-
-
 class Reporter:
-    """Reports the epochs of one trial.
+    """Measures and reports the epochs of one trial.
 
     Args:
-        session: the trial's line to the server.
-        windows: what measures it.
-        spec: its job.
-        trial: the trial as it stood when the batch size was given.
+        session: the trial's session.
+        monitor: the energy monitor.
+        started: the trial as it was started.
     """
 
-    def __init__(self, session: Session, windows: TrainingWindows, spec: v1.JobSpec, trial: v1.Trial) -> None:
+    def __init__(self, session: Session, monitor: Monitor, started: StartedTrial) -> None:
         self._session = session
-        self._windows = windows
-        self._spec = spec
-        self._trial = trial
-        self._nan_warning = NanWarning()
+        self._spec = started.info.job.spec
+        self._trial = started.info.snapshot
+        name = f"wattwise {self._trial.id.job_id} {self._trial.id.trial_number}"
+        self._windows = TrainingWindows(monitor, name, self._spec.gpu.max_power_watts)
+        _, self._windows.time_seconds, self._windows.energy_joules = started.progress
+        self._warned_of_nan = False
 
-    def report(self, epoch: int, metric: float) -> Outcome:
+    def open_window(self) -> None:
+        """Opens the first window.
+
+        Raises:
+            MonitorError: if the energy cannot be measured.
+        """
+        self._windows.open()
+
+    def end_epoch(self, epoch: int, metric: float) -> EpochOutcome:
         """Ends an epoch.
 
         Args:
-            epoch: which, from 1.
+            epoch: its number, from 1.
             metric: the validation metric after it.
 
         Raises:
-            MetricTypeError: if the metric is no number; nothing has happened then.
+            MetricTypeError: if the metric is not a number; the epoch is not over then.
         """
         session, windows = self._session, self._windows
-        value = number(metric)
-        self._nan_warning.look(epoch, value)
+        value = metric_value(metric)
+        self._warn_of_nan(epoch, value)
         windows.close()
         progress = Progress(epoch, windows.time_seconds, windows.energy_joules)
         over, decision = False, None
         try:
             result = self._result(progress, value)
-            # What was reported before the checkpoint was loaded cannot be reported with other numbers.
-            known = epoch <= self._trial.last_epoch
-            decision = session.decision if known else session.report(result)
-            if decision is None and not (known or session.over):
+            # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
+            reported_before = epoch <= self._trial.last_epoch
+            decision = session.decision if reported_before else session.report(result)
+            if decision is None and not (reported_before or session.over):
                 decision = decision_without_server(self._spec, result)
                 over = decision is not None
         except (InvalidResultError, InvalidRequestError) as refusal:
-            return Outcome(progress, None, over=False, by_server=False, refusal=refusal)
+            return EpochOutcome(progress, None, over=False, by_server=False, refusal=refusal)
         finally:
             if not (over or session.over):
                 windows.reopen()
-        return Outcome(progress, decision, over or session.over, session.over)
+        return EpochOutcome(progress, decision, over or session.over, session.over)
 
     def _result(self, progress: Progress, metric: float) -> v1.TrainingResult:
         return v1.TrainingResult(
@@ -92,4 +99,14 @@ class Reporter:
             metric=metric if math.isfinite(metric) else math.nan,
             current_epoch=progress.epoch,
             monitor=self._windows.monitor,
+        )
+
+    def _warn_of_nan(self, epoch: int, value: float) -> None:
+        if self._warned_of_nan or math.isfinite(value):
+            return
+        self._warned_of_nan = True
+        log.warning(
+            "the metric of epoch %d is %s, which counts as target not reached; if training has diverged, "
+            "end it (logged once)",
+            *(epoch, value),
         )

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a trial, so that a training that is started again goes on with it."""
+"""The state of a trial in a checkpoint, with which a restarted training continues it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from wattwise.errors import ResumeError
 
 _VERSION = 1
 
-_ANEW = "leave load_state_dict() out to be given a new trial"
+_NEW_TRIAL = "omit load_state_dict() to get a new trial"
 
 
 class Progress(NamedTuple):
-    """How far a trial has come: its last epoch, and the seconds and joules of it up to that epoch's end."""
+    """The last epoch of a trial that has ended, and the trial's time and energy up to its end."""
 
     epoch: int = 0
     time_seconds: float = 0.0
@@ -23,15 +23,16 @@ class Progress(NamedTuple):
 
 
 class SavedTrial(NamedTuple):
-    """A trial as a checkpoint has it.
+    """A trial in a checkpoint.
 
     Attributes:
         job_id: its job.
-        request_id: what its launch asks under.
+        request_id: the request id of its launch.
         trial_number: its number within the job.
         batch_size: its batch size.
-        start_time_nanoseconds: when it was dispatched, since 1970; tells it from one of a job that was made anew.
-        progress: how far it had come.
+        start_time_nanoseconds: when it was dispatched, since 1970; differs from a trial of a job that was deleted and
+            registered again.
+        progress: how far it was.
     """
 
     job_id: str
@@ -43,62 +44,63 @@ class SavedTrial(NamedTuple):
 
     @classmethod
     def of(cls, trial: v1.Trial, request_id: str, progress: Progress) -> SavedTrial:
-        """The trial at a certain point."""
-        name = trial.id
-        began = trial.start_time.ToNanoseconds()
-        return cls(name.job_id, request_id, name.trial_number, name.batch_size, began, progress)
+        """The state of a trial."""
+        start = trial.start_time.ToNanoseconds()
+        return cls(trial.id.job_id, request_id, trial.id.trial_number, trial.id.batch_size, start, progress)
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> SavedTrial:
-        """What `state` was made of.
+        """Reads the result of `state`.
 
         Raises:
-            ResumeError: if it is not a state, or one of another version of this library.
+            ResumeError: if it is not a state, or of another version.
         """
         if not isinstance(state, Mapping) or "version" not in state:
-            raise ResumeError("load_state_dict() got something else than a state; pass what state_dict() returned")
+            raise ResumeError("load_state_dict() got an object that is not a state; pass the result of state_dict()")
         if state["version"] != _VERSION:
             raise ResumeError(
-                f"the checkpoint's state has version {state['version']}, this wattwise reads {_VERSION}; "
-                f"go on with the wattwise that wrote it, or {_ANEW}"
+                f"the checkpoint's state has version {state['version']}, this wattwise reads version {_VERSION}; "
+                f"use the wattwise that wrote it, or {_NEW_TRIAL}"
             )
         return cls(
-            _text(state, "job_id"),
-            _text(state, "request_id"),
-            _whole(state, "trial_number"),
-            _whole(state, "batch_size"),
-            _whole(state, "start_time_nanoseconds"),
-            Progress(_whole(state, "epoch"), _sum(state, "time_seconds"), _sum(state, "energy_joules")),
+            _string(state, "job_id"),
+            _string(state, "request_id"),
+            _integer(state, "trial_number"),
+            _integer(state, "batch_size"),
+            _integer(state, "start_time_nanoseconds"),
+            Progress(_integer(state, "epoch"), _sum(state, "time_seconds"), _sum(state, "energy_joules")),
         )
 
     def state(self) -> dict[str, str | int | float]:
-        """The same as values that JSON and PyTorch save as they are."""
+        """Plain values, which JSON and PyTorch save without conversion."""
         trial = self._asdict()
         del trial["progress"]
         return {"version": _VERSION, **trial, **self.progress._asdict()}
 
     def check(self, trial: v1.Trial) -> None:
-        """Makes sure that the trial that the server has under the request is this one, and can go on.
+        """Checks that the server's trial of this request is the same trial, and can continue.
 
         Raises:
-            ResumeError: if it is another one, or ended for a reason of its own; says what to do.
+            ResumeError: if not; says what to do.
         """
         if SavedTrial.of(trial, self.request_id, self.progress) != self:
             raise self.gone()
         if trial.status == v1.TRIAL_STATUS_FAILED:
             reason = v1.EndReason.Name(trial.end_reason)
             raise ResumeError(
-                f"{self._name} was ended by its trainer ({reason}) and cannot go on; {_ANEW}. A trial that "
-                "ends as END_REASON_PREEMPTED, or whose process was killed, can go on"
+                f"{self._name} was ended by its trainer ({reason}) and cannot continue; {_NEW_TRIAL}. A trial that "
+                "ended as END_REASON_PREEMPTED, or whose process was killed, can continue"
             )
 
     def gone(self) -> ResumeError:
-        """The error of a trial that the server does not have."""
-        return ResumeError(f"{self._name} of the checkpoint is gone: the job was deleted and registered anew; {_ANEW}")
+        """The error for a trial that the server does not have."""
+        return ResumeError(
+            f"{self._name} of the checkpoint is gone: the job was deleted and registered again; {_NEW_TRIAL}"
+        )
 
     @property
     def trial_id(self) -> v1.TrialId:
-        """What the server knows it by."""
+        """The trial's id on the server."""
         return v1.TrialId(job_id=self.job_id, batch_size=self.batch_size, trial_number=self.trial_number)
 
     @property
@@ -106,26 +108,26 @@ class SavedTrial(NamedTuple):
         return f"trial {self.trial_number} of job {self.job_id!r}"
 
     def progress_in(self, trial: v1.Trial) -> Progress:
-        """Where the training goes on: from the checkpoint's epoch, at the time and energy that were reported."""
-        mine = self.progress
+        """Where training continues: at the checkpoint's epoch, with the time and energy that were reported."""
+        saved = self.progress
         return Progress(
-            mine.epoch,
-            max(mine.time_seconds, trial.time_seconds),
-            max(mine.energy_joules, trial.energy_joules),
+            saved.epoch,
+            max(saved.time_seconds, trial.time_seconds),
+            max(saved.energy_joules, trial.energy_joules),
         )
 
 
-def _text(state: Mapping[str, object], name: str) -> str:
+def _string(state: Mapping[str, object], name: str) -> str:
     value = state.get(name)
     if not isinstance(value, str) or not value:
-        raise _faulty(name, value, "a text")
+        raise _faulty(name, value, "a non-empty string")
     return value
 
 
-def _whole(state: Mapping[str, object], name: str) -> int:
+def _integer(state: Mapping[str, object], name: str) -> int:
     value = state.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _faulty(name, value, "a whole number, 0 or more")
+        raise _faulty(name, value, "an integer, 0 or more")
     return value
 
 
@@ -138,5 +140,5 @@ def _sum(state: Mapping[str, object], name: str) -> float:
 
 def _faulty(name: str, value: object, wanted: str) -> ResumeError:
     return ResumeError(
-        f"the checkpoint's state has {name}={value!r:.80} in place of {wanted}; pass what state_dict() returned"
+        f"the checkpoint's state has {name}={value!r:.80} instead of {wanted}; pass the result of state_dict()"
     )

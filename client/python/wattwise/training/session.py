@@ -1,4 +1,4 @@
-"""A running trial's line to the server, which may come and go without disturbing the training."""
+"""A running trial's session with the server, which may go away and come back without disturbing the training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wattwise.errors import (
 from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
-from wattwise.training.exchange import Ending, Exchange, Report
+from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.stream import ResultStream
 
 BEATS_PER_LEASE = 3
@@ -31,18 +31,19 @@ _LONGEST_STREAM_PAUSE = 60.0
 
 
 class Session:
-    """Reports a trial's measurements and keeps its lease.
+    """Reports a trial's measurements and renews its lease.
 
-    One daemon thread does all the talking: over a stream where it can be had, by single calls where it cannot, and
-    by attempts with growing pauses while the server is away.
+    A daemon thread makes all calls: over a stream if possible, otherwise by single calls, and with growing pauses while
+    the server is away.
 
     Args:
         address: host and port of the server.
         trial: the trial.
-        lease_seconds: the trial's lease; 0 never runs out.
+        lease_seconds: the trial's lease; 0 never expires.
         timeout: seconds that a report waits for its answer, and that a single call may take.
         credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
-        request_id: what the calls are named in the server's log and in errors; None names each by itself.
+        request_id: the name of the calls in the server's log and in errors; None gives each call its own.
+        ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
     """
 
     def __init__(
@@ -54,13 +55,15 @@ class Session:
         timeout: float = 10.0,
         credentials: Credentials | None = None,
         request_id: str | None = None,
+        ends_completed: bool = True,
     ) -> None:
         self._trial = trial
         self._timeout = timeout
+        self._ends_completed = ends_completed
         self._beat_seconds = lease_seconds / BEATS_PER_LEASE if lease_seconds > 0 else math.inf
         self._pid = os.getpid()
         self._exchange = Exchange(address)
-        # Of its own, so that the trainer's threads never hold a lock of this channel when a signal interrupts them.
+        # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
         self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, request_id=request_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
         self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
@@ -69,7 +72,7 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether the trial is: decided, gone, or ended by this trainer."""
+        """Whether the trial is over: decided, deleted, or ended by this trainer."""
         return self._exchange.over
 
     @property
@@ -82,24 +85,18 @@ class Session:
         """The server's newest decision; None before the first."""
         return self._exchange.decision
 
-    def first_to_warn(self) -> bool:
-        """Whether nobody has warned of the server's present outage yet; who is told so has to do it."""
-        return self._exchange.first_to_warn()
+    def claim_outage_warning(self) -> bool:
+        """See `Exchange.claim_outage_warning`."""
+        return self._exchange.claim_outage_warning()
 
     def start(self) -> None:
-        """Starts to talk."""
+        """Starts the session's thread."""
         self._thread.start()
 
     def report(self, result: v1.TrainingResult) -> v1.Decision | None:
-        """Reports one epoch's cumulative measurement.
+        """Reports the measurement of an epoch and returns the decision; None if the server is away.
 
         While the server is known to be away this returns at once; the newest measurement is sent when it is back.
-
-        Args:
-            result: the measurement.
-
-        Returns:
-            The decision; None if the server is away.
 
         Raises:
             InvalidResultError: if the server refused this measurement, or one that was kept while it was away.
@@ -107,13 +104,13 @@ class Session:
         return self._exchange.answer_to(self._exchange.post(result), self._timeout)
 
     def close(self, reason: v1.EndReason.ValueType, timeout: float = 5.0) -> None:
-        """Delivers what is pending, ends the trial unless it is decided, and stops talking; may be called repeatedly.
+        """Delivers the pending measurement, ends the trial unless it is decided, and stops; may be called repeatedly.
 
-        Safe in a signal handler: the calls are made by the session's own thread. In a forked process it does nothing.
+        Safe in a signal handler, because the session's thread makes the calls. Does nothing in a forked process.
 
         Args:
             reason: why the trial ends.
-            timeout: seconds that all of it may take.
+            timeout: seconds to wait at most.
         """
         if os.getpid() != self._pid or not self._thread.is_alive():
             return
@@ -127,14 +124,14 @@ class Session:
                 self._call()
                 self._rest()
             self._end()
-        except Exception:  # noqa: BLE001 - nothing that goes wrong here may disturb the training
-            log.exception("the trial is no longer reported to the server: this is a bug in wattwise")
+        except Exception:  # noqa: BLE001 - no failure in here may disturb the training
+            log.exception("the trial is no longer reported: bug in wattwise")
         finally:
             self._client.close()
             self._exchange.finish()
 
     def _stream(self) -> None:
-        """Holds a stream until it breaks, if it is time to try one and the server is there."""
+        """Serves a stream until it breaks, if one is due and the server is there."""
         if self._exchange.away or time.monotonic() < self._stream_at:
             return
         stream = ResultStream(self._exchange, self._trial, self._beat_seconds, 3 * self._timeout)
@@ -144,14 +141,14 @@ class Session:
             self._stream_at = math.inf
             return
         except WattwiseError as error:
-            # Whether the server is away or only the stream broke will show in the call that follows.
-            log.debug("the stream of results broke: %s", error)
+            # The single call that follows shows whether the server is away or only the stream broke.
+            log.debug("result stream broke: %s", error)
         if stream.proven:
             self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
         self._stream_at = time.monotonic() + next(self._stream_pauses)
 
     def _call(self) -> None:
-        """Sends what there is to send by a single call, which tells whether the server is there."""
+        """Sends the pending report or a heartbeat as a single call, which shows whether the server is there."""
         if self._exchange.over:
             return
         report = self._exchange.newest
@@ -165,18 +162,18 @@ class Session:
             else:
                 self._exchange.lost(str(error))
 
-    def _send(self, report: Report | None, timeout: float) -> v1.Decision:
+    def _send(self, report: PendingReport | None, timeout: float) -> v1.Decision:
         if report is None:
             return self._client.heartbeat(self._trial, timeout=timeout)
         return self._client.report_result(report.result, timeout=timeout)
 
     def _gone(self, error: WattwiseError) -> v1.Decision:
         which = f"trial {self._trial.trial_number} of job {self._trial.job_id!r}"
-        advice = "if it was deleted on purpose, launch the job no more: it would be registered anew"
+        advice = "if it was deleted on purpose, do not launch the job again: that would register it again"
         return v1.Decision(stop_train=True, message=f"the server no longer has {which}; {advice} ({error})")
 
     def _rest(self) -> None:
-        """Waits for the next thing to do; while the server is away, for the next attempt."""
+        """Waits until a report or heartbeat is due; while the server is away, until the next attempt."""
         exchange = self._exchange
         with exchange.changed:
             if exchange.away:
@@ -187,17 +184,20 @@ class Session:
             exchange.changed.wait_for(lambda: exchange.over or exchange.newest is not None, max(until_next, 0))
 
     def _end(self) -> None:
-        """Delivers the last measurement and says that the trainer is gone, unless the trial is decided."""
+        """Delivers the last measurement and ends the trial, unless it is decided."""
         ending = self._exchange.ending
         if ending is None:
             return
+        driver_ends = ending.reason == v1.END_REASON_COMPLETED and not self._ends_completed
         try:
             self._flush(ending)
-            if not self._exchange.stopped:
+            if not (driver_ends or self._exchange.stopped):
                 retrying(lambda left: self._client.end_trial(self._trial, ending.reason, timeout=left), _left(ending))
         except WattwiseError as error:
-            level = logging.DEBUG if self._exchange.away else logging.WARNING
-            log.log(level, "the server was not told that trial %d ended: %s", self._trial.trial_number, error)
+            failure = "its last measurement was not delivered" if driver_ends else "it could not be ended"
+            # An outage was warned of before. Without a driver, the lease ends the trial.
+            level = logging.DEBUG if self._exchange.away and not driver_ends else logging.WARNING
+            log.log(level, "trial %d: %s: %s", self._trial.trial_number, failure, error)
 
     def _flush(self, ending: Ending) -> None:
         report = self._exchange.newest
@@ -206,7 +206,7 @@ class Session:
         try:
             decision = retrying(lambda left: self._send(report, left), _left(ending))
         except (InvalidResultError, InvalidRequestError) as error:
-            log.warning("the last measurement was refused: %s", error)
+            log.warning("the server refused the last measurement: %s", error)
         else:
             self._exchange.answer(report, decision)
 

@@ -1,4 +1,4 @@
-"""One StreamResults call from its opening to its end: measurements and heartbeats out, decisions in."""
+"""One StreamResults call: sends measurements and heartbeats, receives decisions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from wattwise import v1
 from wattwise.errors import InvalidRequestError, InvalidResultError
 from wattwise.rpc.client import Client
 from wattwise.rpc.connection import DecisionStream
-from wattwise.training.exchange import Exchange, Report
+from wattwise.training.exchange import Exchange, PendingReport
 
 _PROVEN_SECONDS = 60.0
 _LONGEST_WAIT = 3600.0
 
 
 class ResultStream:
-    """A stream for one trial.
+    """A stream of one trial.
 
-    A measurement stays with the exchange until it is answered, so that what a broken stream took goes out again on
-    the next one. One measurement at most is unanswered at a time: answers carry no number, their order is all there is.
+    A measurement stays in the exchange until it is answered, so that the next stream sends it again if this one breaks.
+    At most one measurement is unanswered at a time: answers carry no number, only their order identifies them.
 
     Args:
-        exchange: where measurements come from and decisions go.
+        exchange: the session's state.
         trial: the trial.
-        beat_seconds: a heartbeat is sent after this much silence.
+        beat_seconds: a heartbeat is sent after this many seconds of silence.
         patience: seconds after which an unanswered measurement means that the stream is dead.
     """
 
@@ -34,30 +34,30 @@ class ResultStream:
         self._beat_seconds = beat_seconds
         self._patience = patience
         self._opened_at = time.monotonic()
-        # The first message tells the server whose stream it is, so that it can push a stop at any time.
+        # The first message identifies the trial, so that the server can push a stop at any time.
         self._beat_at = self._opened_at
         self._sent_at = 0.0
-        self._unanswered: Report | None = None
+        self._unanswered: PendingReport | None = None
         self._call: DecisionStream | None = None
         self._closed = False
         self._answered = False
 
     @property
     def proven(self) -> bool:
-        """Whether it was of use: streams that never are should be tried more rarely."""
+        """Whether the stream worked; after streams that did not, the next attempt waits longer."""
         return self._answered or time.monotonic() - self._opened_at > _PROVEN_SECONDS
 
     def talk(self, client: Client) -> None:
         """Sends and receives until the trial is over or the stream ends.
 
         Raises:
-            WattwiseError: if an error ended it. A measurement that was refused is no such error: the exchange knows it.
+            WattwiseError: if an error ended the stream, other than the refusal of a measurement.
         """
         call = client.stream_results(self._requests())
         with self._exchange.changed:
             self._call = call
         try:
-            # Asked now that the call is known: until here nobody could have cancelled it.
+            # The trial may have ended before `_call` was set, when nothing could cancel the call.
             if not self._exchange.over:
                 self._listen(call)
         except (InvalidResultError, InvalidRequestError) as error:
@@ -91,7 +91,7 @@ class ResultStream:
     def _requests(self) -> Iterator[v1.StreamResultsRequest]:
         while (request := self._next_request()) is not None:
             yield request
-        # Wakes talk(), which may otherwise wait for a server that does not answer.
+        # Wakes talk(), which otherwise waits for a server that does not answer.
         self._cancel()
 
     def _next_request(self) -> v1.StreamResultsRequest | None:

@@ -1,0 +1,143 @@
+"""Joins the trial of `wattwise run` in the command that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wattwise import v1
+from wattwise.errors import NoDriverError, ResumeError
+from wattwise.monitor import Monitor, monitor_kind
+from wattwise.monitor.named import named_monitor
+from wattwise.rpc.client import Client
+from wattwise.rpc.credentials import Credentials
+from wattwise.spec import GpuConfig, JobSpec
+from wattwise.training.client_file import ClientFile
+from wattwise.training.launch import Endpoint, with_gpu
+from wattwise.training.resume import SavedTrial
+from wattwise.training.session import Session
+from wattwise.training.trial import StartedTrial, TrialInfo
+
+_REQUIRED = ("SERVER", "JOB_SPEC", "REQUEST_ID", "TRIAL_NUMBER", "BATCH_SIZE")
+
+
+class DriverLaunch:
+    """Joins the trial that the driver was assigned: the driver's request id gets the same trial again.
+
+    Args:
+        timeout: seconds to look for the server; None as for `ServerLaunch`.
+        credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
+
+    Raises:
+        NoDriverError: if this process was not started by a driver; names what is missing.
+        InvalidArgumentError: if `timeout` is not a number of seconds.
+    """
+
+    def __init__(self, timeout: float | None, credentials: Credentials | None) -> None:
+        variables = _driver_variables()
+        self._endpoint = Endpoint.of(variables["SERVER"], timeout, credentials)
+        self._spec = spec_from_json(variables["JOB_SPEC"])
+        self._request_id = variables["REQUEST_ID"]
+        self._trial = v1.TrialId(
+            job_id=self._spec.job_id or "",
+            batch_size=_integer(variables, "BATCH_SIZE"),
+            trial_number=_integer(variables, "TRIAL_NUMBER"),
+        )
+        self._folder = Path(variables["LOG_DIR"]) if "LOG_DIR" in variables else None
+        # The server's answer to a repeated request does not repeat the reason.
+        self._reason = variables.get("REASON")
+        self._monitor_name = variables.get("MONITOR")
+
+    def monitor(self) -> Monitor | None:
+        """A monitor like the driver's; None if that is the default monitor of any trainer.
+
+        Raises:
+            MonitorError: if it cannot be used in this process.
+        """
+        return None if self._monitor_name in (None, "nvml") else named_monitor(self._monitor_name)
+
+    def resume(self, state: Mapping[str, object]) -> None:
+        """Refuses: the driver waits for the trial that it was assigned, and for no other.
+
+        Raises:
+            ResumeError: always; says what to do instead.
+        """
+        number = SavedTrial.from_state(state).trial_number
+        raise ResumeError(
+            f"wattwise run gives every launch a new trial, but the checkpoint is of trial {number}: "
+            "load the model only, without load_state_dict()"
+        )
+
+    def start(self, monitor: Monitor) -> StartedTrial:
+        """Returns the driver's trial.
+
+        Raises:
+            NoDriverError: if the server returns another trial than the variables name.
+            WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
+        """
+        kind, spec = monitor_kind(monitor), with_gpu(self._spec, monitor)
+        with self._endpoint.start_client(self._request_id) as client:
+            # Before register_job, which would create a deleted job again.
+            answer = client.get_next_batch_size(self._trial.job_id, request_id=self._request_id)
+            found = answer.trial.id
+            if found != self._trial:
+                raise NoDriverError(
+                    f"the server at {self._endpoint.server} returns trial {found.trial_number} with batch size "
+                    f"{found.batch_size}, but the variables name trial {self._trial.trial_number} with "
+                    f"{self._trial.batch_size}: are they from an earlier launch, or for another server?"
+                )
+            self._write(ClientFile(joined=True))
+            job = client.register_job(spec).job
+        return StartedTrial(TrialInfo(answer.trial, job, self._reason or answer.reason, self._request_id, kind))
+
+    def session(self, info: TrialInfo, timeout: float) -> Session:
+        """The session that reports the trial. The driver sees the exit status and ends an undecided trial."""
+        return self._endpoint.session(info, timeout, ends_completed=False)
+
+    def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
+        """A client for single calls on behalf of the trial."""
+        return self._endpoint.client(info.request_id, timeout, search_timeout)
+
+    def record_power_limit(self, watts: float) -> None:
+        """Records the power limit for the driver's history."""
+        self._write(ClientFile(joined=True, power_limit_watts=watts))
+
+    def _write(self, content: ClientFile) -> None:
+        if self._folder is not None:
+            content.write(self._folder)
+
+
+def spec_from_json(text: str) -> JobSpec:
+    """The job in a driver's `WATTWISE_JOB_SPEC`.
+
+    Raises:
+        NoDriverError: if the text is not a job.
+    """
+    try:
+        values: dict[str, Any] = json.loads(text)
+        gpu = values.pop("gpu", None)
+        return JobSpec(**values, gpu=None if gpu is None else GpuConfig(**gpu))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise NoDriverError(f"WATTWISE_JOB_SPEC is not a job: {error}") from None
+
+
+def _driver_variables() -> Mapping[str, str]:
+    found = {k.removeprefix("WATTWISE_"): v for k, v in os.environ.items() if k.startswith("WATTWISE_") and v}
+    missing = [f"WATTWISE_{name}" for name in _REQUIRED if name not in found]
+    if missing:
+        raise NoDriverError(
+            f"from_env() joins a trial of `wattwise run`, but {', '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set: start this program with `wattwise run JOB.toml`, or "
+            "use BatchSizeOptimizer(server, job) to get a trial from the server"
+        )
+    return found
+
+
+def _integer(variables: Mapping[str, str], name: str) -> int:
+    try:
+        return int(variables[name])
+    except ValueError:
+        raise NoDriverError(f"WATTWISE_{name} is {variables[name]!r}, which is not an integer") from None

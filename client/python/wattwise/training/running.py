@@ -1,0 +1,206 @@
+"""A trial on one rank, from its start to its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from wattwise import v1
+from wattwise.errors import OperationOrderError, TrainFailError, WattwiseError, log
+from wattwise.monitor import Monitor
+from wattwise.rpc.client import Client
+from wattwise.training.exits import EndActions, ExitGuard
+from wattwise.training.launch import Launch
+from wattwise.training.metric import MetricReduction, metric_value, reduced
+from wattwise.training.ranks import Ranks
+from wattwise.training.reporting import EpochOutcome, Reporter
+from wattwise.training.session import Session
+from wattwise.training.trial import StartedTrial
+
+_END_SECONDS = 5.0
+
+
+class RunningTrial:
+    """Reports a trial while it is trained, and ends it.
+
+    Rank 0 measures and talks to the server; the other ranks receive every outcome from it. Every rank watches for the
+    end of its own process. A `PowerLimitOptimizer` works on `BatchSizeOptimizer.running_trial`.
+
+    Args:
+        launch: opens the connections of the trial.
+        started: the trial as rank 0 got it.
+        ranks: this process's place among the ranks.
+        monitor: the energy monitor; rank 0 has one.
+        report_timeout: seconds that a report waits for its answer.
+
+    Attributes:
+        info: the trial, its job and this rank.
+        monitor: the energy monitor; None on the ranks that were not given one.
+        progress: the last epoch that has ended, with the sums up to its end.
+        ended: whether a call of the training loop has ended the trial; epochs no longer count then.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        started: StartedTrial,
+        ranks: Ranks,
+        monitor: Monitor | None,
+        report_timeout: float,
+    ) -> None:
+        self.info = replace(started.info, rank=ranks.rank, world_size=ranks.size)
+        self.monitor = monitor
+        self.progress = started.progress
+        self._launch = launch
+        self._ranks = ranks
+        self._pid = os.getpid()
+        self._session: Session | None = None
+        self._reporter: Reporter | None = None
+        self._end_actions = EndActions()
+        self._guard = ExitGuard(self._end)
+        self._decision = started.decision
+        self.ended = self._closed = started.decision is not None
+        self._failure_raised = False
+        if self._closed:
+            return
+        if monitor is not None and ranks.rank == 0:
+            self._session = launch.session(self.info, report_timeout)
+            self._session.start()
+            self._reporter = Reporter(self._session, monitor, started)
+        self._guard.install()
+
+    @property
+    def finished(self) -> bool:
+        """Whether training should stop. With several ranks, all of them learn it in the same call."""
+        return self.ended or (self._own_session is not None and self._own_session.over)
+
+    @property
+    def decision(self) -> v1.Decision | None:
+        """The newest decision: the server's, or this trainer's own while the server is away; None before the first."""
+        session = self._own_session
+        if session is None or (self.ended and not session.stopped):
+            return self._decision
+        return session.decision
+
+    def check_process(self, call: str) -> None:
+        """Refuses `call` in a forked process.
+
+        Raises:
+            OperationOrderError: in a forked process.
+        """
+        if os.getpid() != self._pid:
+            raise OperationOrderError(
+                f"{call} was called in a forked process; the trial belongs to process {self._pid}"
+            )
+
+    def open_window(self) -> None:
+        """Opens the first measurement window; does nothing once the trial has ended.
+
+        Raises:
+            MonitorError: if the energy cannot be measured.
+        """
+        if not self.ended:
+            self._ranks.on_first(lambda: self._rank_0().open_window())
+
+    def end_epoch(self, metric: float, reduction: MetricReduction) -> None:
+        """Ends an epoch of a trial that has not ended.
+
+        Raises:
+            TrainFailError: if the trial is over and the target was not reached.
+            WattwiseError: as documented at `BatchSizeOptimizer.on_evaluate`.
+        """
+        if reduction != "first":
+            metric = reduced(self._ranks.gather(lambda: metric_value(metric)), reduction)
+        outcome = self._ranks.on_first(lambda: self._end_epoch(metric))
+        self.progress, self._decision = outcome.progress, outcome.decision or self._decision
+        if outcome.refusal is not None:
+            raise outcome.refusal
+        if outcome.over:
+            # If the server does not know yet, the session stays open to deliver the last report.
+            self.ended = True
+            self._end_actions.run()
+            if outcome.by_server:
+                self.close(v1.END_REASON_COMPLETED)
+            self._raise_failure()
+
+    def settle(self) -> None:
+        """Ends the trial after its last epoch, whether or not a call of the training loop has noticed a decision.
+
+        Raises:
+            TrainFailError: if the target was not reached, unless that was raised before.
+        """
+        if not self.ended:
+            self.close(v1.END_REASON_COMPLETED)
+        self._raise_failure()
+
+    def close(self, reason: v1.EndReason.ValueType) -> None:
+        """Ends the trial unless it is decided; may be called repeatedly."""
+        if self._closed:
+            return
+        self.ended = self._closed = True
+        self._guard.remove()
+        self._end(reason)
+
+    def call_at_end(self, action: Callable[[], None]) -> None:
+        """Calls `action` once, as soon as the trial is over or the process ends, before the server is notified.
+
+        Args:
+            action: may be called by a signal handler; must be quick and must not raise. Called at once if the trial is
+                over already.
+        """
+        self._end_actions.add(action)
+
+    def claim_outage_warning(self) -> bool:
+        """Whether the caller should warn of the server's present outage: true for the first caller of each outage."""
+        return self._session is None or self._session.claim_outage_warning()
+
+    def client(self, timeout: float) -> Client:
+        """A client for single calls about this trial, which tries an unreachable server only once.
+
+        Args:
+            timeout: seconds that a call may take.
+        """
+        return self._launch.client(self.info, timeout, search_timeout=0.0)
+
+    def record_power_limit(self, watts: float) -> None:
+        """Records the power limit that the trial trains at in the history of `wattwise run`, if that started it."""
+        self._launch.record_power_limit(watts)
+
+    @property
+    def _own_session(self) -> Session | None:
+        """The session, if this is the only rank: otherwise ranks could disagree on when to stop."""
+        return self._session if self._ranks.size == 1 else None
+
+    def _raise_failure(self) -> None:
+        failure = TrainFailError.of(self.decision)
+        if failure is not None and not self._failure_raised:
+            self._failure_raised = True
+            raise failure
+
+    def _rank_0(self) -> Reporter:
+        if self._reporter is None:
+            raise OperationOrderError("rank 0 has no trial: call get_batch_size() on every rank")
+        return self._reporter
+
+    def _end_epoch(self, metric: float) -> EpochOutcome:
+        return self._rank_0().end_epoch(self.progress.epoch + 1, metric)
+
+    def _end(self, reason: v1.EndReason.ValueType) -> None:
+        self._end_actions.run()
+        trial = self.info.id
+        if self._session is not None:
+            if reason == v1.END_REASON_COMPLETED and not (self.progress.epoch or self._session.over):
+                log.warning(
+                    "trial %d of job %r ends without a metric and counts as failed, and a batch size that fails three "
+                    "times in a row is no longer tried: call on_evaluate(metric) after every epoch",
+                    *(trial.trial_number, trial.job_id),
+                )
+            self._session.close(reason, _END_SECONDS)
+        elif self._ranks.rank and reason != v1.END_REASON_COMPLETED:
+            # Only this rank knows why it failed; rank 0 would give another reason.
+            try:
+                with self._launch.client(self.info, _END_SECONDS) as client:
+                    client.end_trial(trial, reason)
+            except WattwiseError as error:
+                log.warning("rank %d could not end trial %d: %s", self.info.rank, trial.trial_number, error)

@@ -1,0 +1,66 @@
+"""What a trainer knows about the trial that it was assigned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wattwise import v1
+from wattwise.training.resume import Progress
+from wattwise.training.split import GlobalBatch
+
+
+@dataclass(frozen=True)
+class TrialInfo:
+    """The trial, its job, and this process's place among the ranks, as of `get_batch_size`.
+
+    Attributes:
+        snapshot: the trial as the server had it.
+        job: the job as the server had it; `job.spec` has all defaults filled in.
+        reason: one sentence by the server on why it chose this batch size.
+        request_id: the name of this launch's calls in the server's log and in errors.
+        monitor_kind: the kind of monitor that measures the trial, such as "nvml"; "estimate" if nothing is measured.
+        rank: this process among the ranks, from 0.
+        world_size: the number of ranks; 1 without `torch.distributed`.
+    """
+
+    snapshot: v1.Trial
+    job: v1.Job
+    reason: str
+    request_id: str
+    monitor_kind: str
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def id(self) -> v1.TrialId:
+        """The trial's job, number and batch size."""
+        return self.snapshot.id
+
+    @property
+    def global_batch(self) -> GlobalBatch:
+        """The trial's batch size and those of its job, for splitting it over devices."""
+        return GlobalBatch(self.id.batch_size, tuple(self.job.spec.batch_sizes))
+
+    @property
+    def per_rank_batch_size(self) -> int:
+        """This rank's share of the global batch size.
+
+        Raises:
+            TrainerSetupError: if the number of ranks does not divide the batch size; names the sizes that it divides.
+        """
+        return self.global_batch.share(self.world_size, "ranks")
+
+
+class StartedTrial(NamedTuple):
+    """A trial as rank 0 passes it to all ranks.
+
+    Attributes:
+        info: the trial, from rank 0's point of view.
+        progress: where training starts.
+        decision: the decision, if the trial was resumed and has been decided in the meantime.
+    """
+
+    info: TrialInfo
+    progress: Progress = Progress()
+    decision: v1.Decision | None = None
