@@ -35,8 +35,8 @@ class ClientFile(NamedTuple):
             return cls()
         limit = found.get("power_limit_watts")
         if not isinstance(limit, int | float) or isinstance(limit, bool) or not 0 < limit < math.inf:
-            limit = None
-        return cls(found.get("joined") is True, limit)
+            return cls(found.get("joined") is True)
+        return cls(found.get("joined") is True, float(limit))
 
     def write(self, folder: Path) -> None:
         """Replaces the file; a folder that cannot be written must not disturb the training."""
