@@ -1,4 +1,4 @@
-"""The time of one process: UTC at its start, moved on by the monotonic clock, so that it never steps."""
+"""A clock that never steps: UTC at the start of the process plus the monotonic time since then."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def steady_clock() -> Clock:
-    """A clock whose readings never go back, whatever happens to the system's time meanwhile."""
+    """A clock whose readings never go back, even if the system clock is changed."""
     start, since = datetime.now(timezone.utc), time.monotonic_ns()
     return lambda: start + _MICROSECOND * ((time.monotonic_ns() - since) // 1000)

@@ -1,4 +1,4 @@
-"""What an operator can set, with the defaults."""
+"""The settings of a server, with their defaults."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from pathlib import Path
 from wattwise_server.errors import StartError
 
 LARGEST_EPOCHS_KEPT = 50_000
-"""A trial with so many fits into one answer of GetTrial."""
+"""The most epochs that fit into one response of GetTrial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much the server takes on and keeps. What goes beyond is refused, or dropped as said here.
+    """How much the server accepts and keeps.
 
     Attributes:
-        max_jobs_per_prefix: Jobs under one job_id_prefix; further ones are refused. It catches launchers that register
-            a new job with every launch and so never learn. 100 is low, for teams that name their jobs by hand; far
-            above 100,000, lists take long to page through. 0 is no limit.
-        max_epochs_kept: Newest epochs of a trial whose measurements are kept, 1 to 50,000. Later epochs are judged all
-            the same; only GetTrial shows less. 1,000 is plenty for charts, the largest keeps all that one answer holds.
-        max_streams: StreamResults and WatchJob calls that are open at a time; a trainer that is refused one goes on by
-            single calls. Too low and every trainer polls; too high and a client gone wild can
-            take all memory. 10,000 is usual, 0 is no limit.
-        keep_measurements_days: Days after the end of a trial until its measurements epoch by epoch go; the trial, its
-            last measurement and all that was learnt from it stay. 90 is usual where disks are small, a day or less
-            leaves nothing to look at after a bad night. 0 keeps them for ever.
+        max_jobs_per_prefix: Jobs under one job_id_prefix; further ones are refused. Catches launchers that register a
+            new job for every launch and therefore never learn. 100 is low and suits teams that name their jobs by
+            hand; far above 100,000, listing jobs becomes slow. 0 means no limit.
+        max_epochs_kept: How many of a trial's newest measurements are kept, 1 to 50,000. Decisions do not depend on
+            it; GetTrial shows no others. 1,000 is enough for charts, 50,000 is the most that one response can hold.
+        max_streams: Open StreamResults and WatchJob calls; a trainer whose stream is refused falls back to unary calls.
+            If it is too low, trainers poll; if it is too high, a faulty client can exhaust the memory. 10,000 is usual,
+            0 means no limit.
+        keep_measurements_days: Days after the end of a trial until its per-epoch measurements are deleted; the trial,
+            its last measurement and what was learned from it are kept. 90 is usual on small disks; with a day or less
+            there is nothing left to look at after a failed night. 0 keeps them forever.
     """
 
     max_jobs_per_prefix: int = 100_000
@@ -37,19 +37,19 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Who is let in, and how.
+    """Who may connect, and what they need for it.
 
     Attributes:
-        tls_cert: File of the server's certificate and those between it and its authority, in PEM. None, the usual on
-            loopback, talks in clear. Goes with `tls_key`. Both are read again on SIGHUP.
-        tls_key: File of the certificate's private key, in PEM, without a passphrase.
-        tls_client_ca: File of authorities, in PEM: only clients with a certificate of one of them get in. None, the
-            usual, asks for none. Worth its trouble where the network is not trusted to try tokens.
-        tokens: File of tokens, made by `wattwise token create`: only callers with one of them are answered, within its
-            role and its prefix. None, the usual on loopback, lets everybody do everything. Read again on SIGHUP and
-            within a second or two of a change.
-        insecure: True listens beyond loopback even without TLS, or without tokens or client certificates, and so lets
-            strangers read or delete; for networks that nobody else is on. False, the usual, refuses to start that way.
+        tls_cert: PEM file with the server's certificate and the intermediate ones. None, usual on loopback, serves in
+            plaintext. Needs `tls_key`. Both are read again on SIGHUP.
+        tls_key: PEM file with the certificate's private key, without a passphrase.
+        tls_client_ca: PEM file with certificate authorities: clients need a certificate of one of them. None, the
+            default, asks for none. Useful on networks where guessing tokens is a concern.
+        tokens: Token file, written by `wattwise token create`: callers need one of its tokens, and are limited to its
+            role and prefix. None, usual on loopback, lets every caller do everything. Read again on SIGHUP and within
+            two seconds of a change.
+        insecure: True allows listening beyond loopback without TLS, or without tokens or client certificates, where
+            anyone on the network can then read or delete jobs. False, the default, refuses to start that way.
     """
 
     tls_cert: Path | None = None
@@ -64,17 +64,18 @@ class Config:
     """Settings of one server.
 
     Attributes:
-        address: `host:port` to listen on; port 0 takes a free one. Loopback reaches nobody but this machine.
-        database: `sqlite:///file` beside the current folder, or `sqlite:////absolute/file`.
-        grace_seconds: How long calls in flight get to finish at shutdown. Too low cuts off a commit on a slow disk;
-            too high and a service manager may lose patience first. 10 is usual.
-        log_level: Least severity that is logged: debug, info, warning or error. info is usual: a few lines per trial,
-            and one per refused call; debug adds one per epoch, which a busy server feels.
-        log_format: human, for a terminal or a journal, or json: one object per line, for machines.
-        metrics_address: `host:port` that answers Prometheus over HTTP at /metrics; port 0 takes a free one, empty none.
-            The figures name no job, but whoever reaches the port can read them: no TLS, no token.
-        security: Who is let in.
-        limits: How much is taken on and kept.
+        address: `host:port` to listen on; port 0 takes a free one. A loopback address is reachable from this machine
+            only.
+        database: `sqlite:///file` relative to the current folder, or `sqlite:////absolute/file`.
+        grace_seconds: How long calls in flight may take to finish at shutdown. Too low can interrupt a commit on a slow
+            disk; too high exceeds the timeout of a service manager, which then kills the server. 10 is usual.
+        log_level: The lowest severity that is logged: debug, info, warning or error. info is usual: a few lines per
+            trial and one per refused call; debug adds one per epoch, which slows down a busy server.
+        log_format: human, for a terminal or a journal, or json, one object per line.
+        metrics_address: `host:port` that serves metrics to Prometheus over HTTP at /metrics; port 0 takes a free one,
+            empty disables it. Metrics contain no job names, but the port has neither TLS nor tokens.
+        security: Who may connect.
+        limits: How much is accepted and kept.
     """
 
     address: str = "127.0.0.1:50051"

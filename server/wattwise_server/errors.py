@@ -1,7 +1,7 @@
-"""Every way a call can be refused: a closed list. What is not here is a bug.
+"""All errors that a call can end with: a closed list. Any other exception is a bug.
 
-Each error knows its stable reason (a name of the proto's ErrorReason) and whether the same call may succeed later.
-`statuses.py` turns them into statuses.
+Each has a stable reason (a name of the proto's ErrorReason) and says whether a retry can succeed. `rpc/statuses.py`
+maps them to gRPC statuses.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One fault of one field of a request, with what to do about it."""
+    """A field of a request that is invalid, and how to correct it."""
 
     field: str
     description: str
 
 
 class ServiceError(Exception):
-    """Base of all refusals."""
+    """Base class of all errors that a call can end with."""
 
     reason: str
     retryable = False
@@ -34,7 +34,7 @@ class ServiceError(Exception):
 
 
 class _FieldsError(ServiceError):
-    """A request some of whose fields are at fault."""
+    """Some fields of a request are invalid."""
 
     what: str
 
@@ -44,28 +44,28 @@ class _FieldsError(ServiceError):
 
 
 class InvalidJobSpecError(_FieldsError):
-    """A JobSpec has faults; all of them are listed."""
+    """A JobSpec is invalid; every violation is listed."""
 
     reason = "ERROR_REASON_INVALID_JOB_SPEC"
     what = "invalid job"
 
 
 class InvalidResultError(_FieldsError):
-    """A measurement contradicts itself or an earlier one; nothing was changed."""
+    """A measurement is invalid or contradicts an earlier one; nothing was changed."""
 
     reason = "ERROR_REASON_INVALID_RESULT"
     what = "invalid result"
 
 
 class InvalidRequestError(_FieldsError):
-    """Another field of a request is missing or makes no sense."""
+    """Another field of a request is missing or invalid."""
 
     reason = "ERROR_REASON_INVALID_REQUEST"
     what = "invalid request"
 
 
 class JobDiffersError(ServiceError):
-    """The id is taken by a job with another configuration."""
+    """A job with this id exists and has another configuration."""
 
     reason = "ERROR_REASON_JOB_DIFFERS"
 
@@ -73,7 +73,7 @@ class JobDiffersError(ServiceError):
         listed = "; ".join(f"{name}: {both}" for name, both in differences.items())
         super().__init__(
             f"job {job_id!r} is registered with another configuration ({listed}); "
-            "register the changed job under a new job_id, or go back to the registered values",
+            "register the changed job under a new job_id, or use the registered values",
             metadata={"job_id": job_id, **differences},
         )
 
@@ -85,38 +85,38 @@ class JobNotFoundError(ServiceError):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(
-            f"there is no job {job_id!r}; register it first, or look its id up with `wattwise jobs list`",
+            f"there is no job {job_id!r}; register it first, or find its id with `wattwise jobs list`",
             metadata={"job_id": job_id},
         )
 
 
 class TrialNotFoundError(ServiceError):
-    """The job has no such trial, or it has another batch size."""
+    """The job has no trial with this number, or the trial has another batch size."""
 
     reason = "ERROR_REASON_TRIAL_NOT_FOUND"
 
     def __init__(self, job_id: str, trial_number: int, batch_size: int, why: str) -> None:
         super().__init__(
-            f"{why}; pass the id of the trial as it was dispatched",
+            f"{why}; pass the trial id as GetNextBatchSize returned it",
             metadata={"job_id": job_id, "trial_number": str(trial_number), "batch_size": str(batch_size)},
         )
 
 
 class NoTrialToResumeError(ServiceError):
-    """The job has no trial of the request that is to go on."""
+    """The job has no trial of this request id to resume."""
 
     reason = "ERROR_REASON_TRIAL_NOT_FOUND"
 
     def __init__(self, job_id: str, request_id: str) -> None:
         super().__init__(
-            f"job {job_id!r} has no trial of request_id {request_id!r}, so that none can go on; pass the request_id of "
-            "the launch that wrote the checkpoint, or leave resume out to be given a new trial",
+            f"job {job_id!r} has no trial with request_id {request_id!r} to resume; pass the request_id of the "
+            "launch that wrote the checkpoint, or omit resume to get a new trial",
             metadata={"job_id": job_id},
         )
 
 
 class NoBatchSizeConvergedError(ServiceError):
-    """A whole pruning round passed and nothing converged."""
+    """No batch size converged in a whole pruning round."""
 
     reason = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
 
@@ -127,11 +127,11 @@ class NoBatchSizeConvergedError(ServiceError):
         )
         if crashed:
             message += (
-                f"; but trials with {_sizes(crashed)} crashed, were lost or ran out of memory: mend that first, and "
-                "delete the job to use its id again"
+                f"; but trials with {_sizes(crashed)} crashed, were lost or ran out of memory: fix that first, then "
+                "delete the job to reuse its id"
             )
         if untried:
-            message += f"; {_sizes(untried)} not tried, for a smaller or larger one before had failed"
+            message += f"; not tried, because a smaller or larger batch size failed: {_sizes(untried)}"
         super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round)})
 
 
@@ -140,57 +140,57 @@ def _sizes(batch_sizes: Sequence[int]) -> str:
 
 
 class TooManyJobsError(ServiceError):
-    """The prefix has as many jobs as it may."""
+    """The limit of jobs under one prefix is reached."""
 
     reason = "ERROR_REASON_TOO_MANY_JOBS"
 
     def __init__(self, prefix: str, limit: int) -> None:
         super().__init__(
-            f"prefix {prefix!r} has {limit} jobs, as many as this server takes; give a job_id that stays the same from "
-            "launch to launch, delete jobs that are done with, or have --max-jobs-per-prefix raised",
+            f"prefix {prefix!r} has {limit} jobs, the limit of this server; use the same job_id for every launch, "
+            "delete jobs that are no longer used, or ask the operator to raise --max-jobs-per-prefix",
             metadata={"job_id_prefix": prefix, "limit": str(limit)},
         )
 
 
 class TooManyStreamsError(ServiceError):
-    """As many streams are open as may be."""
+    """The limit of open streams is reached."""
 
     reason = "ERROR_REASON_TOO_MANY_STREAMS"
     retryable = True
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"{limit} streams are open, as many as this server takes; go on by ReportResult and Heartbeat, close "
-            "streams that are not needed, or have --max-streams raised",
+            f"{limit} streams are open, the limit of this server; use ReportResult and Heartbeat instead, "
+            "close streams that are not needed, or ask the operator to raise --max-streams",
             metadata={"limit": str(limit)},
         )
 
 
 class StorageUnavailableError(ServiceError):
-    """The database could not be read or written; nothing of the call was kept."""
+    """The database could not be read or written; nothing that the call wrote was kept."""
 
     reason = "ERROR_REASON_STORAGE_UNAVAILABLE"
     retryable = True
 
 
 class ShuttingDownError(ServiceError):
-    """The server is on its way out."""
+    """The server is shutting down."""
 
     reason = "ERROR_REASON_SHUTTING_DOWN"
     retryable = True
 
     def __init__(self) -> None:
-        super().__init__("the server is shutting down; retry, the next one takes over")
+        super().__init__("the server is shutting down; retry")
 
 
 class UnauthenticatedError(ServiceError):
-    """The call brought no token that is known here."""
+    """The call has no valid token."""
 
     reason = "ERROR_REASON_UNAUTHENTICATED"
 
 
 class PermissionDeniedError(ServiceError):
-    """The call's token may not do this, or not to this job."""
+    """The call's token does not permit the method, or not for this job."""
 
     reason = "ERROR_REASON_PERMISSION_DENIED"
 

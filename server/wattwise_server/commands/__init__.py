@@ -1,1 +1,1 @@
-"""`wattwise serve`, `token`, `backup` and `restore`: from arguments to a frozen Config."""
+"""`wattwise serve`, `token`, `backup` and `restore`: turn arguments into a Config."""

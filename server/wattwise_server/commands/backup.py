@@ -1,4 +1,4 @@
-"""`wattwise backup` and `wattwise restore`: the database to a file, under a running server, and back, without one."""
+"""`wattwise backup` copies the database to a file while a server runs; `wattwise restore` puts it back."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from wattwise_server.store.open import database_path
 class BackupCommand:
     """The `backup` subcommand of `wattwise`."""
 
-    help = "copy the server's database to a file, while it serves"
+    help = "copy the server's database to a file; the server may be running"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the file and where the database is."""
-        parser.add_argument("file", metavar="FILE", type=Path, help="the file to make")
+        """Declares the options."""
+        parser.add_argument("file", metavar="FILE", type=Path, help="the file to create")
         _common_options(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Makes the copy; 0 when it is sound and durable, else 1."""
+        """Makes and checks the copy; returns 0, or 1 if it failed."""
         try:
             backup(database_path(args.database), args.file, overwrite=args.force)
         except StartError as error:
             return _fail("backup", error)
-        print(f"{args.file} is a sound copy of {args.database}")  # noqa: T201 - the command's answer
+        print(f"copied {args.database} to {args.file}; the copy is intact")  # noqa: T201 - the command's answer
         return 0
 
 
 class RestoreCommand:
     """The `restore` subcommand of `wattwise`."""
 
-    help = "put a backup in the place of the server's database, while no server runs"
+    help = "replace the server's database by a backup; no server may be running"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declares the backup and where the database is."""
+        """Declares the options."""
         parser.add_argument("file", metavar="FILE", type=Path, help="the backup")
         _common_options(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Restores; 0 when the database is the backup, else 1."""
+        """Restores; returns 0, or 1 if it failed."""
         try:
             former = restore(args.file, database_path(args.database), overwrite=args.force)
         except StartError as error:
             return _fail("restore", error)
-        kept = f"; what was there is now {former}" if former else ""
-        print(f"{args.database} is restored from {args.file}{kept}")  # noqa: T201 - the command's answer
+        kept = f"; the previous database is kept as {former}" if former else ""
+        print(f"restored {args.database} from {args.file}{kept}")  # noqa: T201 - the command's answer
         return 0
 
 
@@ -59,8 +59,8 @@ RESTORE = RestoreCommand()
 
 
 def _common_options(parser: argparse.ArgumentParser) -> None:
-    add_option(parser, "database", URL, Config().database, "where the server keeps its state, as sqlite:///FILE")
-    parser.add_argument("--force", action="store_true", help="replace what is there")
+    add_option(parser, "database", URL, Config().database, "the server's database, as sqlite:///FILE")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
 
 
 def _fail(command: str, error: StartError) -> int:

@@ -1,4 +1,4 @@
-"""Options of the server's commands; each can be given as a variable instead: WATTWISE_ and its name."""
+"""Options of the server's commands; each can be set by an environment variable: WATTWISE_ and its name."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class Options(Protocol):
-    """What options are added to: a parser, or a group of one."""
+    """A parser, or a group of a parser."""
 
     def add_argument(self, *names: str, **settings: Any) -> argparse.Action:
-        """Declares one."""
+        """Adds an option."""
 
 
 class Kind(NamedTuple):
-    """What the value of an option is.
+    """The kind of value that an option has.
 
     Attributes:
-        metavar: What stands for it in the help.
-        read: Makes it of what is written; raises argparse.ArgumentTypeError, saying what to write.
+        metavar: Its name in the help.
+        parse: Converts the text; raises argparse.ArgumentTypeError if it is invalid.
     """
 
     metavar: str
-    read: Callable[[str], Any]
+    parse: Callable[[str], Any]
 
 
 def add_option(options: Options, name: str, kind: Kind, default: object, text: str) -> None:
@@ -36,60 +36,62 @@ def add_option(options: Options, name: str, kind: Kind, default: object, text: s
     Args:
         options: What it is added to.
         name: As an attribute of the arguments, such as `log_level`.
-        kind: What its value is.
-        default: Its value when neither it nor its variable is given; None is none.
-        text: What it does.
+        kind: The kind of its value.
+        default: Its value if neither the option nor the variable is set; None for no value.
+        text: Its help.
     """
-    usual = "" if default is None else str(default)
-    # As a string the default is read too, so that a bad variable is refused like a bad option.
-    given = os.environ.get(_variable(name)) or usual
-    shown = f"${_variable(name)}; default: {usual or 'none'}"
-    options.add_argument(_flag(name), type=kind.read, default=given, metavar=kind.metavar, help=f"{text} ({shown})")
+    shown_default = "" if default is None else str(default)
+    # argparse parses a default that is a string: an invalid variable is refused like an invalid option.
+    value = os.environ.get(_variable(name)) or shown_default
+    shown = f"${_variable(name)}; default: {shown_default or 'none'}"
+    options.add_argument(_flag(name), type=kind.parse, default=value, metavar=kind.metavar, help=f"{text} ({shown})")
 
 
 def add_switch(options: Options, name: str, text: str) -> None:
-    """Declares an option without a value, which is given or not; its variable is 1 or 0."""
-    given = os.environ.get(_variable(name)) or "0"
+    """Declares an option without a value; its variable is 1 or 0."""
+    value = os.environ.get(_variable(name)) or "0"
     shown = f"${_variable(name)}=1"
-    options.add_argument(_flag(name), action=_Given, nargs=0, type=_yes_or_no, default=given, help=f"{text} ({shown})")
+    options.add_argument(
+        _flag(name), action=_StoreTrue, nargs=0, type=_yes_or_no, default=value, help=f"{text} ({shown})"
+    )
 
 
 def one_of(metavar: str, values: Sequence[str]) -> Kind:
-    """One of a few words."""
+    """One of these words."""
 
-    def read(text: str) -> str:
+    def parse(text: str) -> str:
         if text not in values:
-            raise argparse.ArgumentTypeError(f"{text!r} is unknown; use {', '.join(values)}")
+            raise argparse.ArgumentTypeError(f"{text!r} is invalid; use one of {', '.join(values)}")
         return text
 
-    return Kind(metavar, read)
+    return Kind(metavar, parse)
 
 
 def whole_number(metavar: str, least: int, most: int, more: str = "") -> Kind:
-    """A whole number within bounds; `more` is what else to know of them."""
+    """An integer within bounds; `more` is added to the error."""
 
-    def read(text: str) -> int:
+    def parse(text: str) -> int:
         digits = text.isascii() and text.isdigit() and len(text) < 20
         if not (digits and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"{text!r} is not right; give a whole number, {least} to {most}{more}")
+            raise argparse.ArgumentTypeError(f"{text!r} is invalid; use an integer from {least} to {most}{more}")
         return int(text)
 
-    return Kind(metavar, read)
+    return Kind(metavar, parse)
 
 
 def amount(metavar: str, most: float, unit: str, more: str = "") -> Kind:
-    """A number from 0 to `most`; `more` is what else to know of it."""
+    """A number from 0 to `most`; `more` is added to the error."""
 
-    def read(text: str) -> float:
+    def parse(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = -1.0
         if not 0 <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not right; give 0 to {most:g} {unit}{more}")
+            raise argparse.ArgumentTypeError(f"{text!r} is invalid; use 0 to {most:g} {unit}{more}")
         return value
 
-    return Kind(metavar, read)
+    return Kind(metavar, parse)
 
 
 def _path(text: str) -> Path | None:
@@ -97,11 +99,11 @@ def _path(text: str) -> Path | None:
 
 
 ADDRESS, URL, FILE = Kind("HOST:PORT", str), Kind("URL", str), Kind("FILE", _path)
-"""Addresses and URLs are looked into by whoever uses them; a file that is empty is none."""
+"""Addresses and URLs are checked where they are used; an empty file name means no file."""
 
 
-class _Given(argparse.Action):
-    """`store_true`, but for a default that goes through `type` as those of options do."""
+class _StoreTrue(argparse.Action):
+    """`store_true`, with a default that is parsed by `type`."""
 
     def __call__(self, _parser: object, namespace: argparse.Namespace, _values: object, _option: object = None) -> None:
         setattr(namespace, self.dest, True)
@@ -109,7 +111,7 @@ class _Given(argparse.Action):
 
 def _yes_or_no(text: str) -> bool:
     if text.lower() not in (*_YES, *_NO):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no; give 1 or 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is invalid; use 1 or 0")
     return text.lower() in _YES
 
 

@@ -1,4 +1,4 @@
-"""`wattwise serve`: arguments, or `WATTWISE_*` variables, to a Config."""
+"""`wattwise serve`: turns arguments and `WATTWISE_*` variables into a Config, and runs the server."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ class ServeCommand:
         """Declares the options."""
         usual = Config()
         group = parser.add_argument_group("serving")
-        add_option(group, "address", ADDRESS, usual.address, "where to listen; port 0 takes a free one")
-        add_option(group, "database", URL, usual.database, "where the state is kept, as sqlite:///FILE")
+        add_option(group, "address", ADDRESS, usual.address, "address to listen on; port 0 takes a free one")
+        add_option(group, "database", URL, usual.database, "the database, as sqlite:///FILE")
         seconds = amount("SECONDS", 3600, "seconds")
-        add_option(group, "grace_seconds", seconds, usual.grace_seconds, "time for calls in flight at shutdown")
+        add_option(
+            group, "grace_seconds", seconds, usual.grace_seconds, "time that calls in flight get to finish at shutdown"
+        )
         _security_options(parser)
-        _watching_options(parser, usual)
+        _observability_options(parser, usual)
         _limit_options(parser, usual.limits)
 
     def run(self, args: argparse.Namespace) -> int:
-        """Serves until told to stop; 0 then, 1 when it cannot start."""
+        """Serves until a signal stops it; returns 0, or 1 if it cannot start."""
         config = config_of(args)
         configure(config.log_level, config.log_format)
         try:
@@ -57,7 +59,7 @@ COMMAND = ServeCommand()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m wattwise_server`: the same without its name."""
+    """`python -m wattwise_server`: the same as `wattwise serve`."""
     parser = argparse.ArgumentParser(prog="wattwise serve", description=COMMAND.help)
     COMMAND.add_arguments(parser)
     return COMMAND.run(parser.parse_args(argv))
@@ -68,36 +70,42 @@ def _announce(address: str) -> None:
 
 
 def _security_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("security", "Beyond loopback the server starts only with TLS and tokens.")
-    add_option(group, "tls_cert", FILE, None, "the server's certificate in PEM, which turns TLS on")
+    group = parser.add_argument_group(
+        "security", "On other addresses than loopback the server requires TLS and tokens."
+    )
+    add_option(group, "tls_cert", FILE, None, "the server's certificate in PEM; enables TLS")
     add_option(group, "tls_key", FILE, None, "its private key in PEM, without a passphrase")
-    add_option(group, "tls_client_ca", FILE, None, "authorities in PEM; clients must have a certificate of one of them")
-    add_option(group, "tokens", FILE, None, "answer only callers with a token of this file")
-    add_switch(group, "insecure", "listen beyond loopback although TLS or tokens are missing")
+    add_option(
+        group, "tls_client_ca", FILE, None, "certificate authorities in PEM; clients need a certificate of one of them"
+    )
+    add_option(group, "tokens", FILE, None, "token file; callers need one of its tokens")
+    add_switch(group, "insecure", "allow other addresses than loopback without TLS or without tokens")
 
 
-def _watching_options(parser: argparse.ArgumentParser, usual: Config) -> None:
-    group = parser.add_argument_group("watching")
+def _observability_options(parser: argparse.ArgumentParser, usual: Config) -> None:
+    group = parser.add_argument_group("observability")
     level, form = one_of("LEVEL", _LEVELS), one_of("FORMAT", FORMATS)
-    add_option(group, "log_level", level, usual.log_level, f"least severity that is logged: {', '.join(_LEVELS)}")
-    add_option(group, "log_format", form, usual.log_format, f"how lines are logged: {', '.join(FORMATS)}")
-    text = "where Prometheus is answered, over HTTP at /metrics"
+    add_option(group, "log_level", level, usual.log_level, f"lowest severity that is logged: {', '.join(_LEVELS)}")
+    add_option(group, "log_format", form, usual.log_format, f"format of log lines: {', '.join(FORMATS)}")
+    text = "address that serves metrics to Prometheus, over HTTP at /metrics"
     add_option(group, "metrics_address", ADDRESS, usual.metrics_address, text)
 
 
 def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
     group = parser.add_argument_group("limits")
     count, epochs = whole_number("N", 0, _MOST, ", or 0 for no limit"), whole_number("N", 1, LARGEST_EPOCHS_KEPT)
-    days = amount("DAYS", 36_500, "days", ", or 0 to keep all")
-    add_option(group, "max_jobs_per_prefix", count, usual.max_jobs_per_prefix, "jobs under one prefix; 0: no limit")
-    add_option(group, "max_streams", count, usual.max_streams, "streams that are open at a time; 0: no limit")
-    add_option(group, "max_epochs_kept", epochs, usual.max_epochs_kept, "newest epochs of a trial that are kept")
-    text = "days after a trial's end until its epochs go; 0: never"
+    days = amount("DAYS", 36_500, "days", ", or 0 to keep them forever")
+    add_option(
+        group, "max_jobs_per_prefix", count, usual.max_jobs_per_prefix, "jobs under one job_id_prefix; 0: no limit"
+    )
+    add_option(group, "max_streams", count, usual.max_streams, "open streams; 0: no limit")
+    add_option(group, "max_epochs_kept", epochs, usual.max_epochs_kept, "how many of a trial's newest epochs are kept")
+    text = "days after a trial's end until its per-epoch measurements are deleted; 0: never"
     add_option(group, "keep_measurements_days", days, usual.keep_measurements_days, text)
 
 
 def config_of(args: argparse.Namespace) -> Config:
-    """The settings that the arguments are."""
+    """The Config of parsed arguments."""
     return Config(
         address=args.address,
         database=args.database,

@@ -1,4 +1,4 @@
-"""`wattwise token`: who may call the server."""
+"""`wattwise token`: creates, lists and revokes tokens."""
 
 from __future__ import annotations
 
@@ -15,32 +15,37 @@ _FILE = "wattwise.tokens"
 _ROLES = tuple(role.name.lower() for role in Role)
 _DAYS = whole_number("DAYS", 1, 36_500)
 _PREFIX_HELP = (
-    "what the ids of its jobs start with, such as team-a- (team-a is also of team-abc); only an admin has none"
+    "the start of the job ids that it may access, such as team-a- (team-a also matches team-abc); only an admin token "
+    "may have none"
 )
 
 
 class TokenCommand:
     """The `token` subcommand of `wattwise`."""
 
-    help = "say who may call the server: create, list and revoke tokens"
+    help = "create, list and revoke the tokens of a server's clients"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares create, list and revoke."""
         common = argparse.ArgumentParser(add_help=False)
         add_option(common, "tokens", FILE, _FILE, "token file")
         actions = parser.add_subparsers(metavar="ACTION", required=True)
-        create = actions.add_parser("create", parents=[common], help="make a token and print it, this once")
+        create = actions.add_parser(
+            "create", parents=[common], help="create a token and print it; it cannot be shown again"
+        )
         create.add_argument("--prefix", default="", help=_PREFIX_HELP)
         create.add_argument("--role", choices=_ROLES, required=True, help="what it may call")
-        create.add_argument("--expires", type=_lifetime, metavar=_DAYS.metavar, help="refuse it after so many days")
+        create.add_argument(
+            "--expires", type=_lifetime, metavar=_DAYS.metavar, help="days after which it expires; default: never"
+        )
         create.set_defaults(handler=_create)
-        actions.add_parser("list", parents=[common], help="the tokens of the file").set_defaults(handler=_list)
-        revoke = actions.add_parser("revoke", parents=[common], help="take a token out of the file")
-        revoke.add_argument("id", metavar="ID", help="its id, as list shows it")
+        actions.add_parser("list", parents=[common], help="list the tokens of the file").set_defaults(handler=_list)
+        revoke = actions.add_parser("revoke", parents=[common], help="remove a token from the file")
+        revoke.add_argument("id", metavar="ID", help="its id, from the list")
         revoke.set_defaults(handler=_revoke)
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Does it; 0 then, 1 when the file or an argument is at fault."""
+        """Runs the action; returns 0, or 1 if it failed."""
         try:
             args.handler(args)
         except StartError as error:
@@ -58,9 +63,9 @@ def _create(args: argparse.Namespace) -> None:
         raise StartError(f"--prefix {fault}")
     text, token = new_token(role, args.prefix, args.expires)
     add_token(args.tokens, token)
-    # The token alone on stdout, so that it can go into a file or a variable.
+    # Only the token goes to stdout, so that it can be redirected to a file.
     print(text)  # noqa: T201 - the command's answer
-    _tell(f"{token} is in {args.tokens}; it is not shown again. A running server knows it within two seconds.")
+    _note(f"added {token} to {args.tokens}; it is not shown again. A running server accepts it within two seconds.")
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -72,7 +77,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _revoke(args: argparse.Namespace) -> None:
     token = remove_token(args.tokens, args.id)
-    _tell(f"{token} is no longer in {args.tokens}. A running server refuses it within two seconds.")
+    _note(f"removed {token} from {args.tokens}. A running server refuses it within two seconds.")
 
 
 def _cells(token: Token) -> tuple[str, ...]:
@@ -87,8 +92,8 @@ def _day(time: datetime) -> str:
 
 
 def _lifetime(text: str) -> timedelta:
-    return timedelta(days=_DAYS.read(text))
+    return timedelta(days=_DAYS.parse(text))
 
 
-def _tell(message: str) -> None:
+def _note(message: str) -> None:
     print(f"wattwise token: {message}", file=sys.stderr)  # noqa: T201 - the command's answer

@@ -1,4 +1,4 @@
 """What operators see of a server: the log, metrics for Prometheus, and traces.
 
-`watchers` puts them together; `events` is what they are notified of once it is durable.
+`telemetry` sets them up. They are notified of calls (`call`) and of durable events (`events`).
 """

@@ -23,7 +23,7 @@ class JobRegistered:
 
 @dataclass(frozen=True, slots=True)
 class JobDeleted:
-    """A job was deleted, with its trials; a TrialEnded of each that was running comes before."""
+    """A job was deleted with its trials; each running trial was a TrialEnded event before."""
 
     job: Job
     stopped_trials: int
@@ -31,7 +31,7 @@ class JobDeleted:
 
 @dataclass(frozen=True, slots=True)
 class TrialDispatched:
-    """A trial was given to a trainer; `why` this batch size."""
+    """A trial was dispatched; `why` explains the batch size."""
 
     trial: Trial
     why: str
@@ -49,28 +49,28 @@ class EpochReported:
 
 @dataclass(frozen=True, slots=True)
 class TrialEnded:
-    """A trial was decided, failed or was lost."""
+    """A trial was decided, failed or lost."""
 
     trial: Trial
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRevived:
-    """A lost trial was heard of again, or one goes on from a checkpoint."""
+    """A lost trial reported again, or a trial resumes from a checkpoint."""
 
     trial: Trial
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorsDiffer:
-    """A trial is measured by another kind of monitor than trials of its job before it."""
+    """A trial uses another kind of monitor than earlier trials of its job."""
 
     trial: Trial
 
 
 @dataclass(frozen=True, slots=True)
 class PowerProfiled:
-    """A trial reported a profile of so many power limits; the cheapest that is known of its batch size follows."""
+    """A trial reported a profile of this many power limits; `cheapest` is the best known for its batch size."""
 
     trial: Trial
     limits: int

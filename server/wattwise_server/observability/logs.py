@@ -1,6 +1,6 @@
-"""Log lines: one per event, for people or as JSON, with what is known of the call that they belong to.
+"""Log lines: one per event, human-readable or JSON, with the fields of the running call.
 
-Nothing that a client sends can look like a line of the log: whatever is not printable is escaped.
+Clients cannot forge log lines: non-printable characters are escaped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from wattwise_server.observability.call import current_call, current_trace
 
 FORMATS = ("human", "json")
 
-_LONGEST_VALUE = 1000
+_MAX_VALUE = 1000
 _NOISY = ("aiosqlite", "asyncio", "filelock", "grpc", "opentelemetry")
 
 
 def configure(level: str, form: str) -> None:
-    """Sends this process's log to stderr.
+    """Configures the log of this process, which goes to stderr.
 
     Args:
-        level: Least severity that is logged: debug, info, warning or error.
+        level: The lowest severity that is logged: debug, info, warning or error.
         form: One of `FORMATS`.
     """
     handler = logging.StreamHandler(sys.stderr)
@@ -36,25 +36,25 @@ def configure(level: str, form: str) -> None:
 
 
 def log_event(log: logging.Logger, level: int, event: str, **fields: object) -> None:
-    """Logs an event with its fields; those that are None are left out.
+    """Logs an event with its fields; fields that are None are omitted.
 
     Args:
         log: The logger.
         level: The severity, such as `logging.INFO`.
-        event: What happened, in the same few words each time.
-        fields: What it happened to.
+        event: A short, stable name of what happened.
+        fields: The details.
     """
     if log.isEnabledFor(level):
         log.log(level, event, extra={"fields": {key: value for key, value in fields.items() if value is not None}})
 
 
 def log_exception(log: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
-    """Logs what nobody foresaw, with its traceback."""
+    """Logs an unexpected exception with its traceback."""
     log.error(event, extra={"fields": fields}, exc_info=error)
 
 
 class _Formatter(logging.Formatter):
-    """What both forms have in common."""
+    """What both formats share."""
 
     def _time(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
@@ -73,7 +73,7 @@ class _Formatter(logging.Formatter):
 
 
 class HumanFormatter(_Formatter):
-    """Time, level, event and `key=value` for each field; a traceback follows in lines that begin with a bar."""
+    """Time, level, event and `key=value` for each field; a traceback follows in lines that start with a bar."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -86,7 +86,7 @@ class HumanFormatter(_Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One object per line: time, level, event and logger, the fields beside them, and `exception` if there is one."""
+    """One object per line: time, level, event, logger, the fields, and `exception` if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -121,21 +121,21 @@ def _of_call() -> dict[str, object]:
 
 
 def _short(value: object) -> object:
-    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
-        return f"{value[:_LONGEST_VALUE]}…"
-    # JSON knows no infinity.
+    if isinstance(value, str) and len(value) > _MAX_VALUE:
+        return f"{value[:_MAX_VALUE]}…"
+    # JSON has no infinity.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _printable(text: str) -> str:
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 def _quoted(value: object) -> str:
     text = str(value)
-    plain = text and text.isprintable() and not any(sign in text for sign in ' "=\\')
+    plain = text and text.isprintable() and not any(char in text for char in ' "=\\')
     return text if plain else f'"{_printable(text.translate(_QUOTED))}"'
 
 

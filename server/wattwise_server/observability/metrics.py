@@ -53,7 +53,7 @@ class Metrics:
     wants_reports = True
 
     def __init__(self) -> None:
-        # A second series beside every counter, of little use and as many again.
+        # They would double the number of series for little use.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._of_calls()
@@ -65,18 +65,18 @@ class Metrics:
 
     def _of_calls(self) -> None:
         self._calls = Counter(
-            "wattwise_calls", "Calls that have ended, by status; a stream is one.", ["method", "code"], **self._here
+            "wattwise_calls", "Calls that ended, by status; a stream is one call.", ["method", "code"], **self._here
         )
         self._latency = Histogram(
             "wattwise_call_seconds",
-            "Time from a call's arrival to its answer; streams are not part of it.",
+            "Time from the arrival of a call to its response, without streams.",
             ["method"],
             buckets=_SECONDS,
             **self._here,
         )
-        self._open_streams = Gauge("wattwise_open_streams", "Streams that are open now.", ["method"], **self._here)
+        self._open_streams = Gauge("wattwise_open_streams", "Open streams.", ["method"], **self._here)
         self._messages = Counter(
-            "wattwise_stream_messages", "Messages on streams, received and sent.", ["method", "direction"], **self._here
+            "wattwise_stream_messages", "Messages received and sent on streams.", ["method", "direction"], **self._here
         )
         # Present from the start, at 0: `increase` misses the first message otherwise.
         for method in _STREAMS:
@@ -87,27 +87,29 @@ class Metrics:
 
     def _of_trials(self) -> None:
         self._jobs = Gauge("wattwise_jobs", "Jobs in the database.", **self._here)
-        self._registered = Counter("wattwise_jobs_registered", "Jobs that were created.", **self._here)
-        self._deleted = Counter("wattwise_jobs_deleted", "Jobs that were deleted.", **self._here)
-        self._running = Gauge("wattwise_running_trials", "Trials that are dispatched and have not ended.", **self._here)
+        self._registered = Counter("wattwise_jobs_registered", "Jobs created.", **self._here)
+        self._deleted = Counter("wattwise_jobs_deleted", "Jobs deleted.", **self._here)
+        self._running = Gauge("wattwise_running_trials", "Trials dispatched that have not ended.", **self._here)
         self._dispatched = Counter(
-            "wattwise_trials_dispatched", "Trials given to trainers, by their job's stage.", ["stage"], **self._here
+            "wattwise_trials_dispatched", "Trials dispatched, by the stage of their job.", ["stage"], **self._here
         )
         self._ended = Counter(
             "wattwise_trials_ended",
-            "Trials that ended, by the stage that dispatched them and the reason; lost ones may come back.",
+            "Trials that ended, by the stage that dispatched them and the reason; lost ones may be revived.",
             ["stage", "reason"],
             **self._here,
         )
-        self._lost = Counter("wattwise_leases_lost", "Trials given up because their lease ran out.", **self._here)
-        self._revived = Counter("wattwise_trials_revived", "Lost or preempted trials that went on.", **self._here)
+        self._lost = Counter("wattwise_leases_lost", "Trials whose lease expired.", **self._here)
+        self._revived = Counter(
+            "wattwise_trials_revived", "Lost or preempted trials that were continued.", **self._here
+        )
         totals = [
-            ("training_seconds", "Training time that trials have reported."),
-            ("cost_joules", "Cost of what trials have reported, as each job weighs energy and time."),
+            ("training_seconds", "Training time reported by trials."),
+            ("cost_joules", "Cost reported by trials, with the eta_knob of each job."),
         ]
         time, costs = (Counter(f"wattwise_{name}", text, ["stage"], **self._here) for name, text in totals)
         self._spent = {stage: (time.labels(stage), costs.labels(stage)) for stage in _STAGES}
-        text = "Energy that trials have reported, by the kind of monitor that it comes from."
+        text = "Energy reported by trials, by kind of monitor."
         energy = Counter("wattwise_energy_joules", text, ["stage", "monitor"], **self._here)
         self._energy = {(stage, monitor): energy.labels(stage, monitor) for stage in _STAGES for monitor in _MONITORS}
         for stage in _STAGES:
@@ -120,16 +122,14 @@ class Metrics:
             "wattwise_commit_seconds", "Time that one commit took.", buckets=_SECONDS, **self._here
         )
         self._rows = Histogram("wattwise_commit_rows", "Rows written by one commit.", buckets=_ROWS, **self._here)
-        self._failures = Counter(
-            "wattwise_commit_failures", "Commits that failed; nothing of them was kept.", **self._here
-        )
+        self._failures = Counter("wattwise_commit_failures", "Commits that failed.", **self._here)
 
     @property
     def _here(self) -> dict[str, Any]:
         return {"registry": self.registry}
 
     def opened(self, jobs: int, running_trials: int) -> None:
-        """Begins to count from what there is."""
+        """Sets the gauges to what the database holds."""
         self._jobs.set(jobs)
         self._running.set(running_trials)
 
@@ -216,7 +216,7 @@ class Metrics:
 
 
 def _stage(trial: Trial) -> str:
-    """The stage of the job that dispatched a trial, which may have moved on by the time that it ends."""
+    """The stage in which a trial was dispatched; the job may have moved on since."""
     return "mab" if trial.type is TrialType.MAB else "pruning"
 
 

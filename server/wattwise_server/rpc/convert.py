@@ -33,7 +33,7 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
     """The fields of the job that the client set.
 
     Raises:
-        InvalidJobSpecError: there is no job in it.
+        InvalidJobSpecError: the request contains no job.
     """
     if not request.HasField("job"):
         raise InvalidJobSpecError(Violation("job", "is not set; give the job's configuration"))
@@ -49,19 +49,19 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
 
 
 def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPowerProfileRequest) -> TrialKey:
-    """The trial that a trainer speaks of.
+    """The trial of a trainer's request.
 
     Raises:
-        InvalidRequestError: the request names none.
+        InvalidRequestError: the request names no trial.
     """
     return _trainers_trial(request, "trial")
 
 
 def shown_trial_key(request: v1.GetTrialRequest) -> TrialKey:
-    """The trial that somebody asks to see; its batch size need not be known and is 0 then.
+    """The trial to show; its batch size is optional and 0 if unset.
 
     Raises:
-        InvalidRequestError: the request names none.
+        InvalidRequestError: the request names no trial.
     """
     _check_named(request, "trial")
     trial = request.trial
@@ -72,11 +72,11 @@ def report(request: v1.ReportResultRequest) -> Report:
     """One epoch's measurement.
 
     Raises:
-        InvalidResultError: the request holds none.
-        InvalidRequestError: it names no trial.
+        InvalidResultError: the request contains no result.
+        InvalidRequestError: the result names no trial.
     """
     if not request.HasField("result"):
-        raise InvalidResultError(Violation("result", "is not set; give what was measured up to the end of the epoch"))
+        raise InvalidResultError(Violation("result", "is not set; give the measurements up to the end of the epoch"))
     return result(request.result)
 
 
@@ -84,7 +84,7 @@ def result(measured: v1.TrainingResult) -> Report:
     """One epoch's measurement.
 
     Raises:
-        InvalidRequestError: it names no trial.
+        InvalidRequestError: the result names no trial.
     """
     key = _trainers_trial(measured, "result.trial")
     sums = (measured.time_seconds, measured.energy_joules, measured.metric)
@@ -111,11 +111,11 @@ def _check_named(
     where: str,
 ) -> None:
     if not holder.HasField("trial"):
-        raise InvalidRequestError(Violation(where, "is not set; give the id of the trial as it was dispatched"))
+        raise InvalidRequestError(Violation(where, "is not set; give the trial id that GetNextBatchSize returned"))
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
-    """A trainer's reason; None when unspecified or unknown."""
+    """A trainer's reason; None if it is unspecified or unknown."""
     if reason == v1.END_REASON_UNSPECIFIED or reason not in v1.EndReason.values():
         return None
     return EndReason(v1.EndReason.Name(reason).removeprefix("END_REASON_"))
@@ -125,7 +125,7 @@ def status_filter(status: v1.TrialStatus.ValueType) -> TrialStatus | None:
     """A status to filter by; None for any.
 
     Raises:
-        InvalidRequestError: there is no such status.
+        InvalidRequestError: the status is unknown.
     """
     if status == v1.TRIAL_STATUS_UNSPECIFIED:
         return None
@@ -136,7 +136,7 @@ def status_filter(status: v1.TrialStatus.ValueType) -> TrialStatus | None:
 
 
 def fill_decision(message: v1.Decision, made: Decision) -> None:
-    """Writes what a trainer is told; into a message that is there, for making one to copy it takes thrice the time."""
+    """Fills a decision in place: creating one and copying it takes three times as long."""
     message.stop_train = made.stop_train
     message.converged = made.converged
     message.target_reached = made.target_reached
@@ -149,7 +149,7 @@ def fill_decision(message: v1.Decision, made: Decision) -> None:
 
 
 def job(known: Job) -> v1.Job:
-    """A job as it stands."""
+    """A job."""
     search = known.search
     return v1.Job(
         spec=_spec(known.spec),
@@ -188,7 +188,7 @@ def _arms(known: Job) -> list[v1.Arm]:
 
 
 def trial(known: Trial) -> v1.Trial:
-    """A trial as it stands."""
+    """A trial."""
     last = known.last
     return v1.Trial(
         id=v1.TrialId(job_id=known.job_id, batch_size=known.batch_size, trial_number=known.number),

@@ -10,16 +10,16 @@ from wattwise_server.errors import InvalidRequestError, Violation
 USUAL_PAGE = 50
 LARGEST_PAGE = 1000
 PAGE_BYTES = 2 * 1024 * 1024
-"""A page ends when it has so many: with what was read last it stays below the 4 MiB that clients accept."""
+"""A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
 JOBS_AT_A_TIME = 20
-"""A job may have a thousand batch sizes, some 100 kB on the wire."""
+"""Few: a job with a thousand batch sizes takes 100 kB on the wire."""
 
 
 def page_size(asked: int) -> int:
-    """How many to return: 0 means 50, more than 1000 means 1000.
+    """How many items to return: 0 means 50, more than 1000 means 1000.
 
     Raises:
-        InvalidRequestError: when negative.
+        InvalidRequestError: the size is negative.
     """
     if asked < 0:
         raise InvalidRequestError(Violation("page_size", f"is {asked}; use 1 to {LARGEST_PAGE}, or 0 for {USUAL_PAGE}"))
@@ -32,7 +32,7 @@ def page_token(kind: str, place: int) -> str:
 
 
 def place(kind: str, page_token: str) -> int:
-    """Where a page begins; an empty page token begins at 0.
+    """The place where a page begins; 0 for an empty page token.
 
     Raises:
         InvalidRequestError: the page token was not made by `page_token` for this kind of list.

@@ -18,7 +18,7 @@ from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
 
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
-    """Called by trainers."""
+    """The calls of trainers."""
 
     def __init__(self, optimizer: Optimizer, power_limits: PowerLimitProfiler, streams: StreamLimit) -> None:
         self._optimizer = optimizer
@@ -38,7 +38,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         return v1.GetNextBatchSizeResponse(trial=convert.trial(trial), reason=reason)
 
     async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
-        """Takes one epoch's measurement."""
+        """Records one epoch's measurement."""
         response = v1.ReportResultResponse()
         convert.fill_decision(response.decision, await self._optimizer.report(convert.report(request)))
         return response
@@ -46,7 +46,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
         self, request_iterator: AsyncIterator[v1.StreamResultsRequest], context: Context
     ) -> None:
-        """Takes one trial's measurements and pushes its end."""
+        """Records one trial's measurements and pushes its end."""
         with self._streams.opened():
             await TrialStream(self._optimizer, context).serve(request_iterator)
 
@@ -57,7 +57,7 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         return response
 
     async def EndTrial(self, request: v1.EndTrialRequest, context: Context) -> v1.EndTrialResponse:
-        """Notes that a trainer is gone."""
+        """Ends a trial whose trainer has exited."""
         key, reason = convert.trial_key(request), convert.end_reason(request.reason)
         return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
 
@@ -68,13 +68,13 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     async def ReportPowerProfile(
         self, request: v1.ReportPowerProfileRequest, context: Context
     ) -> v1.ReportPowerProfileResponse:
-        """Takes a profile of power limits."""
+        """Records a profile of power limits."""
         limit = await self._power_limits.report(convert.trial_key(request), convert.power_samples(request))
         return v1.ReportPowerProfileResponse(power_limit_watts=limit)
 
 
 class JobAdminService(v1.JobAdminServicer):
-    """Called by people and tools."""
+    """The calls of people and tools."""
 
     def __init__(self, administration: Administration, streams: StreamLimit) -> None:
         self._administration = administration
@@ -121,7 +121,7 @@ class JobAdminService(v1.JobAdminServicer):
     async def WatchJob(
         self, request: v1.WatchJobRequest, context: Context
     ) -> AsyncGenerator[v1.WatchJobResponse, None]:
-        """A job's state now and after every change."""
+        """The current state of a job, then its state after every change."""
         with self._streams.opened():
             async with aclosing(self._administration.watch_job(request.job_id)) as states:
                 async for job in states:

@@ -1,4 +1,4 @@
-"""The one place where an error becomes a status."""
+"""Maps errors to gRPC statuses: the only place where that is done."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ _CODES = {
     _INTERNAL: grpc.StatusCode.INTERNAL,
 }
 
-_WARNED_OF = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+_LOGGED_AS_WARNINGS = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 MESSAGE_BYTES = 1000
 METADATA_BYTES = 1500
 FAULTS_BYTES = 1500
-"""As encoded. Trailers above 8 KiB are refused by every client, and with them the whole answer."""
+"""Encoded sizes. Clients reject trailers above 8 KiB, and with them the whole response."""
 
 Details: TypeAlias = tuple[grpc.StatusCode, str, status_pb2.Status]
 
 
 def details_of(error: ServiceError) -> Details:
-    """The status of a refusal, with its reason, whether to retry, and its faults field by field; logs it too."""
+    """The status of an error, with its reason, its field violations and whether to retry; also logs it."""
     _log_refusal(error)
-    metadata = {"retryable": str(error.retryable).lower(), **_that_fit(error.metadata)}
+    metadata = {"retryable": str(error.retryable).lower(), **_fitting(error.metadata)}
     faults = [
         error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-        for v in _violations_that_fit(error.violations)
+        for v in _fitting_violations(error.violations)
     ]
     extra: list[Message] = [error_details_pb2.BadRequest(field_violations=faults)] if faults else []
     return _details(_CODES[error.reason], _short(error.message, MESSAGE_BYTES), error.reason, metadata, extra)
@@ -66,16 +66,16 @@ def details_of(error: ServiceError) -> Details:
 def _log_refusal(error: ServiceError) -> None:
     code = _CODES[error.reason]
     if isinstance(error, ShuttingDownError):
-        # As many as there are streams, and no news to anybody.
+        # One per open stream, and expected.
         level = logging.DEBUG
     else:
-        level = logging.WARNING if code in _WARNED_OF else logging.INFO
+        level = logging.WARNING if code in _LOGGED_AS_WARNINGS else logging.INFO
     reason = error.reason.removeprefix("ERROR_REASON_")
     log_event(log, level, "call refused", code=code.name, reason=reason, message=error.message)
 
 
 def _size(text: str) -> int:
-    """Bytes of a text on the wire, where gRPC escapes whatever is not ASCII."""
+    """Bytes of a text on the wire, where gRPC percent-encodes everything that is not ASCII."""
     return len(quote(text, safe=string.printable))
 
 
@@ -88,19 +88,19 @@ def _short(text: str, most: int) -> str:
     return f"{text}…"
 
 
-def _that_fit(metadata: Mapping[str, str]) -> dict[str, str]:
+def _fitting(metadata: Mapping[str, str]) -> dict[str, str]:
     kept: dict[str, str] = {}
     room = METADATA_BYTES
     for key, value in metadata.items():
         short = _short(value, METADATA_BYTES // 3)
         room -= _size(key) + _size(short)
         if room < 0:
-            return {**kept, "more": f"{len(metadata) - len(kept)} more are not listed for want of room"}
+            return {**kept, "more": f"{len(metadata) - len(kept)} more omitted"}
         kept[key] = short
     return kept
 
 
-def _violations_that_fit(violations: Sequence[Violation]) -> list[Violation]:
+def _fitting_violations(violations: Sequence[Violation]) -> list[Violation]:
     kept: list[Violation] = []
     room = FAULTS_BYTES
     for violation in violations:
@@ -108,17 +108,17 @@ def _violations_that_fit(violations: Sequence[Violation]) -> list[Violation]:
         room -= _size(short.field) + _size(short.description)
         if room < 0:
             rest = len(violations) - len(kept)
-            return [*kept, Violation("", f"{rest} more faults of this request are not listed for want of room")]
+            return [*kept, Violation("", f"{rest} more violations omitted")]
         kept.append(short)
     return kept
 
 
 def details_of_bug(method: str, error: Exception) -> Details:
-    """The status of anything else: logged whole, hidden from the caller but for an id."""
+    """The status of any other exception: the log gets the traceback, the caller only an incident id."""
     incident = secrets.token_hex(4)
     named = {"incident": incident, "method": method.rpartition("/")[2]}
     log_exception(log, "unhandled exception", error, **named)
-    message = f"the server failed; its log tells more under incident {incident}"
+    message = f"internal error; the server's log has the details under incident {incident}"
     metadata = {"incident_id": incident, "retryable": "false"}
     return _details(_CODES[_INTERNAL], message, _INTERNAL, metadata, [])
 

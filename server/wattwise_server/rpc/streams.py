@@ -1,4 +1,4 @@
-"""One trainer's stream: a decision for every result, and a stop pushed when the trial ends meanwhile."""
+"""A trainer's stream: a decision for every result, and a pushed stop when the trial ends for another reason."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StreamLimit:
 
 
 class TrialStream:
-    """Serves StreamResults once."""
+    """One call of StreamResults."""
 
     def __init__(self, optimizer: Optimizer, context: Context) -> None:
         self._optimizer = optimizer
@@ -57,17 +57,17 @@ class TrialStream:
         self._stopped = False
 
     async def serve(self, requests: AsyncIterator[v1.StreamResultsRequest]) -> None:
-        """Answers until the trainer closes its side.
+        """Answers until the trainer half-closes the stream.
 
         Raises:
-            ServiceError: as the calls that the stream stands for; the stream ends with it.
+            ServiceError: as ReportResult and Heartbeat; it ends the stream.
         """
         try:
             async for request in requests:
                 await self._take(request)
         finally:
             if self._pusher is not None:
-                # Not in the middle of a write: gRPC could send no status after half of one.
+                # Never during a write: gRPC could not send a status after half of one.
                 async with self._writing:
                     self._pusher.cancel()
                 await asyncio.wait([self._pusher])
@@ -77,7 +77,7 @@ class TrialStream:
             case "result":
                 report = convert.result(request.result)
                 self._follow(report.trial)
-                # The answer to the result that ends the trial is its stop: it is not pushed as well.
+                # The response to the result that ends the trial is the stop; it is not pushed a second time.
                 async with self._writing:
                     await self._write(await self._optimizer.report(report))
             case "heartbeat":
@@ -94,15 +94,17 @@ class TrialStream:
                 call.named = Subject(key.job_id, key.trial_number, key.batch_size)
             self._pusher = asyncio.create_task(self._push_stop(key))
         if key != self._trial:
-            fault = f"trial {key.trial_number} of {key.job_id!r} is not this stream's; open one stream per trial"
+            fault = (
+                f"trial {key.trial_number} of {key.job_id!r} is not the trial of this stream; open one stream per trial"
+            )
             raise InvalidRequestError(Violation("trial", fault))
 
     async def _push_stop(self, key: TrialKey) -> None:
         while True:
             try:
                 await self._push(await self._optimizer.wait_for_stop(key))
-            except ServiceError as error:  # noqa: PERF203 - it waits for a failing storage
-                # An unknown trial: the trainer hears it as the answer to its own messages.
+            except ServiceError as error:  # noqa: PERF203 - retries while the storage fails
+                # An unknown trial: the trainer gets this error as the response to its own messages.
                 if not error.retryable:
                     return
                 await asyncio.sleep(_RETRY_SECONDS)

@@ -1,5 +1,5 @@
-"""Who may reach the server and what they may do there: certificates, tokens, and where it listens.
+"""Who may connect and what they may do: certificates, tokens, and the address to listen on.
 
-`guard` puts the parts together. A call passes `admission`, which asks `token_book` who calls and `access` what they
-may.
+`guard` sets it up. `authorization` checks the token of every call: `token_book` knows the tokens, `access` knows what
+each may call.
 """

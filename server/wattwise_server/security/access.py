@@ -1,4 +1,4 @@
-"""Who may call what: one table, with an entry for every method that the server answers."""
+"""Which role may call which method: one table, with an entry for every method of the server."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, TypeAlias
 from wattwise_server.errors import PermissionDeniedError
 from wattwise_server.security.tokens import Role, Token
 
-Names: TypeAlias = Callable[[Any], tuple[str, ...]]
-"""From a message to the job ids, or the beginnings of some, that it is about."""
+JobIds: TypeAlias = Callable[[Any], tuple[str, ...]]
+"""From a message to the job ids, or the prefixes of job ids, that it names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a method asks of a token.
+    """What a method requires of a token.
 
     Attributes:
-        role: The least role that may call it; None is everybody, without a token.
-        names: What a message names; all of it must start with the token's prefix.
-        lists: Whether it asks for all jobs with a prefix, and is given those among them that the token reaches.
+        role: The lowest role that may call it; None means every caller, without a token.
+        job_ids: The job ids of a message; each must start with the token's prefix.
+        lists: Whether it lists jobs by prefix; the list is then narrowed to the token's prefix.
     """
 
     role: Role | None
-    names: Names
+    job_ids: JobIds
     lists: bool = False
 
 
@@ -49,7 +49,7 @@ def _event(message: Any) -> tuple[str, ...]:
 
 
 def _registered(message: Any) -> tuple[str, ...]:
-    """The id that is given, and what every id begins with that can be made of the job's prefix."""
+    """The job id, if it is set, and the start of every id that can be generated from the prefix."""
     job = message.job
     made = f"{job.job_id_prefix}-"
     return (job.job_id, made) if job.HasField("job_id") else (made,)
@@ -60,10 +60,10 @@ def _listed(message: Any) -> tuple[str, ...]:
 
 
 _SHOWN = 200
-"""Characters of what a client sent that a message repeats: as many as an id may have."""
+"""Characters of a client's text that an error repeats: the maximum length of an id."""
 
 _TRAINERS = "/wattwise.v1.BatchSizeOptimizer/"
-_PEOPLES = "/wattwise.v1.JobAdmin/"
+_ADMINS = "/wattwise.v1.JobAdmin/"
 
 ACCESS: Mapping[str, Access] = {
     f"{_TRAINERS}RegisterJob": Access(Role.TRAINER, _registered),
@@ -74,50 +74,50 @@ ACCESS: Mapping[str, Access] = {
     f"{_TRAINERS}EndTrial": Access(Role.TRAINER, _trial),
     f"{_TRAINERS}GetPowerLimit": Access(Role.TRAINER, _job),
     f"{_TRAINERS}ReportPowerProfile": Access(Role.TRAINER, _trial),
-    f"{_PEOPLES}GetJob": Access(Role.OPERATOR, _job),
-    f"{_PEOPLES}ListJobs": Access(Role.OPERATOR, _listed, lists=True),
-    f"{_PEOPLES}ListTrials": Access(Role.OPERATOR, _job),
-    f"{_PEOPLES}GetTrial": Access(Role.OPERATOR, _trial),
-    f"{_PEOPLES}DeleteJob": Access(Role.OPERATOR, _job),
-    f"{_PEOPLES}WatchJob": Access(Role.OPERATOR, _job),
-    # Probes have no token, and hear of nothing but SERVING.
+    f"{_ADMINS}GetJob": Access(Role.OPERATOR, _job),
+    f"{_ADMINS}ListJobs": Access(Role.OPERATOR, _listed, lists=True),
+    f"{_ADMINS}ListTrials": Access(Role.OPERATOR, _job),
+    f"{_ADMINS}GetTrial": Access(Role.OPERATOR, _trial),
+    f"{_ADMINS}DeleteJob": Access(Role.OPERATOR, _job),
+    f"{_ADMINS}WatchJob": Access(Role.OPERATOR, _job),
+    # Probes have no token and learn only whether the server is serving.
     "/grpc.health.v1.Health/Check": Access(None, _nothing),
     "/grpc.health.v1.Health/List": Access(None, _nothing),
     "/grpc.health.v1.Health/Watch": Access(None, _nothing),
-    # The contract is public, but strangers need not be told what is served here.
+    # The protos are public, but which services run here need not be.
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Access(Role.TRAINER, _nothing),
 }
 
 
 def check_role(token: Token, method: str) -> None:
-    """Lets a token's role call a method, or not; nobody may call one that has no entry.
+    """Checks that a token's role may call a method. A method without an entry is denied to every role.
 
     Raises:
-        PermissionDeniedError: it may not.
+        PermissionDeniedError: the role may not call it.
     """
     access = ACCESS.get(method)
     if access is None or access.role is None:
-        raise _denied(token, f"may not call {method}: the server's table of access has no entry for it")
+        raise _denied(token, f"may not call {method}: the server's access table has no entry for it")
     if token.role < access.role:
         role = access.role.name.lower()
-        raise _denied(token, f"may not call {method}: that takes the role {role}; ask for a token that has it")
+        raise _denied(token, f"may not call {method}: it needs the role {role}; ask for a token with that role")
 
 
 def check_reach(token: Token, method: str, message: Any) -> None:
-    """Lets a token send a message, or not; a list is narrowed to the jobs that the token reaches.
+    """Checks that a token may name the jobs of a message; narrows a list to the token's prefix.
 
     Raises:
-        PermissionDeniedError: it names a job that the token does not reach, whether there is one or not.
+        PermissionDeniedError: a job is outside the token's prefix, whether it exists or not.
     """
     access, prefix = ACCESS[method], token.prefix
     if access.lists and prefix.startswith(message.job_id_prefix):
         message.job_id_prefix = prefix
-    outside = next((name for name in access.names(message) if not name.startswith(prefix)), None)
+    outside = next((name for name in access.job_ids(message) if not name.startswith(prefix)), None)
     if outside is not None:
         raise _denied(
             token,
-            f"does not reach {outside[:_SHOWN]!r}: name a job whose id starts with {prefix!r}, "
-            "or ask for a token that reaches this one",
+            f"may not access {outside[:_SHOWN]!r}: use a job whose id starts with {prefix!r}, "
+            "or ask for a token with another prefix",
         )
 
 

@@ -35,7 +35,7 @@ class Authorization:
             return None
         authorization = call.metadata(_KEY)
         try:
-            token = self._tokens.recognise(authorization)
+            token = self._tokens.verify(authorization)
         except ServiceError:
             _note_refusal(call, None, claimed_id(authorization))
             raise

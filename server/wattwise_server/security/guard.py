@@ -1,4 +1,4 @@
-"""Certificates and tokens together: what the settings ask for, and reading it again while the server runs."""
+"""Certificates and tokens, as the settings say, and reading them again while the server runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOOK_SECONDS = 0.5
 
 
 class Guard:
-    """Who may reach the server, and how.
+    """The server's certificates and tokens.
 
-    Args:
-        address: Where it listens.
-        security: The settings.
+    Attributes:
+        certificates: None without TLS.
+        authorization: None without a token file.
 
     Raises:
-        StartError: they cannot be met, or would let strangers in.
+        StartError: a file cannot be used, or the settings would let anyone on the network in.
     """
 
     def __init__(self, address: str, security: Security) -> None:
@@ -38,8 +38,8 @@ class Guard:
 
     @contextlib.asynccontextmanager
     async def rereading(self, hangup: asyncio.Event) -> AsyncIterator[None]:
-        """Reads the files again whenever `hangup` is set, and the tokens also when their file has changed."""
-        task = asyncio.create_task(self._reread(hangup), name="wattwise: files are read again")
+        """Reads the files again when `hangup` is set, and the token file also when it changes."""
+        task = asyncio.create_task(self._reread(hangup), name="wattwise: reload")
         try:
             yield
         finally:
@@ -50,11 +50,11 @@ class Guard:
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(hangup.wait(), _LOOK_SECONDS if self._tokens else None)
-            asked = hangup.is_set()
+            requested = hangup.is_set()
             hangup.clear()
             try:
-                # Off the loop: the files may lie on a network that hangs.
-                await asyncio.to_thread(self._read_all if asked else self._read_changed)
+                # In a thread: a network file system may hang.
+                await asyncio.to_thread(self._read_all if requested else self._read_changed)
             except Exception as error:  # noqa: BLE001 - logged with its traceback; the current ones stay in use
                 log_exception(log, "reload failed", error, message="the current certificates and tokens stay in use")
 
@@ -64,7 +64,7 @@ class Guard:
                 log, logging.INFO, "SIGHUP ignored", message="there are neither certificates nor tokens to read again"
             )
             return
-        log_event(log, logging.INFO, "SIGHUP", message="reading certificates and tokens again")
+        log_event(log, logging.INFO, "SIGHUP", message="reading certificates and tokens")
         if self.certificates:
             self.certificates.reread()
         if self._tokens:

@@ -1,4 +1,4 @@
-"""Where the server listens, and what has to be said before strangers can reach it."""
+"""Which addresses the server may listen on with which protection."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def check_exposure(address: str, security: Security, certificates: Certificates | None) -> None:
-    """Refuses to be reached from other machines in a way that lets strangers in, unless the operator spelled it out.
+    """Refuses an address that other machines can reach without TLS or tokens, unless `--insecure` is set.
 
     Raises:
-        StartError: it would be; says what to add. Or the address is none.
+        StartError: the address is refused or malformed.
     """
     host, _ = host_and_port(address)
     dangers = _dangers(security, certificates)
@@ -27,32 +27,32 @@ def check_exposure(address: str, security: Security, certificates: Certificates 
     what = " and ".join(dangers)
     if not security.insecure:
         raise StartError(
-            f"{address} can be reached from other machines, {what}: give --tls-cert, --tls-key and --tokens, "
-            "or listen on 127.0.0.1, or spell --insecure out"
+            f"{address} is reachable from other machines, and {what}: give --tls-cert, --tls-key and --tokens, "
+            "listen on 127.0.0.1, or accept the risk with --insecure"
         )
     log_event(
         log,
         logging.WARNING,
         "insecure address",
         address=address,
-        message=f"it can be reached from other machines, {what}",
+        message=f"reachable from other machines, and {what}",
     )
 
 
 def _dangers(security: Security, certificates: Certificates | None) -> list[str]:
     dangers = []
     if certificates is None:
-        dangers.append("where all that is sent to it, tokens too, can be read on the way")
-    # Whoever has a certificate of the operator's own authority is no stranger.
+        dangers.append("traffic, tokens included, is not encrypted")
+    # A client certificate of the operator's authority identifies a caller as well as a token does.
     if security.tokens is None and not (certificates and certificates.require_client_certificate):
-        dangers.append("where whoever reaches it may delete every job")
+        dangers.append("any client may delete every job")
     return dangers
 
 
 def _is_loopback(host: str, address: str) -> bool:
-    """Whether a host, by whatever name, is this machine alone."""
+    """Whether all addresses of a host are loopback addresses."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:
-        raise StartError(f"cannot listen on {address}: {host} is no name of this machine") from None
-    return all(ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
+        raise StartError(f"cannot listen on {address}: the host name {host} cannot be resolved") from None
+    return all(ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback for *_, where in found)

@@ -1,4 +1,4 @@
-"""The server's certificates: read, checked before they are used, and read again while it runs."""
+"""The server's certificates: read and checked at start, and again on request while it runs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class KeyMaterial(NamedTuple):
 
 
 class Certificates:
-    """What the server shows its clients and, with `tls_client_ca`, whose certificates it asks them for.
+    """The server's certificate and, optionally, the authorities whose certificates clients need.
 
     Args:
-        cert: The certificate, with those between it and its authority behind it, in PEM.
-        key: Its private key, without a passphrase, in PEM.
-        client_ca: The authorities of the clients' certificates, in PEM; None asks clients for none.
+        cert: PEM file with the certificate, followed by the intermediate ones.
+        key: PEM file with its private key, without a passphrase.
+        client_ca: PEM file with the authorities of client certificates; None asks clients for none.
 
     Raises:
-        StartError: a file cannot be read or is not what it should be; says what to do.
+        StartError: a file cannot be read or has the wrong contents.
     """
 
     def __init__(self, cert: Path, key: Path, client_ca: Path | None) -> None:
@@ -50,22 +50,19 @@ class Certificates:
 
     @classmethod
     def of(cls, security: Security) -> Certificates | None:
-        """Those that the settings name; None if they name none.
+        """The certificates that the settings name; None without TLS.
 
         Raises:
-            StartError: one is named without the other, or cannot be used.
+            StartError: a required setting is missing, or a file cannot be used.
         """
         cert, key, client_ca = security.tls_cert, security.tls_key, security.tls_client_ca
         if cert and key:
             return cls(cert, key, client_ca)
         if cert or key:
             given, missing = ("--tls-cert", "--tls-key") if cert else ("--tls-key", "--tls-cert")
-            raise StartError(f"{given} is given without {missing}: a certificate and its key go together; give both")
+            raise StartError(f"{given} is given without {missing}: give both")
         if client_ca:
-            raise StartError(
-                "--tls-client-ca is given without --tls-cert and --tls-key: clients show certificates to "
-                "servers that have one; give these two as well"
-            )
+            raise StartError("--tls-client-ca is given without --tls-cert and --tls-key: give these two as well")
         return None
 
     @property
@@ -110,13 +107,13 @@ def _bytes(path: Path, option: str) -> bytes:
 
 
 def _certificates(pem: bytes, path: Path, option: str) -> list[x509.Certificate]:
-    from cryptography import x509  # noqa: PLC0415 - slow to import, and most servers on loopback need none of it
+    from cryptography import x509  # noqa: PLC0415 - slow to import, and not needed without TLS
 
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         raise StartError(
-            f"{path} ({option}) holds no certificate in PEM: it should begin with -----BEGIN CERTIFICATE-----"
+            f"{path} ({option}) is not a PEM certificate: it must start with -----BEGIN CERTIFICATE-----"
         ) from None
 
 
@@ -128,30 +125,28 @@ def _check_key(certificate: x509.Certificate, pem: bytes, cert: Path, key: Path)
         private = load_pem_private_key(pem, None)
         matches = private.public_key() == certificate.public_key()
     except TypeError:
-        raise StartError(
-            f"{key} (--tls-key) has a passphrase, which nobody is there to type; write it without"
-        ) from None
+        raise StartError(f"{key} (--tls-key) is encrypted with a passphrase: remove the passphrase") from None
     except (ValueError, UnsupportedAlgorithm):
         raise StartError(
-            f"{key} (--tls-key) holds no private key in PEM: it should begin with -----BEGIN PRIVATE KEY-----"
+            f"{key} (--tls-key) is not a PEM private key: it must start with -----BEGIN PRIVATE KEY-----"
         ) from None
     if not matches:
         raise StartError(
-            f"{key} is not the key of the first certificate in {cert}: give the two that were made together, "
-            "the server's own certificate ahead of its authorities'"
+            f"{key} is not the key of the first certificate in {cert}: use matching files, and put the "
+            "server's own certificate before the intermediate ones"
         )
 
 
 def _log_validity(certificate: x509.Certificate, path: Path) -> None:
-    """Warns of a certificate that clients refuse, or will soon. It is used all the same: a clock may be wrong."""
+    """Logs how long a certificate is valid. An expired one is used anyway: this machine's clock may be wrong."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     now = datetime.now(timezone.utc)
     if ends <= now:
         log_event(
-            log, logging.ERROR, "certificate expired", file=path, expires=ends, message="clients refuse it: renew it"
+            log, logging.ERROR, "certificate expired", file=path, expires=ends, message="clients reject it: renew it"
         )
     elif begins > now:
-        advice = "clients refuse it until then: is the clock right?"
+        advice = "clients reject it until then; check the clock"
         log_event(log, logging.ERROR, "certificate not valid yet", file=path, begins=begins, message=advice)
     elif ends - now < _WARNED_AHEAD:
         log_event(log, logging.WARNING, "certificate expires soon", file=path, expires=ends, message="renew it")

@@ -1,4 +1,4 @@
-"""The tokens that a running server knows: those of its file, read again when it changes."""
+"""The tokens that a running server accepts: those of its token file, read again when it changes."""
 
 from __future__ import annotations
 
@@ -12,80 +12,80 @@ from typing import TypeAlias
 from wattwise_server.errors import StartError, UnauthenticatedError
 from wattwise_server.observability.logs import log_event
 from wattwise_server.security.token_file import read_tokens
-from wattwise_server.security.tokens import Token, recognised
+from wattwise_server.security.tokens import Token, verified
 
 log = logging.getLogger(__name__)
 
 _ADVICE = (
-    "send one as metadata 'authorization: Bearer TOKEN', which the Python client does with what it finds in "
-    "WATTWISE_TOKEN or in the file WATTWISE_TOKEN_FILE"
+    "send one in the metadata 'authorization: Bearer TOKEN'; the clients take it from WATTWISE_TOKEN or from the file "
+    "WATTWISE_TOKEN_FILE"
 )
-_Look: TypeAlias = tuple[int, ...]
+_FileState: TypeAlias = tuple[int, ...]
 
 
 class TokenBook:
-    """Who is known. A file that cannot be read later on leaves everything as it was, and the log says so.
+    """The valid tokens. If the file cannot be read again later, the current tokens stay valid and the log says so.
 
     Args:
         path: The token file.
 
     Raises:
-        StartError: the file cannot be read, or a line of it is no token.
+        StartError: the file cannot be read, or a line is malformed.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = _look(path)
+        self._seen = _file_state(path)
         self._tokens: Mapping[str, Token] = read_tokens(path)
-        self._tell()
+        self._log()
 
-    def recognise(self, authorization: str) -> Token:
-        """Whose token a call brought.
+    def verify(self, authorization: str) -> Token:
+        """The token of a call.
 
         Args:
-            authorization: The value of that metadata key; empty when the call has none.
+            authorization: The value of that metadata key; empty if the call has none.
 
         Raises:
-            UnauthenticatedError: nobody's.
+            UnauthenticatedError: there is no token, or it is unknown or expired.
         """
         scheme, _, text = authorization.partition(" ")
         if scheme.lower() != "bearer" or not text:
-            raise UnauthenticatedError(f"this server answers nobody without a token: {_ADVICE}")
-        token = recognised(self._tokens, text.strip())
+            raise UnauthenticatedError(f"this server requires a token: {_ADVICE}")
+        token = verified(self._tokens, text.strip())
         if token is None:
             raise UnauthenticatedError(
-                "this token is not known here: was it copied whole, or has it been revoked? Ask for another one"
+                "unknown token: it was copied incompletely or has been revoked; ask for another one"
             )
         _check_time(token)
         return token
 
     def check(self, token: Token) -> None:
-        """Whether a token that was recognised is good still.
+        """Checks that a verified token is still valid.
 
         Raises:
-            UnauthenticatedError: it has expired, or was revoked or changed meanwhile.
+            UnauthenticatedError: it has expired, or was revoked or changed.
         """
         if self._tokens.get(token.id) != token:
-            raise UnauthenticatedError(f"{token} has been revoked or changed; ask for another one, or call again")
+            raise UnauthenticatedError(f"{token} has been revoked or changed; call again, or ask for another one")
         _check_time(token)
 
     def reread(self) -> None:
         """Reads the file again."""
-        self._seen = _look(self._path)
+        self._seen = _file_state(self._path)
         try:
             self._tokens = read_tokens(self._path)
         except StartError as error:
-            message = f"{error}; those in use stay, and none is revoked"
+            message = f"{error}; the current tokens stay valid, and none is revoked"
             log_event(log, logging.ERROR, "tokens not read", message=message)
         else:
-            self._tell()
+            self._log()
 
     def reread_if_changed(self) -> None:
-        """Reads the file again if it is not the one that was read last; otherwise only looks at its folder entry."""
-        if _look(self._path) != self._seen:
+        """Reads the file again if its size, time, inode or mode changed."""
+        if _file_state(self._path) != self._seen:
             self.reread()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         log_event(log, logging.INFO, "tokens read", file=self._path, tokens=len(self._tokens))
         if not self._tokens:
             advice = "every call is refused: create a token with wattwise token create"
@@ -100,8 +100,8 @@ def _check_time(token: Token) -> None:
         raise UnauthenticatedError(f"{token} expired at {token.expires:%Y-%m-%d %H:%M} UTC; ask for another one")
 
 
-def _look(path: Path) -> _Look:
-    """Tells one state of the file from another; empty while there is no file."""
+def _file_state(path: Path) -> _FileState:
+    """What changes when the file changes; empty if there is no file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,20 +1,20 @@
-"""The file of tokens: a line for each, added and removed so that nobody ever reads half a file.
+"""The token file: one line per token. Changes replace the whole file, so that readers never see half of one.
 
-Empty lines, and those that begin with #, are left alone.
+Empty lines and lines that start with # are kept.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from wattwise_server.errors import StartError
+from wattwise_server.files import replacing
 from wattwise_server.security.tokens import Token, from_line, to_line
 
 _LOCK_SECONDS = 10.0
@@ -24,16 +24,16 @@ def read_tokens(path: Path) -> dict[str, Token]:
     """The tokens of a file by their ids.
 
     Raises:
-        StartError: the file cannot be read, or a line of it is no token; names the line.
+        StartError: the file cannot be read, or a line is malformed.
     """
     return _parsed(path, _lines(path))
 
 
 def add_token(path: Path, token: Token) -> None:
-    """Adds a token; the file is made if there is none, for its owner alone. On disk when this returns.
+    """Adds a token, durably; creates the file with mode 0600 if it does not exist.
 
     Raises:
-        StartError: the file cannot be written, or it holds something else than tokens.
+        StartError: the file cannot be written, or a line is malformed.
     """
     with _changing(path):
         lines = _lines(path) if path.exists() else []
@@ -42,18 +42,18 @@ def add_token(path: Path, token: Token) -> None:
 
 
 def remove_token(path: Path, token_id: str) -> Token:
-    """Removes the token with an id, and returns it. On disk when this returns.
+    """Removes the token with an id, durably, and returns it.
 
     Raises:
-        StartError: there is no such token, or the file cannot be written, or it holds something else than tokens.
+        StartError: there is no such token, the file cannot be written, or a line is malformed.
     """
-    # Nor is a lock left of a name that was mistyped.
+    # A mistyped name fails here, before a lock file is made for it.
     _lines(path)
     with _changing(path):
         lines = _lines(path)
         token = _parsed(path, lines).get(token_id)
         if token is None:
-            raise StartError(f"{path} has no token {token_id!r}; wattwise token list shows those that it has")
+            raise StartError(f"{path} has no token {token_id!r}; wattwise token list shows its tokens")
         _replace(path, [line for line in lines if not _is_token(line) or from_line(line).id != token_id])
         return token
 
@@ -62,11 +62,11 @@ def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise StartError(f"there is no token file {path}: make one with wattwise token create") from None
+        raise StartError(f"there is no token file {path}: create one with wattwise token create") from None
     except OSError as error:
         raise StartError(f"cannot read the token file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise StartError(f"{path} is no token file: it holds bytes that are not UTF-8") from None
+        raise StartError(f"{path} is not a token file: it is not UTF-8 text") from None
 
 
 def _is_token(line: str) -> bool:
@@ -81,56 +81,42 @@ def _parsed(path: Path, lines: Sequence[str]) -> dict[str, Token]:
         try:
             token = from_line(line)
         except ValueError as error:
-            raise StartError(f"{path}, line {number} {error}; correct it, or remove it and its token with it") from None
+            raise StartError(f"{path}, line {number} {error}; correct or remove the line") from None
         if token.id in tokens:
-            raise StartError(f"{path}, line {number} has the id {token.id} of an earlier line; remove one of them")
+            raise StartError(
+                f"{path}, line {number} has the same id as an earlier line, {token.id}; remove one of them"
+            )
         tokens[token.id] = token
     return tokens
 
 
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
-    """One writer at a time; what goes wrong with the file becomes a StartError."""
+    """Excludes other writers; turns errors of the file into StartErrors."""
     real = path.resolve()
-    # The lock would make the folder, also of a name that was mistyped.
+    # FileLock would create a missing folder, even a mistyped one.
     if not real.parent.is_dir():
-        raise StartError(f"there is no folder {real.parent} for {path}: make it first, or name another file")
+        raise StartError(f"there is no folder {real.parent} for {path}: create it, or name another file")
     try:
         with FileLock(f"{real}.lock", timeout=_LOCK_SECONDS):
             yield
     except Timeout:
-        raise StartError(f"another process changes {path} and does not come to an end ({path}.lock)") from None
+        raise StartError(f"another process holds the lock of {path} ({path}.lock) for too long") from None
     except OSError as error:
-        raise StartError(f"cannot write {path}: {error.strerror}; may you write in its folder?") from None
+        raise StartError(f"cannot write {path}: {error.strerror}; check the permissions of its folder") from None
 
 
 def _replace(path: Path, lines: Sequence[str]) -> None:
-    """Puts a new file in the place of the old one, with its owner and its mode."""
     path = path.resolve()
-    # For its owner alone from its first moment on.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is open already
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            _take_after(handle, path)
-            os.fsync(handle)
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replacing(path) as fresh:
+        fresh.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        if path.exists():
+            _copy_owner_and_mode(path, fresh)
 
 
-def _take_after(handle: int, path: Path) -> None:
-    if path.exists():
-        old, new = path.stat(), os.fstat(handle)
-        os.fchmod(handle, stat.S_IMODE(old.st_mode))
-        # Root that adds a token to the file of the server's user must not take it away from the server.
-        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-            os.fchown(handle, old.st_uid, old.st_gid)
+def _copy_owner_and_mode(path: Path, fresh: Path) -> None:
+    old, new = path.stat(), fresh.stat()
+    fresh.chmod(stat.S_IMODE(old.st_mode))
+    # If root adds a token, the file must stay readable for the server's user.
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        os.chown(fresh, old.st_uid, old.st_gid)

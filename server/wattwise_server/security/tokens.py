@@ -1,12 +1,12 @@
-"""Bearer tokens: what one may do, how it is recognised, and the line that is kept of it.
+"""Bearer tokens: their roles, how they are verified, and the line of the token file.
 
-A token is `ww_<id>_<secret>`. The line is a JSON object:
+A token is `ww_<id>_<secret>`. Its line in the file is a JSON object:
 
     {"version": 1, "id": "5f0c2a9be1d4", "role": "trainer", "prefix": "team-a-", "sha256": "9c1b…",
      "created": "2026-01-31T12:00:00Z", "expires": null}
 
-The id may be known to all and names the token in logs. `sha256` is the hash of the whole token in hexadecimal digits.
-One pass of SHA-256 is enough: slow hashes protect what people think up; nobody tries 2²⁵⁶ secrets, at whatever speed.
+The id is not secret and names the token in logs. `sha256` is the hash of the whole token in hexadecimal digits. One
+pass of SHA-256 is enough: slow hashes protect passwords, which can be guessed; a random secret of 256 bits cannot.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ VERSION = 1
 
 _TIME = "%Y-%m-%dT%H:%M:%S%z"
 _KEYS = ("version", "id", "role", "prefix", "sha256", "created", "expires")
-_NOBODYS_HASH = "0" * 64
+_NO_HASH = "0" * 64
 
 
 class Role(IntEnum):
-    """What a token may call: each may do what the ones before it may."""
+    """What a token may call; each role includes the ones before it."""
 
     TRAINER = 1
-    """The calls of a training: register, ask, report, end."""
+    """The calls of BatchSizeOptimizer."""
 
     OPERATOR = 2
-    """The calls of JobAdmin too: look at jobs, and delete them."""
+    """Also the calls of JobAdmin."""
 
     ADMIN = 3
-    """All calls; alone may go without a prefix, and so reach every job."""
+    """All calls; the only role that may have an empty prefix, which gives access to every job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is kept of a token: enough to recognise it, too little to use it.
+    """A token as it is stored: enough to verify it, not enough to use it.
 
     Attributes:
         id: Names it in the log and on the command line.
         role: What it may call.
-        prefix: What the ids of the jobs that it reaches start with; empty is every job, and an admin's alone.
+        prefix: The job ids that it may access start with this; empty, for admins only, means every job.
         sha256: Hash of the token, in hexadecimal digits.
-        created: When it was made.
-        expires: From when on it is refused; None is never.
+        created: When it was created.
+        expires: When it expires; None means never.
     """
 
     id: str
@@ -70,56 +70,56 @@ class Token:
 
 
 def prefix_fault(prefix: str, role: Role) -> str | None:
-    """What is wrong with a prefix for a role, if anything."""
+    """What is wrong with a prefix for a role; None if it is valid."""
     if not prefix and role is not Role.ADMIN:
-        return f"is empty, and would let {role.name.lower()}s reach every job, which only an admin may; give one"
+        return f"is empty, which only an admin token may have; give a token of role {role.name.lower()} a prefix"
     return identifier_fault(prefix)
 
 
 def new_token(role: Role, prefix: str, lifetime: timedelta | None) -> tuple[str, Token]:
-    """Makes a token; returns it, which nobody can do a second time, with what is to be kept of it."""
+    """Creates a token; returns its text, which is not stored anywhere, and what to store."""
     token_id = secrets.token_hex(6)
     text = f"ww_{token_id}_{secrets.token_hex(32)}"
     created = datetime.now(timezone.utc).replace(microsecond=0)
     return text, Token(token_id, role, prefix, _hash(text), created, created + lifetime if lifetime else None)
 
 
-def recognised(tokens: Mapping[str, Token], given: str) -> Token | None:
-    """Which of the tokens, by id, this text is; None if it is none of them."""
-    token = tokens.get(given[3:15])
-    # Compared in any case, and in constant time: how long a refusal takes tells neither which ids there are, nor how
-    # much of a hash was right.
-    same = hmac.compare_digest(_hash(given), token.sha256 if token else _NOBODYS_HASH)
+def verified(tokens: Mapping[str, Token], text: str) -> Token | None:
+    """The token with this text; None if it is not among the tokens."""
+    token = tokens.get(text[3:15])
+    # In constant time, and for unknown ids too: the time of a refusal reveals neither which ids exist nor how much of
+    # a hash matches.
+    same = hmac.compare_digest(_hash(text), token.sha256 if token else _NO_HASH)
     return token if same else None
 
 
 def claimed_id(authorization: str) -> str:
-    """The id that an authorization claims, if it has the form of a token; empty otherwise, lest a secret be shown."""
+    """The id in an authorization of the right form; empty for any other, since the log must not show a secret."""
     found = re.fullmatch(r"(?i:bearer) +ww_([0-9a-f]{12})_[0-9a-f]{64} *", authorization)
     return found[1] if found else ""
 
 
 def to_line(token: Token) -> str:
-    """The line that is kept of a token."""
+    """The line of a token in the token file."""
     values = (VERSION, token.id, token.role.name.lower(), token.prefix, token.sha256)
     times = (_written(token.created), _written(token.expires))
     return json.dumps(dict(zip(_KEYS, (*values, *times), strict=True)))
 
 
 def from_line(line: str) -> Token:
-    """The token of a line.
+    """The token of a line in the token file.
 
     Raises:
-        ValueError: the line is none; the message tells what is wrong with it, and nothing of what it holds.
+        ValueError: the line is malformed; the message does not repeat its contents.
     """
     values = _values(line)
     if values["version"] != VERSION:
-        raise ValueError(f"is of version {values['version']!r}, and this program knows version {VERSION} alone")
+        raise ValueError(f"has version {values['version']!r}; this program supports version {VERSION}")
     if set(values) != set(_KEYS):
-        raise ValueError(f"has other keys than {', '.join(_KEYS)}")
+        raise ValueError(f"must have exactly the keys {', '.join(_KEYS)}")
     role = values["role"]
     if role not in {known.name.lower() for known in Role}:
-        raise ValueError(f"has a role that is none of {', '.join(known.name.lower() for known in Role)}")
+        raise ValueError(f"has a role that is not one of {', '.join(known.name.lower() for known in Role)}")
     token = Token(
         id=_matching(values, "id", "[0-9a-f]{12}", "12 hexadecimal digits"),
         role=Role[role.upper()],
@@ -141,9 +141,9 @@ def _values(line: str) -> dict[str, Any]:
     try:
         values = json.loads(line)
     except ValueError:
-        raise ValueError("is no JSON object") from None
+        raise ValueError("is not a JSON object") from None
     if not isinstance(values, dict) or "version" not in values:
-        raise ValueError('is no JSON object with a "version"')
+        raise ValueError('is not a JSON object with a "version"')
     return values
 
 
@@ -162,4 +162,4 @@ def _read(values: dict[str, Any], key: str) -> datetime:
     try:
         return datetime.strptime(values[key], _TIME).astimezone(timezone.utc)
     except (TypeError, ValueError):
-        raise ValueError(f'has a "{key}" that is no time such as "2026-01-31T12:00:00Z"') from None
+        raise ValueError(f'has a "{key}" that is not a time such as "2026-01-31T12:00:00Z"') from None

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from wattwise_server.errors import StartError
+from wattwise_server.files import replacing
 from wattwise_server.store.connection import explain
 from wattwise_server.store.migrate import check
 from wattwise_server.store.open import connect_read_only, owned
@@ -109,23 +110,18 @@ def _must_be_sound(path: Path, otherwise: str) -> None:
 
 @contextmanager
 def _new_file(target: Path) -> Iterator[Path]:
-    """A file to fill, beside the target; it becomes the target, durably, unless the block raises."""
-    fresh = target.with_name(f".{target.name}.{os.getpid()}.part")
+    """A file beside the target to fill; it becomes the target, durably, unless the block raises."""
+    fresh: Path | None = None
     try:
-        # It holds the state of many teams: nobody but its owner reads it unless they say so.
-        os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with replacing(target) as fresh:
+            yield fresh
     except OSError as error:
-        raise StartError(f"cannot write beside {target}: {error.strerror}") from error
-    try:
-        yield fresh
-        _sync(fresh)
-        fresh.replace(target)
-        _sync(target.parent)
-    except OSError as error:
-        raise StartError(f"cannot write {target}: {error.strerror}; may you write in its folder?") from error
+        where = "cannot write beside" if fresh is None else "cannot write"
+        raise StartError(f"{where} {target}: {error.strerror}; check the permissions of its folder") from error
     finally:
-        for path in (fresh, *(fresh.with_name(fresh.name + side) for side in (*_SIDE_FILES, "-journal"))):
-            path.unlink(missing_ok=True)
+        if fresh is not None:
+            for side in (*_SIDE_FILES, "-journal"):
+                fresh.with_name(fresh.name + side).unlink(missing_ok=True)
 
 
 def _take_after(fresh: Path, database: Path) -> None:
@@ -135,14 +131,6 @@ def _take_after(fresh: Path, database: Path) -> None:
         for path in (fresh, Path(f"{database}.lock")):
             with suppress(OSError):
                 os.chown(path, former.st_uid, former.st_gid)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _set_aside(database: Path) -> Path | None:

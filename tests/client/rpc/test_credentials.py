@@ -142,7 +142,7 @@ def test_token_replaced_during_training(stopped: LiveServer, tmp_path: Path, cap
 
 def test_rejected_tokens(guarded: Guarded) -> None:
     """A missing, an unknown and an unauthorised token each raise their exception, and none is retried."""
-    for token, hint in ((None, "WATTWISE_TOKEN"), (SECRET, "not known here")):
+    for token, hint in ((None, "WATTWISE_TOKEN"), (SECRET, "unknown token")):
         credentials = replace(guarded.credentials(""), token=token)
         with Client(guarded.address, credentials=credentials) as client, pytest.raises(UnauthenticatedError) as caught:
             client.register_job(job_spec())
@@ -168,7 +168,7 @@ def test_jobs_command(
     for name, value in guarded.variables(SECRET).items():
         monkeypatch.setenv(name, value)
     assert main(["jobs", "list"]) == 1
-    assert "not known here" in capsys.readouterr().err
+    assert "unknown token" in capsys.readouterr().err
     assert main(["jobs", "list", "--token-file", str(file)]) == 0
     assert main(["jobs", "list", "--token-file", str(file), "--tls-ca", "/nowhere.pem"]) == 1
     assert "/nowhere.pem (tls_ca)" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServ
         enough.wait()
         before = dict(acknowledged)
         try:
-            assert "is a sound copy" in wattwise(server, "backup", copy)
+            assert "intact" in wattwise(server, "backup", copy)
         finally:
             stop.set()
         for each in done:
@@ -69,7 +69,7 @@ def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServ
     assert any(acknowledged[number] > before[number] for number in before), "calls went on"
     server.stop()
     former = contents(server.database)
-    assert "what was there is now" in wattwise(server, "restore", copy, "--force")
+    assert "the previous database is kept as" in wattwise(server, "restore", copy, "--force")
     assert contents(server.database.with_name("wattwise.db.replaced-1")) == former
     server.start()
     for trial in trials:

@@ -198,7 +198,7 @@ def test_trainer_may_not_call_job_admin(guarded: Guarded, name: str) -> None:
     with refused() as refusal:
         guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "trainer")
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ERROR_REASON_PERMISSION_DENIED")
-    assert "takes the role operator" in refusal.message
+    assert "needs the role operator" in refusal.message
     assert refusal.metadata["role"] == "trainer"
     assert refusal.metadata["job_id_prefix"] == "team-a-"
     assert MINE in guarded.jobs("admin")
@@ -214,7 +214,7 @@ def test_other_teams_jobs_are_out_of_reach(guarded: Guarded, method: str) -> Non
         assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
         messages.append(refusal.message.replace(job_id, "…"))
     assert messages[0] == messages[1]
-    assert "does not reach" in messages[0]
+    assert "may not access" in messages[0]
     assert OTHERS in guarded.jobs("admin")
 
 
