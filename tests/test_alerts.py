@@ -1,4 +1,4 @@
-"""The alert rules speak of figures that there are."""
+"""The alert rules use metrics that exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.watched import WatchedServer
 HOUSE = Path(__file__).parents[1]
 
 
-def test_every_figure_of_the_rules_is_served(watched: WatchedServer) -> None:
+def test_every_metric_of_the_rules_exists(watched: WatchedServer) -> None:
     """A server that has answered a call has each of the series that the alerts and the manual name."""
     Trainer(watched.trainer).run(1.0)
     served = {s.name for family in text_string_to_metric_families(watched.scrape()) for s in family.samples}

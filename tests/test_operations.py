@@ -1,4 +1,4 @@
-"""What docs/operations.md hands to an operator works, and leaves nothing out."""
+"""docs/operations.md, the units and the table of events match the program."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 SERVER = Path(__file__).parents[1] / "server"
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    """Systemd finds no fault in the units, once they name a program that is there."""
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """Systemd accepts the units, if they name a program that exists."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
     units = [tmp_path / name for name in ("wattwise.service", "wattwise-backup.service", "wattwise-backup.timer")]
@@ -31,7 +31,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 def test_nightly_backup_makes_one_and_drops_the_old(server: LiveServer, tmp_path: Path) -> None:
-    """What the backup's unit runs leaves a backup of today and none that is older than 30 days."""
+    """The commands of the backup unit make a backup and delete those older than 30 days."""
     unit = (DOCS / "wattwise-backup.service").read_text()
     folder = tmp_path / "backups"
     folder.mkdir()
@@ -56,7 +56,7 @@ def test_unit_leaves_the_metrics_of_the_process() -> None:
     assert not [line for line in settings if line.startswith("ProcSubset=pid")]
 
 
-def test_options_that_are_spoken_of_exist() -> None:
+def test_documented_options_exist() -> None:
     """Every option and variable in the guide and the unit is one of a command."""
     wattwise = str(Path(sys.executable).with_name("wattwise"))
     known = ""
@@ -75,8 +75,8 @@ def test_options_that_are_spoken_of_exist() -> None:
             assert option in known, text
 
 
-def test_every_event_of_the_log_is_told_of() -> None:
-    """The guide's table of events has every event that the server's code can write."""
+def test_every_log_event_is_documented() -> None:
+    """The guide's table of events contains every event in the server's code."""
     code = "\n".join(path.read_text() for path in SERVER.rglob("*.py"))
     call = r"\b(?:log_event|log_exception|_log_trial)"
     events = re.findall(call + r'\((?:log|trial),\s*(?:(?:level|logging\.[A-Z]+),\s*)?"([^"]+)"', code)

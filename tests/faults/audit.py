@@ -191,7 +191,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
 
 
 def _check_decision(book: JobBook, key: TrialKey, epoch: int, decision: v1.Decision) -> None:
-    """The trainer was told the same, unless it asked again later, or was stopped by what another trial did."""
+    """The trainer got the same decision, unless it asked again later, or another trial stopped it."""
     for trial in book.trials:
         if trial.trial.id.trial_number == key.trial_number:
             report = trial.reports[epoch]

@@ -34,7 +34,7 @@ class GoneError(Exception):
 
 
 class Gate:
-    """Holds all trainers between two calls, so that the file can be looked at while nobody writes."""
+    """Holds all trainers between two calls, so that the file can be read while there are no writes."""
 
     def __init__(self) -> None:
         self._state = threading.Condition()

@@ -58,7 +58,7 @@ def check_all_is_there(server: LiveServer, job: Trainer, trial: v1.Trial, acknow
 
 
 def test_full_disk(on_small_disk: LiveServer) -> None:
-    """On a full disk calls that write are refused with what to do, others are answered, and room mends it."""
+    """On a full disk calls that write are refused with what to do, others are answered; free space fixes it."""
     server = on_small_disk
     job = Trainer(server.trainer, max_epochs=10**6)
     trial = job.next()
@@ -72,7 +72,7 @@ def test_full_disk(on_small_disk: LiveServer) -> None:
 
 
 def test_killed_on_a_full_disk(on_small_disk: LiveServer, tmp_path: Path) -> None:
-    """A server that dies of, or on, a full disk says at the start why it cannot; with room it has everything."""
+    """A server killed on a full disk says at its next start why it cannot run; with free space it has everything."""
     server = on_small_disk
     job = Trainer(server.trainer, max_epochs=10**6)
     trial = job.next()
@@ -107,10 +107,10 @@ def test_read_only_file_and_folder(server: LiveServer, tmp_path: Path) -> None:
     job = Trainer(server.trainer)
     job.run(10.0)
     server.stop()
-    for path, told in ((server.database, "may this user write"), (server.database.parent, "may you write there?")):
+    for path, expected in ((server.database, "may this user write"), (server.database.parent, "may you write there?")):
         with read_only(path):
             said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
-        assert told in said
+        assert expected in said
     server.start()
     assert job.next().id.trial_number == 2
 
@@ -123,7 +123,7 @@ def overwrite(path: Path, page: int, page_size: int) -> None:
 
 
 def test_damaged_file(server: LiveServer, tmp_path: Path) -> None:
-    """A damaged header or jobs table stops the start, other damage the calls it hits; a backup, as told, mends it."""
+    """A damaged header or jobs table prevents the start, other damage fails the calls it hits; a backup fixes it."""
     job = Trainer(server.trainer)
     trial = job.run(10.0)
     backup = tmp_path / "backup.db"

@@ -1,4 +1,4 @@
-"""What is checked before anything is served, and what a start that fails leaves behind: nothing."""
+"""What is checked before the server starts; a start that fails leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.server.commands.test_serve import refuse
 
 @pytest.fixture
 def taken() -> Iterator[str]:
-    """An address that somebody else listens on."""
+    """An address that is in use."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
@@ -56,7 +56,7 @@ def test_taken_ports_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
 
 
 def test_refused_database_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A file that is no database stays alone in its folder."""
+    """Nothing is created beside a file that is not a database."""
     letter = tmp_path / "wattwise.db"
     letter.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
     assert "not a database" in refuse("--address", "127.0.0.1:0", folder=tmp_path)
@@ -85,7 +85,7 @@ async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--metrics-address", "nowhere"], "write host:port"),
         (["--metrics-address", "127.0.0.1:70000"], "write host:port"),
@@ -94,9 +94,9 @@ async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
         (["--database", "sqlite:///."], "may this user read and write the file"),
     ],
 )
-def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_bad_option_says_what_is_valid(tmp_path: Path, arguments: list[str], expected: str) -> None:
     """A value that an option cannot have is refused with what would be right."""
-    assert told in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
+    assert expected in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -115,16 +115,16 @@ def test_traces_without_their_package_are_a_warning(tmp_path: Path, taken: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "expected"),
     [
         ("OTEL_TRACES_EXPORTER", "pigeon", "pip install opentelemetry-exporter-pigeon"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "an OTEL_* variable is invalid"),
     ],
 )
-def test_traces_that_cannot_be_sent_are_refused(tmp_path: Path, name: str, value: str, told: str) -> None:
-    """An exporter that nobody has installed, or a number that is none, is an error that says what to do."""
+def test_invalid_trace_settings_are_refused(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    """An exporter that is not installed, or an invalid number, is an error that says what to do."""
     variables = {"OTEL_TRACES_EXPORTER": "otlp", name: value}
-    assert told in refuse("--address", "127.0.0.1:0", folder=tmp_path, **variables)
+    assert expected in refuse("--address", "127.0.0.1:0", folder=tmp_path, **variables)
     assert not list(tmp_path.iterdir())
 
 
@@ -136,8 +136,8 @@ def test_traces_that_cannot_be_sent_are_refused(tmp_path: Path, name: str, value
         {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
     ],
 )
-def test_nothing_is_loaded_that_nobody_asked_for(tmp_path: Path, variables: dict[str, str]) -> None:
-    """Without metrics and traces no call passes through anything more, and their packages are not imported."""
+def test_unused_packages_are_not_imported(tmp_path: Path, variables: dict[str, str]) -> None:
+    """Without metrics and traces there are no listeners, and their packages are not imported."""
     code = (
         "import sys\nimport wattwise_server.app\nfrom wattwise_server.config import Config\n"
         "from wattwise_server.observability.telemetry import telemetry\n"

@@ -80,7 +80,7 @@ def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServ
     assert job.next().id.trial_number == 5
 
 
-def test_backup_replaces_only_when_told(server: LiveServer, tmp_path: Path) -> None:
+def test_backup_replaces_only_with_force(server: LiveServer, tmp_path: Path) -> None:
     """An existing file is refused and stays as it is; --force replaces it whole."""
     copy = tmp_path / "copy.db"
     copy.write_text("yesterday's")
@@ -133,7 +133,7 @@ def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> 
     server.stop()
     before = contents(server.database)
     assert "replace it with --force" in wattwise(server, "restore", copy, fails=True)
-    for name, told in (
+    for name, expected in (
         ("garbage", "is damaged"),
         ("torn", "is damaged"),
         ("foreign", "another program"),
@@ -141,7 +141,7 @@ def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> 
     ):
         bad = tmp_path / name
         spoil(bad, copy)
-        assert told in wattwise(server, "restore", bad, "--force", fails=True)
+        assert expected in wattwise(server, "restore", bad, "--force", fails=True)
         assert contents(server.database) == before
     server.start()
     assert job.next().id.trial_number == 2

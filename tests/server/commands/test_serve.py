@@ -90,30 +90,30 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
     with closing(sqlite3.connect(foreign, isolation_level=None)) as connection:
         connection.execute("CREATE TABLE customers (name)")
     garbage.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
-    for path, told in ((foreign, "another program"), (garbage, "not a database")):
+    for path, expected in ((foreign, "another program"), (garbage, "not a database")):
         before = path.read_bytes()
         said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
-        assert told in said
+        assert expected in said
         assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--address", "nowhere"], "write host:port"),
         (["--address", "127.0.0.1:notaport"], "write host:port"),
         (["--database", "postgres://x"], "sqlite:///wattwise.db"),
         (["--database", "sqlite:///:memory:"], "sqlite:///wattwise.db"),
         (["--database", "sqlite:////no/such/folder/x.db"], "there is no folder /no/such/folder"),
-        (["--grace-seconds", "-1"], "give 0 to 3600 seconds"),
-        (["--grace-seconds", "soon"], "give 0 to 3600 seconds"),
+        (["--grace-seconds", "-1"], "use 0 to 3600 seconds"),
+        (["--grace-seconds", "soon"], "use 0 to 3600 seconds"),
         (["--log-level", "loud"], "debug, info, warning, error"),
         (["--adress", "127.0.0.1:0"], "--adress"),
     ],
 )
-def test_bad_option_says_what_to_write(tmp_path: Path, arguments: list[str], told: str) -> None:
+def test_bad_option_says_what_is_valid(tmp_path: Path, arguments: list[str], expected: str) -> None:
     """A wrong option, address or database is refused with what would be right, and leaves nothing behind."""
-    assert told in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
+    assert expected in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -148,7 +148,7 @@ def test_it_ends_with_0_from_the_first_moment_on(server: LiveServer) -> None:
 
 
 def test_hanging_up_ends_no_server(server: LiveServer) -> None:
-    """With neither certificates nor tokens to read again a SIGHUP is told of in the log, and calls go on."""
+    """Without certificates and tokens a SIGHUP is logged and changes nothing."""
     job = Trainer(server.trainer)
     server.hang_up()
     wait_until(lambda: "SIGHUP ignored" in server.log.read_text())

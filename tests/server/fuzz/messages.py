@@ -82,7 +82,7 @@ def messages(draw: st.DrawFn, kind: Descriptor) -> Message:
 
 
 def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
-    """Valid requests by the full name of their type, from which spoilt ones are made."""
+    """Valid requests by the full name of their type, from which malformed ones are made."""
     result = v1.TrainingResult(
         trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1, monitor="nvml"
     )
@@ -151,7 +151,7 @@ _APPENDED = (
 
 @st.composite
 def spoilt(draw: st.DrawFn, data: bytes) -> bytes:
-    """Bytes after bit flips, cuts, insertions, repetitions, and fields that nobody declared."""
+    """Bytes after bit flips, cuts, insertions, repetitions, and undeclared fields."""
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
         match draw(st.sampled_from(("flip", "cut", "insert", "twice", "append"))):

@@ -57,8 +57,8 @@ def test_random_bytes(target: Target, depth: settings) -> None:
 
 
 @depths
-def test_spoilt_messages(target: Target, depth: settings) -> None:
-    """Valid requests whose bytes were spoilt are refused or taken for what they have become."""
+def test_malformed_messages(target: Target, depth: settings) -> None:
+    """Valid requests with changed bytes are refused or handled as the request that they have become."""
     known = seeds(target.trial)
 
     def fire(data: st.DataObject) -> None:
@@ -106,7 +106,7 @@ def test_random_metadata(target: Target, depth: settings) -> None:
 
 @depths
 def test_random_conversations(target: Target, depth: settings) -> None:
-    """A stream of valid, spoilt and senseless messages ends with a status of the contract, however it is left."""
+    """A stream of valid, malformed and meaningless messages ends with a status of the contract, however it is left."""
     streaming = [method for method in METHODS + OTHERS if method.client_streaming]
     known = seeds(target.trial)
 
@@ -208,7 +208,7 @@ def test_readable_requests_of_other_services(target: Target) -> None:
     "name", ["/", "/wattwise.v1.JobAdmin/", "/wattwise.v1.JobAdmin/Nothing", "/wattwise.v2.JobAdmin/GetJob"]
 )
 def test_methods_that_do_not_exist(target: Target, name: str) -> None:
-    """A method that nobody has is UNIMPLEMENTED."""
+    """An unknown method is UNIMPLEMENTED."""
     channel: Any = target.server.channel
     with pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(name)(b"", timeout=20)

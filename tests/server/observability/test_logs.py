@@ -24,7 +24,7 @@ from tests.server.usecases.test_leases import lose
 from tests.watched import WatchedServer, read_json_log
 
 
-def test_life_of_a_trial_is_told(watched: WatchedServer) -> None:
+def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
     """Every event is one JSON line with job, trial and, if a call brought it about, peer and request id."""
     job = Trainer(watched.trainer, trial_lease_seconds=0.3)
     lost = job.next()
@@ -62,7 +62,7 @@ def test_life_of_a_trial_is_told(watched: WatchedServer) -> None:
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in lines)
 
 
-def test_reports_are_told_at_debug_alone(watched: WatchedServer) -> None:
+def test_reports_are_logged_at_debug_only(watched: WatchedServer) -> None:
     """Epochs make no line at info and one each at debug; a repeated report makes none."""
     job = Trainer(watched.trainer)
     trial = job.next()
@@ -77,7 +77,7 @@ def test_reports_are_told_at_debug_alone(watched: WatchedServer) -> None:
     assert (line["joules"], line["metric"]) == (2.0, "nan")
 
 
-def test_refused_call_is_told_with_the_id_that_its_client_sees(watched: WatchedServer) -> None:
+def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: WatchedServer) -> None:
     """The request id of the error is that of the line: the client's own, or else one of the server's."""
     trial = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
     request = v1.HeartbeatRequest(trial=trial)
@@ -99,7 +99,7 @@ def test_refused_call_is_told_with_the_id_that_its_client_sees(watched: WatchedS
         assert line["level"] == "info"
 
 
-def test_refused_stream_is_told_with_its_trial(watched: WatchedServer) -> None:
+def test_refused_stream_is_logged_with_its_trial(watched: WatchedServer) -> None:
     """A stream is named by its first message."""
     key = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
     request = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=key))
@@ -110,8 +110,8 @@ def test_refused_stream_is_told_with_its_trial(watched: WatchedServer) -> None:
     assert line["request_id"] == "nightly-7"
 
 
-def test_method_that_there_is_not_is_told(watched: WatchedServer) -> None:
-    """Calls of unknown methods are refused as gRPC does, and told like any refusal, whatever their names hold."""
+def test_unknown_method_is_logged(watched: WatchedServer) -> None:
+    """Calls of unknown methods end as in gRPC and are logged like any refusal, whatever their names contain."""
     for name in ("Guess", 'Guess " job=x'):
         for kind in (watched.channel.unary_unary, watched.channel.unary_stream):
             call: Any = kind(f"/wattwise.v1.JobAdmin/{name}")
@@ -125,8 +125,8 @@ def test_method_that_there_is_not_is_told(watched: WatchedServer) -> None:
     assert {line["code"] for line in lines} == {"UNIMPLEMENTED"}
 
 
-def test_bug_is_told_whole_under_its_incident(watched: WatchedServer) -> None:
-    """What nobody foresaw is one line with the traceback, the incident and the request that the client was told."""
+def test_bug_is_logged_under_its_incident(watched: WatchedServer) -> None:
+    """An unhandled exception is one line with the traceback, and the incident and request ids that the client got."""
     job = Trainer(watched.trainer)
     job.run(1.0)
     watched.stop()
@@ -142,7 +142,7 @@ def test_bug_is_told_whole_under_its_incident(watched: WatchedServer) -> None:
     assert "no such policy" in line["exception"]
 
 
-def test_failed_commit_is_told(watched: WatchedServer) -> None:
+def test_failed_commit_is_logged(watched: WatchedServer) -> None:
     """A commit that fails is an error with its cause, and the refusal of its caller a warning."""
     job = Trainer(watched.trainer)
     with closing(sqlite3.connect(watched.database, isolation_level=None)) as other:

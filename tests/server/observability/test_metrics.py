@@ -1,4 +1,4 @@
-"""What Prometheus is told, against what was called."""
+"""The metrics after known calls."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_trials_are_counted_by_stage_and_end(watched: WatchedServer) -> None:
 
 
 def test_lost_and_revived_trials_balance(watched: WatchedServer) -> None:
-    """A lost trial that comes back runs again, and what it had used before is not counted anew."""
+    """A revived trial runs again, and what it reported before is not counted twice."""
     job = Trainer(watched.trainer, trial_lease_seconds=0.3)
     trial = job.next()
     job.report(trial, 10.0, metric=0.1)
@@ -177,8 +177,8 @@ def test_energy_is_counted_by_its_monitor(watched: WatchedServer) -> None:
     assert watched.figure("wattwise_energy_joules_total") == 40.0
 
 
-def test_strangers_make_no_series(watched: WatchedServer) -> None:
-    """Methods and jobs that clients make up add no label: unknown methods are one, and no id is ever shown."""
+def test_clients_make_no_series(watched: WatchedServer) -> None:
+    """Method names and job ids that clients choose add no labels: unknown methods share one."""
     job = Trainer(watched.trainer, job_id="test-secret-project")
     job.report(job.next(), 1.0, metric=0.1, monitor="test-monitor")
     for name in ("First", "Second", "wattwise.v1.JobAdmin"):
@@ -210,7 +210,7 @@ def test_restarted_server_knows_what_there_is(watched: WatchedServer) -> None:
 
 
 def test_only_figures_are_served_and_the_port_closes(watched: WatchedServer) -> None:
-    """Another path is 404, and when the server has ended nobody listens any more."""
+    """Another path is 404, and the port is closed when the server has stopped."""
     url = watched.metrics_url
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(url.replace("/metrics", "/etc/passwd"), timeout=10)  # noqa: S310 - it is http
@@ -236,7 +236,7 @@ def test_restarted_server_gets_its_port_again(watched: WatchedServer) -> None:
 
 
 def test_idle_connections_do_not_pile_up(watched: WatchedServer) -> None:
-    """Whoever connects and says nothing takes one of few places, and gives it back by leaving."""
+    """A silent connection takes one of few places until it is closed."""
     host, port = re.findall(r"//(.+):(\d+)/", watched.metrics_url)[0]
     idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(30)]
     # Those beyond the places there are were hung up on.

@@ -1,4 +1,4 @@
-"""Who watches cannot disturb."""
+"""Observers cannot disturb what they observe."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ class Faulty:
         raise OSError("failed")
 
 
-async def test_observer_that_fails_is_logged_and_harms_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A job is registered and a trial dispatched, whatever whoever is told of it makes of that."""
+async def test_failing_observer_is_logged_and_disturbs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job is registered and a trial dispatched although every observer raises."""
     observers, clock = Observers([Faulty(blind=True), Faulty(blind=False)]), steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
         optimizer = Optimizer(store, clock, observer=observers)

@@ -91,7 +91,7 @@ def test_every_call_is_a_span(watched: WatchedServer, collector: Collector, monk
 
 
 def test_traces_go_to_the_console_too(watched: WatchedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OTEL_TRACES_EXPORTER and OTEL_SERVICE_NAME are heeded, and the log says that traces are sent."""
+    """OTEL_TRACES_EXPORTER and OTEL_SERVICE_NAME are respected, and the log says that traces are sent."""
     watched.stop()
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "nightly")
@@ -105,8 +105,8 @@ def test_traces_go_to_the_console_too(watched: WatchedServer, monkeypatch: pytes
     assert span["resource"]["attributes"]["service.name"] == "nightly"
 
 
-def test_collector_that_is_away_disturbs_nothing(watched: WatchedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are answered, and the end waits a few seconds at most for spans that nobody takes."""
+def test_unavailable_collector_disturbs_nothing(watched: WatchedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are answered, and the shutdown waits a few seconds at most."""
     watched.stop()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     watched.start()

@@ -32,7 +32,7 @@ def test_fixed_reward_precision_is_for_gts_alone(grpc_stub: Stub, grpc_channel: 
     assert arm.reward_precision == pytest.approx(1 / (200 / 3))
 
 
-def test_monstrous_numbers_harm_nobody(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
+def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
     """Costs and betas whose squares or products would be infinite are refused; the largest allowed are counted."""
     with refused() as refusal:
         Trainer(grpc_stub, beta_knob=1.7e308)
@@ -74,7 +74,7 @@ def test_refusals_fit_whatever_was_sent(grpc_stub: Stub, grpc_channel: grpc.Chan
 
 
 def test_too_many_batch_sizes_are_refused(grpc_stub: Stub) -> None:
-    """More than a thousand batch sizes are one fault, told at once."""
+    """More than a thousand batch sizes are one violation."""
     with refused() as refusal:
         Trainer(grpc_stub, batch_sizes=list(range(1, 1002)))
     assert "at most 1000" in refusal.faults["job.batch_sizes"]
@@ -90,7 +90,7 @@ def test_longest_prefix_leaves_room_for_a_made_id(grpc_stub: Stub) -> None:
     assert list(refusal.faults) == ["job.job_id_prefix"]
 
 
-def test_heartbeats_during_a_deletion_are_told_to_stop(server: LiveServer) -> None:
+def test_heartbeats_during_a_deletion_get_a_stop(server: LiveServer) -> None:
     """A running trial never hears that its job is unknown, at whatever moment of the deletion it asks."""
     for _ in range(20):
         job = Trainer(server.trainer)
@@ -139,7 +139,7 @@ def test_revived_trial_shows_its_newest_cost(server: LiveServer) -> None:
 
 
 def test_bound_that_fell_meanwhile_stops_a_revived_trial(server: LiveServer) -> None:
-    """A lost trial that is dearer than the bound of today is told to stop by its first heartbeat."""
+    """A lost trial above the current bound is stopped by its first heartbeat."""
     job = Trainer(server.trainer, trial_lease_seconds=0.5)
     slow = job.next()
     job.report(slow, 50.0, metric=0.1)
@@ -159,10 +159,10 @@ def test_heartbeat_tells_todays_bound(grpc_stub: Stub) -> None:
     assert job.heartbeat(reporting).cost_bound == 40.0
 
 
-def test_old_trainer_of_a_deleted_job_is_told_to_stop_by_the_new_one(
+def test_trial_of_a_deleted_job_is_stopped_after_registering_it_again(
     grpc_stub: Stub, grpc_channel: grpc.Channel
 ) -> None:
-    """A trial of a deleted job whose id was registered anew is stopped, not unknown."""
+    """A trial of a deleted job whose id was registered again is stopped, not unknown."""
     job = Trainer(grpc_stub)
     trial = job.next()
     v1.JobAdminStub(grpc_channel).DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))

@@ -1,4 +1,4 @@
-"""Whatever a stranger sends that is not even gRPC: the server goes on to answer, and keeps what it had."""
+"""Data that is not gRPC: the server keeps serving, and its state is unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CROWD = 300
 
 @pytest.fixture(scope="module")
 def target(grpc_server: LiveServer) -> Iterator[Target]:
-    """One server for all strangers."""
+    """One server for the module."""
     with closing(Target(grpc_server)) as visited:
         yield visited
 
@@ -53,7 +53,7 @@ def pour(target: Target, data: bytes, *, reset: bool = False) -> None:
 
 
 def answers_as(target: Target, before: tuple[str, bytes]) -> None:
-    """The server lives, answers somebody new, and has the state that it had."""
+    """The server runs, answers a new client, and its state is unchanged."""
     assert target.server.process.poll() is None
     options = (("grpc.use_local_subchannel_pool", 1),)
     with grpc.insecure_channel(target.server.address, options) as channel:
@@ -103,8 +103,8 @@ def test_random_frames(target: Target, depth: settings) -> None:
     answers_as(target, before)
 
 
-def test_log_is_not_for_strangers(target: Target) -> None:
-    """What a stranger says when it leaves does not get into the log."""
+def test_clients_cannot_write_to_the_log(target: Target) -> None:
+    """The debug data of a client's GOAWAY frame does not appear in the log."""
     said = b"farewell\n2026-11-21 00:00:00,000 INFO wattwise_server.app: all is well"
     before = target.state()
     pour(target, _PREFACE + _NO_SETTINGS + frame(7, 0, 0, struct.pack(">II", 1, 1) + said))
@@ -127,7 +127,7 @@ def test_log_is_not_for_strangers(target: Target) -> None:
     ids=["http/1", "http/1 body", "tls", "ssh", "window", "headers", "pings", "flood"],
 )
 def test_other_protocols(target: Target, data: bytes) -> None:
-    """Whoever takes the port for something else, or floods it, disturbs nobody."""
+    """Other protocols and floods on the port disturb no other client."""
     before = target.state()
     pour(target, data)
     answers_as(target, before)
@@ -137,7 +137,7 @@ def test_other_protocols(target: Target, data: bytes) -> None:
     "opening", [b"", _PREFACE[:10], _PREFACE, _PREFACE + _NO_SETTINGS, _PREFACE + _NO_SETTINGS + frame(1, 4, 1, b"")]
 )
 def test_half_open_connections(target: Target, opening: bytes) -> None:
-    """A crowd that connects, begins and then says nothing keeps nobody from being answered."""
+    """Many connections that stay silent do not keep other clients from being served."""
     before = target.state()
     with ExitStack() as crowd:
         for _ in range(_CROWD):

@@ -80,7 +80,7 @@ def test_every_result_has_its_decision(job: Trainer, stream: Stream) -> None:
 
 
 def test_stop_is_pushed_when_the_bound_falls(job: Trainer, stream: Stream) -> None:
-    """A trial that is dearer than twice what another has just converged at is told to stop without asking."""
+    """A trial that costs more than twice what another has just converged at gets a stop without asking."""
     slow, fast = job.next(), job.next()
     stream.send(slow, 50.0)
     assert not stream.decision().stop_train

@@ -147,7 +147,7 @@ def test_every_method_has_its_entry() -> None:
     assert set(ACCESS) == set(METHODS)
 
 
-def test_method_without_an_entry_is_nobodys() -> None:
+def test_method_without_an_entry_is_denied() -> None:
     """Were one forgotten, not even an admin could call it."""
     _, admin = new_token(Role.ADMIN, "", None)
     with pytest.raises(PermissionDeniedError, match="has no entry"):
@@ -160,16 +160,16 @@ def test_requests_of_these_tests_are_complete() -> None:
 
 
 @pytest.mark.parametrize("method", [*REQUESTS, REFLECTION])
-def test_nobody_gets_in_without_a_token(guarded: Guarded, method: str) -> None:
+def test_call_without_a_token_is_refused(guarded: Guarded, method: str) -> None:
     """No token, a wrong one, one of another scheme and an expired one are refused by every method that is not open."""
     good = guarded.tokens["admin"]
     wrong = good[:-1] + ("0" if good[-1] != "0" else "1")
     request = REQUESTS[method](MINE) if method in REQUESTS else reflection_pb2.ServerReflectionRequest(list_services="")
-    for token, told in ((None, "without a token"), (wrong, "not known"), ("expired", "expired at")):
+    for token, expected in ((None, "requires a token"), (wrong, "unknown token"), ("expired", "expired at")):
         with refused() as refusal:
             guarded.call(method, request, token)
         assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAUTHENTICATED, "ERROR_REASON_UNAUTHENTICATED")
-        assert told in refusal.message
+        assert expected in refusal.message
         assert refusal.metadata["retryable"] == "false"
 
 
@@ -188,7 +188,7 @@ def test_health_is_open(guarded: Guarded) -> None:
 
 
 def test_reflection_takes_any_token(guarded: Guarded) -> None:
-    """Whoever has a token may ask what the server answers."""
+    """Every token may use reflection."""
     assert guarded.call(REFLECTION, reflection_pb2.ServerReflectionRequest(list_services=""), "trainer")
 
 

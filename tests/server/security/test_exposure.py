@@ -1,4 +1,4 @@
-"""Where the server listens, and what it asks for before strangers can reach it."""
+"""Which addresses the server listens on with which protection."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_loopback_needs_nothing(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "0", "192.0.2.1"])  # noqa: S104 - it is refused
 def test_elsewhere_is_refused(host: str) -> None:
-    """Any other host is refused, and told why and what to do."""
+    """Any other host is refused with the reasons and what to do."""
     with pytest.raises(StartError) as caught:
         check_exposure(f"{host}:50051", Security(), None)
     for words in (CLEAR, OPEN, "--tls-cert", "--tokens", "127.0.0.1", "--insecure"):
@@ -90,14 +90,14 @@ def test_insecure_can_be_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "insecure address" in started(tmp_path, "--address", "0.0.0.0:0")
 
 
-def test_without_tokens_nobody_is_asked_for_one(server: LiveServer) -> None:
-    """On loopback without a token file every caller may do everything, as ever."""
+def test_without_token_file_no_token_is_needed(server: LiveServer) -> None:
+    """On loopback without a token file every caller may do everything."""
     assert Trainer(server.trainer).next().id.trial_number == 1
 
 
 @pytest.mark.parametrize(
-    ("address", "told"), [("::1:50051", "in brackets"), ("no.such.host.invalid:1", "cannot be resolved")]
+    ("address", "expected"), [("::1:50051", "in brackets"), ("no.such.host.invalid:1", "cannot be resolved")]
 )
-def test_bad_host_is_refused(tmp_path: Path, address: str, told: str) -> None:
+def test_bad_host_is_refused(tmp_path: Path, address: str, expected: str) -> None:
     """A host that cannot be one says what would be right."""
-    assert told in refuse("--address", address, folder=tmp_path)
+    assert expected in refuse("--address", address, folder=tmp_path)

@@ -1,4 +1,4 @@
-"""The commands of `docs/operations.md` on TLS and tokens, run as they stand but for the port."""
+"""Runs the commands of `docs/operations.md` on TLS and tokens; only the port differs."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_sighup_brings_new_certificates(live: LiveServer, authority: Authority, 
 
 
 def test_bad_new_files_leave_the_old_ones(live: LiveServer, authority: Authority, pair: Pair) -> None:
-    """A key that is not the certificate's is told in the log with what to do, and everybody gets in as before."""
+    """A key that does not match the certificate is logged with what to do; the current ones stay in use."""
     live.start(*options(pair))
     shown = serial(live.address)
     pair.key.write_bytes(authority.issue("another").key.read_bytes())
@@ -136,7 +136,7 @@ def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (lambda pair: pair.cert.unlink(), "cannot read {cert} (--tls-cert): No such file"),
         (lambda pair: pair.key.unlink(), "cannot read {key} (--tls-key): No such file"),
@@ -145,10 +145,10 @@ def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> No
         (lambda pair: pair.key.write_bytes(pair.cert.read_bytes()), "{key} (--tls-key) is not a PEM private key"),
     ],
 )
-def test_bad_file_is_named(pair: Pair, change: Callable[[Pair], object], told: str) -> None:
-    """A certificate or a key that cannot be used is told with its name, its option and what is wrong."""
+def test_bad_file_is_named(pair: Pair, change: Callable[[Pair], object], expected: str) -> None:
+    """The error names the unusable file, its option and what is wrong."""
     change(pair)
-    assert told.format(cert=pair.cert, key=pair.key) in fault(tls_cert=pair.cert, tls_key=pair.key)
+    assert expected.format(cert=pair.cert, key=pair.key) in fault(tls_cert=pair.cert, tls_key=pair.key)
 
 
 def test_key_of_another_certificate_is_refused(authority: Authority, pair: Pair) -> None:
@@ -158,7 +158,7 @@ def test_key_of_another_certificate_is_refused(authority: Authority, pair: Pair)
 
 
 def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
-    """Nobody is there to type it."""
+    """The server cannot ask for it."""
     locked = tmp_path / "locked.key"
     key = load_pem_private_key(pair.key.read_bytes(), None)
     locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
@@ -166,40 +166,40 @@ def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ("tls_cert", "--tls-cert is given without --tls-key"),
         ("tls_key", "--tls-key is given without --tls-cert"),
         ("tls_client_ca", "--tls-client-ca is given without --tls-cert and --tls-key"),
     ],
 )
-def test_half_of_it_is_refused(given: str, told: str) -> None:
+def test_incomplete_options_are_refused(given: str, expected: str) -> None:
     """One option that needs another says so."""
-    assert told in fault(**{given: Path("x.pem")})
+    assert expected in fault(**{given: Path("x.pem")})
 
 
 def test_bad_authority_of_clients_is_refused(tmp_path: Path, pair: Pair) -> None:
-    """A file of authorities without any would let nobody in."""
+    """A file without authorities would reject every client."""
     (tmp_path / "none.pem").write_text("")
     said = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / "none.pem")
     assert "(--tls-client-ca) is not a PEM certificate" in said
 
 
 @pytest.mark.parametrize(
-    ("valid", "told"),
+    ("valid", "expected"),
     [
         ((-9 * DAY, -DAY), "certificate expired"),
         ((DAY, 9 * DAY), "certificate not valid yet"),
         ((-DAY, 9 * DAY), "certificate expires soon"),
     ],
 )
-def test_validity_is_told_in_the_log(
-    authority: Authority, caplog: pytest.LogCaptureFixture, valid: tuple[timedelta, timedelta], told: str
+def test_validity_is_logged(
+    authority: Authority, caplog: pytest.LogCaptureFixture, valid: tuple[timedelta, timedelta], expected: str
 ) -> None:
-    """A certificate that clients refuse, or will within two weeks, is told in the log, and used all the same."""
+    """A certificate that is invalid now or within two weeks is logged, and used anyway."""
     pair = authority.issue("server", valid=valid)
     assert Certificates(pair.cert, pair.key, None).material.chain == pair.cert.read_bytes()
-    assert told in caplog.text
+    assert expected in caplog.text
 
 
 def test_certificate_for_another_host_is_not_trusted(live: LiveServer, authority: Authority) -> None:

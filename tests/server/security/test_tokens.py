@@ -70,10 +70,10 @@ def gets_in(server: LiveServer, token: str) -> bool:
 
 def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None:
     """Create prints the token alone, and neither the file nor the list has it; its owner alone may read the file."""
-    status, text, told = token("create", "--prefix", "team-a-", "--role", "trainer")
+    status, text, err = token("create", "--prefix", "team-a-", "--role", "trainer")
     text = text.removesuffix("\n")
     assert status == 0
-    assert text.split("_")[2] not in told + file.read_text() + token("list")[1]
+    assert text.split("_")[2] not in err + file.read_text() + token("list")[1]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     found = verified(read_tokens(file), text)
     assert found is not None
@@ -114,8 +114,8 @@ def test_list_shows_and_revoke_removes(token: Type, file: Path) -> None:
     assert ["never" in line for line in lines] == [True, False, True]
     assert token("revoke", ids[1])[0] == 0
     assert list(read_tokens(file)) == [ids[0], ids[2]]
-    status, _, told = token("revoke", ids[1])
-    assert (status, ids[1] in told) == (1, True)
+    status, _, err = token("revoke", ids[1])
+    assert (status, ids[1] in err) == (1, True)
 
 
 def test_mode_and_comments_survive_a_change(token: Type, file: Path) -> None:
@@ -132,9 +132,9 @@ def test_mode_and_comments_survive_a_change(token: Type, file: Path) -> None:
 @pytest.mark.parametrize("role", ["trainer", "operator"])
 def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str) -> None:
     """A trainer or an operator of every job is refused, and no file is made."""
-    status, printed, told = token("create", "--role", role)
+    status, printed, err = token("create", "--role", role)
     assert (status, printed) == (1, "")
-    assert "--prefix is empty" in told
+    assert "--prefix is empty" in err
     assert not file.exists()
 
 
@@ -146,22 +146,25 @@ def test_bad_lifetime_is_refused(token: Type, file: Path, days: str) -> None:
     assert not file.exists()
 
 
-@pytest.mark.parametrize(("prefix", "told"), [("a\n", "control characters"), ("a" * 201, "at most 200")])
-def test_prefix_that_no_job_can_have_is_refused(token: Type, file: Path, prefix: str, told: str) -> None:
+@pytest.mark.parametrize(("prefix", "expected"), [("a\n", "control characters"), ("a" * 201, "at most 200")])
+def test_prefix_that_no_job_can_have_is_refused(token: Type, file: Path, prefix: str, expected: str) -> None:
     """A prefix has to be one that a job's id can start with."""
     status, printed, said = token("create", "--role", "trainer", "--prefix", prefix)
     assert (status, printed) == (1, "")
-    assert told in said
+    assert expected in said
     assert not file.exists()
 
 
-def test_file_that_cannot_be_written_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unwritable_file_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Without its folder, or in place of one, there is no token, and none is printed."""
-    for path, told in ((tmp_path / "no/such/tokens", "there is no folder"), (tmp_path, "cannot read the token file")):
+    for path, expected in (
+        (tmp_path / "no/such/tokens", "there is no folder"),
+        (tmp_path, "cannot read the token file"),
+    ):
         assert main(["token", "create", "--role", "admin", "--tokens", str(path)]) == 1
         printed = capsys.readouterr()
         assert printed.out == ""
-        assert told in printed.err
+        assert expected in printed.err
     assert not (tmp_path / "no").exists()
 
 
@@ -201,23 +204,23 @@ def _line(**changes: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("rubbish", "line 2 is not a JSON object"),
         ("[]", "line 2 is not a JSON object"),
         (_line(version=2), "has version 2"),
         (_line(more=1), "must have exactly the keys"),
-        (_line(role="king"), "has a role that is none of trainer, operator, admin"),
+        (_line(role="king"), "role that is not one of trainer, operator, admin"),
         (_line(id="XYZ"), '"id" that is not 12 hexadecimal digits'),
         (_line(sha256="abc"), '"sha256" that is not 64 hexadecimal digits'),
         (_line(prefix=7), '"prefix" that is not a string'),
-        (_line(prefix=""), "only an admin may"),
-        (_line(created="yesterday"), '"created" that is no time'),
-        (_line(expires=3), '"expires" that is no time'),
+        (_line(prefix=""), "only an admin"),
+        (_line(created="yesterday"), '"created" that is not a time'),
+        (_line(expires=3), '"expires" that is not a time'),
     ],
 )
-def test_spoilt_line_is_named(file: Path, line: str, told: str) -> None:
-    """A line that is no token is refused with its number, by whoever reads or changes the file, which stays."""
+def test_malformed_line_is_named(file: Path, line: str, expected: str) -> None:
+    """Reading and changing a file with a malformed line fail with its number and leave the file unchanged."""
     file.write_text(f"{_line()}\n{line}\n")
     before = file.read_bytes()
     with pytest.raises(StartError, match="line 2"):
@@ -225,24 +228,24 @@ def test_spoilt_line_is_named(file: Path, line: str, told: str) -> None:
     assert file.read_bytes() == before
     with pytest.raises(StartError) as caught:
         read_tokens(file)
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
 
 
-def test_server_refuses_to_start_on_a_spoilt_file(file: Path, tmp_path: Path) -> None:
-    """Rather than to let nobody in, or everybody."""
+def test_server_does_not_start_with_a_malformed_file(file: Path, tmp_path: Path) -> None:
+    """It neither refuses nor admits all callers instead."""
     file.write_text("rubbish\n")
     said = refuse("--address", "127.0.0.1:0", "--tokens", str(file), folder=tmp_path)
     assert f"wattwise serve: {file}, line 1 is not a JSON object" in said
 
 
 def test_revoking_from_no_file_leaves_nothing(token: Type, file: Path) -> None:
-    """A name of the file that was mistyped is told, and not even a lock is left of it."""
-    status, _, told = token("revoke", "0" * 12)
-    assert (status, "there is no token file" in told) == (1, True)
+    """A mistyped file name is reported, and no lock file is left behind."""
+    status, _, err = token("revoke", "0" * 12)
+    assert (status, "there is no token file" in err) == (1, True)
     assert not list(file.parent.iterdir())
 
 
-def test_file_that_cannot_be_read_is_told(file: Path, tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(file: Path, tmp_path: Path) -> None:
     """A file that is missing, no text, or a folder says what to do."""
     with pytest.raises(StartError, match="wattwise token create"):
         read_tokens(file)
@@ -254,7 +257,7 @@ def test_file_that_cannot_be_read_is_told(file: Path, tmp_path: Path) -> None:
 
 
 def test_duplicate_id_is_refused(file: Path) -> None:
-    """Two lines of one id are a mistake of somebody's."""
+    """Two lines with the same id are refused."""
     line = _line()
     file.write_text(f"{line}\n{line}\n")
     with pytest.raises(StartError, match="line 2 has the same id"):
@@ -271,7 +274,7 @@ def test_running_server_follows_the_file(guarded: LiveServer, file: Path) -> Non
     wait_until(lambda: not gets_in(guarded, text))
 
 
-def test_revoked_token_is_told_nothing_more(guarded: LiveServer, file: Path) -> None:
+def test_revoked_token_ends_streams(guarded: LiveServer, file: Path) -> None:
     """An open watch ends with its token before it tells of the next change, and an open stream at its next message."""
     admin = issue(file, Role.ADMIN, "")
     leaving, made = new_token(Role.OPERATOR, "team-a-", None)
@@ -299,8 +302,8 @@ def test_revoked_token_is_told_nothing_more(guarded: LiveServer, file: Path) -> 
     messages.put(v1.StreamResultsRequest())
 
 
-def test_spoilt_file_leaves_the_tokens_as_they_were(guarded: LiveServer, file: Path) -> None:
-    """A file that is spoilt or gone meanwhile is told in the log; whoever got in still does, until it is mended."""
+def test_malformed_file_leaves_the_tokens_valid(guarded: LiveServer, file: Path) -> None:
+    """A malformed or missing file is logged; the current tokens stay valid until the file is fixed."""
     admin = issue(file, Role.ADMIN, "")
     wait_until(lambda: gets_in(guarded, admin))
     good = file.read_text()
@@ -343,7 +346,7 @@ def test_sighup_reads_the_tokens_again(guarded: LiveServer, file: Path) -> None:
 
 
 def test_file_that_others_may_write_is_warned_of(file: Path, tmp_path: Path) -> None:
-    """Whoever may write the file could let himself in."""
+    """A user who can write the file could add a token."""
     issue(file, Role.ADMIN, "")
     file.chmod(0o622)
     with LiveServer(tmp_path) as live:
