@@ -305,8 +305,8 @@ def test_refusals_are_logged_with_who_and_what(guarded: Guarded) -> None:
         lines,
         (
             (f"token={ids['operator']}", "method=DeleteJob", OTHERS, "127.0.0.1"),
-            (f"token={ids['admin']}", "method=GetJob", MINE, "not known", "127.0.0.1"),
-            ("token=(none)", "method=GetJob", MINE, "not known", "127.0.0.1"),
+            (f"token={ids['admin']}", "method=GetJob", MINE, "unknown token", "127.0.0.1"),
+            ("token=(none)", "method=GetJob", MINE, "unknown token", "127.0.0.1"),
         ),
         strict=True,
     ):

@@ -96,11 +96,11 @@ def test_no_limits(tmp_path: Path) -> None:
         ("--max-jobs-per-prefix", "-1", "or 0 for no limit"),
         ("--max-jobs-per-prefix", "many", "or 0 for no limit"),
         ("--max-streams", "1.5", "or 0 for no limit"),
-        ("--max-epochs-kept", "0", "give a whole number, 1 to 50000"),
-        ("--max-epochs-kept", "50001", "give a whole number, 1 to 50000"),
-        ("--keep-measurements-days", "-1", "or 0 to keep all"),
-        ("--keep-measurements-days", "nan", "or 0 to keep all"),
-        ("--keep-measurements-days", "soon", "give 0 to 36500 days"),
+        ("--max-epochs-kept", "0", "an integer from 1 to 50000"),
+        ("--max-epochs-kept", "50001", "an integer from 1 to 50000"),
+        ("--keep-measurements-days", "-1", "or 0 to keep them forever"),
+        ("--keep-measurements-days", "nan", "or 0 to keep them forever"),
+        ("--keep-measurements-days", "soon", "use 0 to 36500 days"),
     ],
 )
 def test_limits_that_are_none(tmp_path: Path, option: str, value: str, told: str) -> None:
