@@ -30,8 +30,20 @@ def job_spec(**given: Any) -> v1.JobSpec:
     return v1.JobSpec(**(usual | given))
 
 
+def monitor_of(*kinds: str) -> v1.Monitor:
+    """A monitor of these kinds that never failed; "estimate" alone estimates."""
+    estimated = "estimate" in kinds
+    return v1.Monitor(kinds=kinds, estimated=estimated, partly=estimated and len(kinds) > 1)
+
+
 def result(
-    trial: v1.Trial, cost: float, metric: float = 0.95, epoch: int = 1, time: float = 1.0, *, monitor: str = ""
+    trial: v1.Trial,
+    cost: float,
+    metric: float = 0.95,
+    epoch: int = 1,
+    time: float = 1.0,
+    *,
+    monitor: v1.Monitor | None = None,
 ) -> v1.TrainingResult:
     """A measurement whose cost is `cost` when eta is 1."""
     return v1.TrainingResult(
@@ -66,7 +78,7 @@ class Trainer:
         epoch: int = 1,
         time: float = 1.0,
         *,
-        monitor: str = "",
+        monitor: v1.Monitor | None = None,
     ) -> v1.Decision:
         """Reports an epoch."""
         request = v1.ReportResultRequest(result=result(trial, cost, metric, epoch, time, monitor=monitor))
@@ -80,7 +92,7 @@ class Trainer:
         """Ends a trial."""
         return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=reason)).trial
 
-    def run(self, cost: float, *, converges: bool = True, monitor: str = "") -> v1.Trial:
+    def run(self, cost: float, *, converges: bool = True, monitor: v1.Monitor | None = None) -> v1.Trial:
         """A whole trial: converges at once, or reaches its last epoch in vain."""
         trial = self.next()
         if converges:

@@ -246,14 +246,33 @@ class PowerLimitState(NamedTuple):
     profiling: int | None = None
 
 
-class Monitor(NamedTuple):
-    """The kind of monitor that energy comes from, and the others that came before it in the job; '': none.
+class MonitorKinds(NamedTuple):
+    """What energy comes from.
 
-    Where it is several kinds, there is " then " between them. " or estimate" is behind one that has failed for a while.
+    Attributes:
+        kinds: The kinds of monitor, in the order in which they were first used; empty while none is known.
+        estimated: Whether some of the energy is estimated rather than measured.
+        partly: Whether only part of it is estimated.
     """
 
-    kind: str = ""
-    other: str = ""
+    kinds: tuple[str, ...] = ()
+    estimated: bool = False
+    partly: bool = False
+
+    def __str__(self) -> str:
+        return "+".join(self.kinds)
+
+    def joined(self, other: MonitorKinds) -> MonitorKinds:
+        """The monitor of energy that comes from both."""
+        if not self.kinds or not other.kinds:
+            return self if self.kinds else other
+        wholly = self.estimated and other.estimated and not (self.partly or other.partly)
+        estimated = self.estimated or other.estimated
+        return MonitorKinds(tuple(dict.fromkeys(self.kinds + other.kinds)), estimated, estimated and not wholly)
+
+    def same_kinds(self, other: MonitorKinds) -> bool:
+        """Whether both have the same kinds, in whatever order."""
+        return set(self.kinds) == set(other.kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +294,8 @@ class Job:
     create_time: datetime
     num_trials: int = 0
     num_observations: int = 0
-    monitor: Monitor = field(default=Monitor())
+    monitor: MonitorKinds = field(default=MonitorKinds())
+    other_monitor: MonitorKinds = field(default=MonitorKinds())
     power_limits: tuple[PowerLimitState, ...] = ()
 
     def power_limit(self, batch_size: int) -> PowerLimitState:
@@ -340,7 +360,8 @@ class Trial(NamedTuple):
     target_reached: bool = False
     observation: int | None = None
     lease_expire_time: datetime | None = None
-    monitor: Monitor = Monitor()
+    monitor: MonitorKinds = MonitorKinds()
+    other_monitor: MonitorKinds = MonitorKinds()
 
     @property
     def key(self) -> TrialKey:
@@ -360,6 +381,7 @@ class Trial(NamedTuple):
             last=last,
             lease_expire_time=lease_expire_time,
             monitor=self.monitor,
+            other_monitor=self.other_monitor,
         )
 
     @property

@@ -99,7 +99,9 @@ def _changes_of(step: dict[str, Any]) -> Iterator[tuple[str, Change]]:
 def _sort(name: str, value: object) -> str:
     if name == "message" or isinstance(value, list):
         return name
-    return {bool: "a truth", int: "a number", float: "a number", str: "an enum"}.get(type(value), "nothing")
+    return {bool: "a truth", int: "a number", float: "a number", str: "an enum", dict: "a message"}.get(
+        type(value), "nothing"
+    )
 
 
 def _alter(holder: dict[str, Any], name: str) -> None:
@@ -116,6 +118,8 @@ def _other(value: Any) -> Any:
         return value + 1
     if isinstance(value, list):
         return _other_list(copy.deepcopy(value))
+    if isinstance(value, dict):
+        return {**value, (last := list(value)[-1]): _other(value[last])}
     return "x" if value is None else f"{value}_X"
 
 

@@ -44,6 +44,8 @@ def _check_value(field: Any, value: Any, expected: Any) -> None:
     elif field.name in ("message", "warning") and expected:
         if expected not in value:
             raise MismatchError(f"{field.name} is {value!r}, without {expected!r}")
+    elif isinstance(expected, dict):
+        check(value, expected)
     elif isinstance(expected, list):
         compare(field.name, list(value), expected)
     elif isinstance(expected, (bool, str)):

@@ -155,7 +155,7 @@ class Replay:
             energy_joules=given["cost"],
             metric=given["metric"],
             current_epoch=given["epoch"],
-            **{name: given[name] for name in ("monitor",) if name in given},
+            monitor=v1.Monitor(**given["monitor"]) if "monitor" in given else None,
         )
 
     async def _do_report(self, args: Mapping[str, Any]) -> Message:

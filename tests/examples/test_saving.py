@@ -6,12 +6,13 @@ from wattwise import v1
 
 from examples.digits.recurrence import Launch
 from examples.digits.saving import report, usage_of
+from tests.jobs import monitor_of
 
 
-def launch(recurrence: int, cost: float, *, batch_size: int = 16, monitor: str = "rapl") -> Launch:
+def launch(recurrence: int, cost: float, *, batch_size: int = 16, kind: str = "rapl") -> Launch:
     """A trial with this cost."""
     named = v1.TrialId(batch_size=batch_size)
-    trial = v1.Trial(id=named, cost=cost, energy_joules=cost, time_seconds=cost / 65, monitor=monitor)
+    trial = v1.Trial(id=named, cost=cost, energy_joules=cost, time_seconds=cost / 65, monitor=monitor_of(kind))
     return Launch(recurrence, trial, v1.Job(), "", target_reached=True)
 
 
@@ -30,7 +31,7 @@ def test_saving_is_against_as_many_runs_of_the_default() -> None:
 
 def test_estimates_are_marked() -> None:
     """Every estimated joule is marked, measured ones are not."""
-    estimated = [launch(n, 20.0, monitor="estimate") for n in range(1, 13)]
+    estimated = [launch(n, 20.0, kind="estimate") for n in range(1, 13)]
     text = "\n".join(report(estimated, estimated[:2], "an estimate"))
     assert text.count(" J") == text.count(" J (estimate)") == 9
     assert "(estimate)" not in "\n".join(report([launch(1, 20.0)], [launch(1, 20.0)], "a monitor"))

@@ -9,11 +9,13 @@ from wattwise import v1
 
 from examples.digits.recurrence import Launch
 from examples.digits.table import Board
+from tests.jobs import monitor_of
 
 
-def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False, monitor: str = "rapl") -> str:
+def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False, kind: str = "rapl") -> str:
     """What the board prints for a trial with this end."""
     named = v1.TrialId(batch_size=64, trial_number=7)
+    monitor = monitor_of(kind)
     trial = v1.Trial(id=named, type=v1.TRIAL_TYPE_MAB, end_reason=end, cost=20, monitor=monitor)
     job = v1.Job(
         spec=v1.JobSpec(job_id="digits-x"), stage=v1.STAGE_MAB, surviving_batch_sizes=[32, 64], monitor=monitor
@@ -48,8 +50,8 @@ def test_plain_line() -> None:
 def test_estimated_cost_is_marked() -> None:
     """An estimated cost is marked, a measured one is not."""
     end = v1.END_REASON_TARGET_REACHED
-    assert "cost 20.0 J (estimate)," in shown(end, target_reached=True, monitor="estimate")
-    assert "cost 20.0 J," in shown(end, target_reached=True, monitor="nvml")
+    assert "cost 20.0 J (estimate)," in shown(end, target_reached=True, kind="estimate")
+    assert "cost 20.0 J," in shown(end, target_reached=True, kind="nvml")
 
 
 def test_heading_of_the_table() -> None:

@@ -181,7 +181,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
             assert (given.number, given.batch_size, given.type) == (call.number, call.batch_size, call.type)
         elif isinstance(call, Measurement):
             sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)
-            monitor = trials[key.trial_number].monitor.kind
+            monitor = trials[key.trial_number].monitor
             decision = v1.Decision()
             convert.fill_decision(decision, await optimizer.report(Report(key, *sums, monitor)))
             _check_decision(book, key, call.epoch, decision)

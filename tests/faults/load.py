@@ -21,7 +21,8 @@ from tests.live_server import LiveServer
 T = TypeVar("T")
 
 REASONS = (v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_PREEMPTED)
-MONITORS = ("nvml", "nvml", "", "estimate")
+NVML = v1.Monitor(kinds=["nvml"])
+MONITORS = (NVML, NVML, None, v1.Monitor(kinds=["estimate"], estimated=True))
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 

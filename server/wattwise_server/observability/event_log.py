@@ -69,7 +69,7 @@ def _log(event: Event) -> None:
         case TrialRevived(trial):
             _log_trial(trial, "trial revived", type=trial.type.value)
         case MonitorsDiffer(trial):
-            kinds = {"monitor": trial.monitor.kind, "other_monitor": trial.monitor.other}
+            kinds = {"monitor": str(trial.monitor), "other_monitor": str(trial.other_monitor)}
             _log_trial(trial, "monitors differ", logging.WARNING, **kinds)
         case PowerProfiled(trial, limits, cheapest):
             _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
@@ -78,7 +78,7 @@ def _log(event: Event) -> None:
 def _log_report(trial: Trial) -> None:
     if trial.last is not None:
         measured = {"metric": trial.last.metric, "seconds": trial.last.time_seconds, "joules": trial.last.energy_joules}
-        _log_trial(trial, "epoch reported", logging.DEBUG, **measured, monitor=trial.monitor.kind or None)
+        _log_trial(trial, "epoch reported", logging.DEBUG, **measured, monitor=str(trial.monitor) or None)
 
 
 def _log_end(trial: Trial) -> None:
@@ -88,7 +88,7 @@ def _log_end(trial: Trial) -> None:
     elif trial.status is TrialStatus.FAILED:
         _log_trial(trial, "trial failed", reason=reason)
     else:
-        monitor = trial.monitor.kind or None
+        monitor = str(trial.monitor) or None
         _log_trial(
             trial, "trial decided", reason=reason, converged=trial.converged, cost_joules=trial.cost, monitor=monitor
         )

@@ -19,7 +19,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from wattwise_server.domain import EndReason, Trial, TrialType
+from wattwise_server.domain import EndReason, MonitorKinds, Trial, TrialType
 from wattwise_server.observability.call import Call
 from wattwise_server.observability.events import (
     EpochReported,
@@ -37,8 +37,15 @@ UNKNOWN_METHOD = "unknown"
 _STREAMS = ("StreamResults", "WatchJob")
 _STAGES = ("pruning", "mab")
 _GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
-_MEASURING = (*_GPUS, *(f"{gpus}+rapl" for gpus in _GPUS), "rapl", "zeus", "custom")
-_MONITORS = (*_MEASURING, "estimate", "unknown", "other")
+# By what they are labelled. Whatever else is measured, or estimated in part, is "other".
+_MONITORS = {
+    MonitorKinds(): "unknown",
+    MonitorKinds(("estimate",), estimated=True): "estimate",
+    **{MonitorKinds((kind,)): kind for kind in (*_GPUS, "rapl", "zeus", "custom")},
+    **{MonitorKinds((kind, "rapl")): f"{kind}+rapl" for kind in _GPUS},
+    **{MonitorKinds(("rapl", kind)): f"{kind}+rapl" for kind in _GPUS},
+}
+_OTHER = "other"
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -109,9 +116,10 @@ class Metrics:
         ]
         time, costs = (Counter(f"wattwise_{name}", text, ["stage"], **self._here) for name, text in totals)
         self._spent = {stage: (time.labels(stage), costs.labels(stage)) for stage in _STAGES}
+        labels = {*_MONITORS.values(), _OTHER}
         text = "Energy reported by trials, by kind of monitor."
         energy = Counter("wattwise_energy_joules", text, ["stage", "monitor"], **self._here)
-        self._energy = {(stage, monitor): energy.labels(stage, monitor) for stage in _STAGES for monitor in _MONITORS}
+        self._energy = {(stage, label): energy.labels(stage, label) for stage in _STAGES for label in labels}
         for stage in _STAGES:
             self._dispatched.labels(stage)
             for reason in EndReason:
@@ -159,7 +167,7 @@ class Metrics:
     def _count_epoch(self, trial: Trial, epoch: EpochReported) -> None:
         stage = _stage(trial)
         time, costs = self._spent[stage]
-        self._energy[stage, _monitor(trial)].inc(epoch.energy_joules)
+        self._energy[stage, _MONITORS.get(trial.monitor, _OTHER)].inc(epoch.energy_joules)
         time.inc(epoch.time_seconds)
         costs.inc(epoch.cost)
 
@@ -218,11 +226,6 @@ class Metrics:
 def _stage(trial: Trial) -> str:
     """The stage in which a trial was dispatched; the job may have moved on since."""
     return "mab" if trial.type is TrialType.MAB else "pruning"
-
-
-def _monitor(trial: Trial) -> str:
-    kind = trial.monitor.kind or "unknown"
-    return kind if kind in _MONITORS else "other"
 
 
 def _short(method: str) -> str:

@@ -16,6 +16,7 @@ from wattwise_server.domain import (
     Job,
     JobSpec,
     Measurement,
+    MonitorKinds,
     PowerSample,
     Trial,
     TrialKey,
@@ -88,7 +89,18 @@ def result(measured: v1.TrainingResult) -> Report:
     """
     key = _trainers_trial(measured, "result.trial")
     sums = (measured.time_seconds, measured.energy_joules, measured.metric)
-    return Report(key, measured.current_epoch, *sums, measured.monitor)
+    return Report(key, measured.current_epoch, *sums, _reported_monitor(measured))
+
+
+def _reported_monitor(measured: v1.TrainingResult) -> MonitorKinds:
+    if not measured.HasField("monitor"):
+        return MonitorKinds()
+    monitor = measured.monitor
+    return MonitorKinds(tuple(dict.fromkeys(monitor.kinds)), monitor.estimated, monitor.partly)
+
+
+def _monitor(known: MonitorKinds) -> v1.Monitor | None:
+    return v1.Monitor(kinds=known.kinds, estimated=known.estimated, partly=known.partly) if known.kinds else None
 
 
 def _trainers_trial(
@@ -161,8 +173,8 @@ def job(known: Job) -> v1.Job:
         arms=_arms(known),
         create_time=_timestamp(known.create_time),
         num_trials=known.num_trials,
-        monitor=known.monitor.kind,
-        other_monitor=known.monitor.other,
+        monitor=_monitor(known.monitor),
+        other_monitor=_monitor(known.other_monitor),
         power_limits=_power_limits(known),
     )
 
@@ -206,8 +218,8 @@ def trial(known: Trial) -> v1.Trial:
         last_epoch=last.epoch if last else 0,
         last_metric=last.metric if last else None,
         lease_expire_time=_timestamp(known.lease_expire_time),
-        monitor=known.monitor.kind,
-        other_monitor=known.monitor.other,
+        monitor=_monitor(known.monitor),
+        other_monitor=_monitor(known.other_monitor),
     )
 
 

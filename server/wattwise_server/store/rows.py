@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -16,7 +17,7 @@ from wattwise_server.domain import (
     JobSpec,
     Measurement,
     Moments,
-    Monitor,
+    MonitorKinds,
     PowerLimitState,
     PowerSample,
     Search,
@@ -61,7 +62,8 @@ _SPEC = tuple(
 _BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.type == "bool")
 _GPU = tuple(field.name for field in fields(GpuConfig))
 _JOB_ONCE = (*_SPEC, *_GPU, "create_time")
-_MONITOR = ("monitor", "other_monitor")
+_MONITOR = ("monitor_kinds", "monitor_estimated", "monitor_partly")
+_MONITORS = (*_MONITOR, *(f"other_{column}" for column in _MONITOR))
 _JOB_STATE = (
     "stage",
     "pruning_round",
@@ -73,7 +75,7 @@ _JOB_STATE = (
     "notes",
     "num_trials",
     "num_observations",
-    *_MONITOR,
+    *_MONITORS,
 )
 _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
@@ -105,7 +107,7 @@ _TRIAL = (
     "last_energy_joules",
     "last_metric",
     "last_report_time",
-    *_MONITOR,
+    *_MONITORS,
 )
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
 
@@ -166,7 +168,8 @@ def _job_state(job: Job) -> tuple[object, ...]:
         search.notes,
         job.num_trials,
         job.num_observations,
-        *job.monitor,
+        *_monitor(job.monitor),
+        *_monitor(job.other_monitor),
     )
 
 
@@ -206,7 +209,8 @@ def save_trial(key: int, trial: Trial) -> Statement:
         *judged,
         trial.observation,
         *last,
-        *trial.monitor,
+        *_monitor(trial.monitor),
+        *_monitor(trial.other_monitor),
     )
     return Statement(_SAVE_TRIAL, (key, trial.number, *values))
 
@@ -237,13 +241,9 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
         disable_early_stopping=row["beta_knob"] is None,
         **columns,
     )
-    search = Search(
-        stage=Stage(row["stage"]),
-        arms=arms,
-        **{
-            name: row[name] for name in _JOB_STATE if name not in ("stage", "num_trials", "num_observations", *_MONITOR)
-        },
-    )
+    others = {"stage", "num_trials", "num_observations", *_MONITORS}
+    known = {name: row[name] for name in _JOB_STATE if name not in others}
+    search = Search(stage=Stage(row["stage"]), arms=arms, **known)
     return Job(
         spec,
         search,
@@ -251,6 +251,7 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
         num_trials=row["num_trials"],
         num_observations=row["num_observations"],
         monitor=_read_monitor(row),
+        other_monitor=_read_monitor(row, "other_"),
         power_limits=tuple(map(_read_power_limit, filter(_has_power_limit, rows))),
     )
 
@@ -264,8 +265,13 @@ def _read_power_limit(row: Row) -> PowerLimitState:
     return PowerLimitState(row["batch_size"], cheapest, row["profiling"])
 
 
-def _read_monitor(row: Row) -> Monitor:
-    return Monitor(*(row[name] for name in _MONITOR))
+def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
+    return json.dumps(monitor.kinds) if monitor.kinds else "", monitor.estimated, monitor.partly
+
+
+def _read_monitor(row: Row, prefix: str = "") -> MonitorKinds:
+    kinds, estimated, partly = (row[f"{prefix}{column}"] for column in _MONITOR)
+    return MonitorKinds(tuple(json.loads(kinds)) if kinds else (), bool(estimated), bool(partly))
 
 
 def read_arm(row: Row) -> Arm:
@@ -304,6 +310,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         target_reached=bool(row["target_reached"]),
         observation=row["observation"],
         monitor=_read_monitor(row),
+        other_monitor=_read_monitor(row, "other_"),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import EndReason, Job, Search, Trial, TrialStatus, TrialType
+from wattwise_server.domain import EndReason, Job, MonitorKinds, Search, Trial, TrialStatus, TrialType
 from wattwise_server.observability.events import Event as PublishedEvent
 from wattwise_server.observability.events import JobDeleted, MonitorsDiffer, Observer, TrialEnded, TrialRevived
 from wattwise_server.policy.base import Event, Failed, Reported, Revived, Succeeded
@@ -14,7 +14,7 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.lookup import with_current_cost
-from wattwise_server.usecases.monitors import metered
+from wattwise_server.usecases.monitors import with_monitor
 
 
 class Lifecycle:
@@ -70,14 +70,14 @@ class Lifecycle:
         self._publish(tx, TrialRevived(revived))
         return job, revived
 
-    def monitor(self, tx: Transaction, job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
-        """Keeps by what kind of monitor a trial is measured, once its trainer has said one that is new."""
-        job_now, trial_now = metered(job, trial, kind)
+    def monitor(self, tx: Transaction, job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
+        """Keeps what measures a trial, if a result names something new."""
+        job_now, trial_now = with_monitor(job, trial, reported)
         if job_now is not job:
             tx.save_job(job_now)
         if trial_now is not trial:
             tx.save_trial(trial_now)
-            if trial_now.monitor.other:
+            if trial_now.other_monitor.kinds:
                 self._publish(tx, MonitorsDiffer(trial_now))
         return job_now, trial_now
 

@@ -6,7 +6,7 @@ from wattwise_server.domain import Decision, Job, Trial, TrialKey
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
 from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
-from wattwise_server.usecases.monitors import with_monitor
+from wattwise_server.usecases.monitors import with_monitor_notes
 
 
 def find_job(tx: Transaction, job_id: str) -> Job:
@@ -52,4 +52,4 @@ def with_current_cost(job: Job, trial: Trial) -> Trial:
 
 def decision_for(job: Job, trial: Trial) -> Decision:
     """The answer to a trial's trainer."""
-    return with_monitor(trial, decision(job.spec, job.search.min_cost, trial))
+    return with_monitor_notes(trial, decision(job.spec, job.search.min_cost, trial))

@@ -1,97 +1,79 @@
-"""By what kind of monitor a trial is measured, and what its trainer is told when that is another than before."""
+"""What measures the trials of a job, and the warning where that differs between trials."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from wattwise_server.domain import Decision, Job, Monitor, Trial, TrialStatus
+from wattwise_server.domain import Decision, Job, MonitorKinds, Trial, TrialStatus
 
 LONGEST_KIND = 50
-"""Characters that the name of a kind may have."""
+"""Characters in the name of a kind."""
 
-_ESTIMATE = "estimate"
-_THEN = " then "
-_GAPS = " or estimate"
-"""Behind a kind: the monitor failed for a while, and an estimate stands in. It is no other monitor for that."""
-
-_MOST_KINDS = 4
-"""That one trial, or what was before it, is said to be of: nobody can make a row that grows without end."""
+MOST_KINDS = 8
+"""Kinds that are kept of one trial or job, so that no row grows without end."""
 
 
-def kind_fault(kind: str) -> str | None:
-    """What is wrong with the name of a kind of monitor; None if nothing is."""
-    name = _monitor_of(kind)
-    if len(name) <= LONGEST_KIND and name.isprintable() and bool(name) == bool(kind) and not _is_put_together(name):
-        return None
-    return (
-        f"is not the name of a kind of monitor; give at most {LONGEST_KIND} printable characters, such as 'nvml', "
-        f"without {_THEN!r} and {_GAPS!r}, which the service puts between and behind names"
-    )
+def monitor_fault(monitor: MonitorKinds) -> str | None:
+    """What is wrong with a reported monitor; None if nothing is."""
+    if not all(kind.isprintable() and 0 < len(kind) <= LONGEST_KIND for kind in monitor.kinds):
+        return f"has a kind that is not the name of one; use 1 to {LONGEST_KIND} printable characters, such as 'nvml'"
+    if len(monitor.kinds) > MOST_KINDS:
+        return f"has {len(monitor.kinds)} kinds; give at most {MOST_KINDS}"
+    if monitor.estimated and not monitor.kinds:
+        return "is estimated but has no kinds; give at least one, such as 'estimate'"
+    if monitor.partly and not monitor.estimated:
+        return "is partly estimated but not estimated; set both fields or neither"
+    return None
 
 
-def _is_put_together(name: str) -> bool:
-    return _THEN in name or name.endswith(_GAPS)
+def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
+    """The trial and its job after a result that names its monitor; the same objects if nothing changes.
 
-
-def metered(job: Job, trial: Trial, kind: str) -> tuple[Job, Trial]:
-    """A trial and its job once a result of the trial has said its kind of monitor; the same ones if that is known.
-
-    A trial that changes its monitor is of both kinds from then on, for both are in its sums. One that has failed for a
-    while is the same monitor still, before which and after which costs are of one kind.
+    A trial that changes its monitor has the kinds of both, since its sums come from both. A trial whose monitor failed
+    for a while keeps its kinds, so its costs remain comparable.
     """
-    own = _kinds(trial.monitor.kind)
-    if kind in own or f"{kind}{_GAPS}" in own:
+    monitor = trial.monitor.joined(reported)
+    monitor = monitor._replace(kinds=monitor.kinds[:MOST_KINDS])
+    if monitor == trial.monitor:
         return job, trial
-    if _monitor_of(kind) in own:
-        return replace(job, monitor=_failed(job.monitor, kind)), trial._replace(monitor=_failed(trial.monitor, kind))
-    if len(own) >= _MOST_KINDS:
-        return job, trial
-    # Before the first trial there was none, and what the job knows is the trial's own.
-    before = [*_kinds(job.monitor.other), *_kinds(job.monitor.kind)] if trial.number > 1 else []
-    others = [other for other in dict.fromkeys(before) if _monitor_of(other) != _monitor_of(kind)]
-    monitor = Monitor(_THEN.join((*own, kind)), _THEN.join(others[:_MOST_KINDS]))
-    # That the monitor failed in another trial is nothing to this one, but to what is said of the job's energy.
-    of_job = _failed(monitor, f"{kind}{_GAPS}") if f"{kind}{_GAPS}" in before else monitor
-    return (job if job.monitor == of_job else replace(job, monitor=of_job)), trial._replace(monitor=monitor)
+    if monitor.kinds == trial.monitor.kinds:
+        of_job = replace(job, monitor=_marked(job.monitor, monitor), other_monitor=_marked(job.other_monitor, monitor))
+        return of_job if of_job != job else job, trial._replace(monitor=monitor)
+    other = trial.other_monitor
+    if not trial.monitor.kinds:
+        other = _others(job, monitor)
+    elif not other.kinds and trial.number > 1:
+        # Until now the trial had the same kinds as those before it.
+        other = trial.monitor
+    # An estimate in an earlier trial concerns the job's sums, but not this trial's.
+    estimated = next((known for known in (job.monitor, job.other_monitor) if known.same_kinds(monitor)), monitor)
+    of_job = replace(job, monitor=monitor.joined(estimated), other_monitor=other)
+    return of_job if of_job != job else job, trial._replace(monitor=monitor, other_monitor=other)
 
 
-def _failed(monitor: Monitor, kind: str) -> Monitor:
-    """The same once one of its kinds is known to have failed for a while."""
-
-    def marked(text: str) -> str:
-        return _THEN.join(kind if each == _monitor_of(kind) else each for each in _kinds(text))
-
-    return Monitor(marked(monitor.kind), marked(monitor.other))
-
-
-def _monitor_of(kind: str) -> str:
-    return kind.removesuffix(_GAPS)
+def _others(job: Job, monitor: MonitorKinds) -> MonitorKinds:
+    """What earlier results of the job came from, where its kinds are not those of `monitor`."""
+    others = MonitorKinds()
+    for known in (job.other_monitor, job.monitor):
+        if not known.same_kinds(monitor):
+            others = others.joined(known)
+    return others._replace(kinds=others.kinds[:MOST_KINDS])
 
 
-def _kinds(text: str) -> list[str]:
-    return text.split(_THEN) if text else []
+def _marked(known: MonitorKinds, failed: MonitorKinds) -> MonitorKinds:
+    """The same kinds, partly estimated if the monitor that failed for a while is among them."""
+    return known.joined(failed) if set(failed.kinds) <= set(known.kinds) else known
 
 
-def with_monitor(trial: Trial, decision: Decision) -> Decision:
-    """The decision with what the trial's user should know of its monitor: that it estimates, or that it is another."""
-    kind, other = trial.monitor
-    if _ESTIMATE in kind and trial.status is not TrialStatus.FAILED and _is_estimate(kind):
-        decision = decision._replace(message=f"{decision.message}; the energy is {_how_far(kind)}")
-    return decision._replace(warning=_warning(trial)) if other else decision
-
-
-def _is_estimate(kind: str) -> bool:
-    return any(each.endswith(_GAPS) or _ESTIMATE in each.split("+") for each in _kinds(kind))
-
-
-def _how_far(kind: str) -> str:
-    if kind.endswith(_GAPS) and not _is_estimate(_monitor_of(kind)):
-        return "an estimate where the monitor failed"
-    return "an estimate" if kind == _ESTIMATE else "partly an estimate"
-
-
-def _warning(trial: Trial) -> str:
-    return (
-        f"trial {trial.number} is measured by {trial.monitor.kind}, earlier results of job {trial.job_id!r} by "
-        f"{trial.monitor.other}: their costs cannot be compared; give what another monitor measures a job_id of its own"
+def with_monitor_notes(trial: Trial, decision: Decision) -> Decision:
+    """The decision, completed by whether its energy is an estimate and by the warning of another monitor."""
+    if trial.monitor.estimated and trial.status is not TrialStatus.FAILED:
+        how_far = "partly an estimate" if trial.monitor.partly else "an estimate"
+        decision = decision._replace(message=f"{decision.message}; the energy is {how_far}")
+    if not trial.other_monitor.kinds:
+        return decision
+    warning = (
+        f"trial {trial.number} is measured by {trial.monitor}, earlier results of job {trial.job_id!r} by "
+        f"{trial.other_monitor}: their costs cannot be compared; use a separate job_id for each monitor"
     )
+    return decision._replace(warning=warning)

@@ -49,7 +49,7 @@ from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.job_spec import JobDraft, check_identical, resolve
 from wattwise_server.usecases.lifecycle import Lifecycle, observe
 from wattwise_server.usecases.lookup import decision_for, find_job, find_running_trial, find_trial, with_current_cost
-from wattwise_server.usecases.monitors import with_monitor
+from wattwise_server.usecases.monitors import with_monitor_notes
 from wattwise_server.usecases.report import Report, to_measurement
 
 _EXPIRED_PER_BATCH = 100
@@ -156,7 +156,7 @@ class Optimizer:
             measured = to_measurement(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
-            if report.monitor not in ("", trial.monitor.kind):
+            if report.monitor.kinds and report.monitor != trial.monitor:
                 job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
             return self._record(tx, job, trial, measured)
 
@@ -271,7 +271,7 @@ class Optimizer:
             job = self._lifecycle.observe_report(tx, job, trial)
         if verdict.end_reason is not None:
             self._lifecycle.stop_over_bound(tx, self._lifecycle.succeed(tx, job, trial, verdict))
-        return with_monitor(trial, decide(job.spec, measured, verdict))
+        return with_monitor_notes(trial, decide(job.spec, measured, verdict))
 
     def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))

@@ -6,10 +6,10 @@ import math
 from datetime import datetime
 from typing import NamedTuple
 
-from wattwise_server.domain import JobSpec, Measurement, TrialKey
+from wattwise_server.domain import JobSpec, Measurement, MonitorKinds, TrialKey
 from wattwise_server.errors import InvalidResultError, Violation
 from wattwise_server.policy.cost import cost
-from wattwise_server.usecases.monitors import kind_fault
+from wattwise_server.usecases.monitors import monitor_fault
 
 LARGEST_COST = 1e100
 """In joules: far above any real cost, and small enough for its square to be finite."""
@@ -19,7 +19,7 @@ class Report(NamedTuple):
     """One epoch's sums as a trainer sent them: seconds and joules since the trial's start.
 
     Attributes:
-        monitor: The kind of monitor that the energy comes from; '' when the trainer did not say.
+        monitor: What the energy comes from; without kinds if the trainer did not say.
     """
 
     trial: TrialKey
@@ -27,7 +27,7 @@ class Report(NamedTuple):
     time_seconds: float
     energy_joules: float
     metric: float
-    monitor: str = ""
+    monitor: MonitorKinds = MonitorKinds()
 
 
 def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
@@ -40,7 +40,7 @@ def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now:
     faults = _number_faults(spec, measured)
     if last is not None:
         faults += _order_faults(last, measured)
-    if report.monitor and (fault := kind_fault(report.monitor)):
+    if fault := monitor_fault(report.monitor):
         faults.append(("monitor", fault))
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))

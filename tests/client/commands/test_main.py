@@ -19,7 +19,7 @@ import pytest
 from wattwise import v1
 from wattwise.commands.main import main
 
-from tests.jobs import Trainer, job_spec, power_sample
+from tests.jobs import Trainer, job_spec, monitor_of, power_sample
 from tests.live_server import LiveServer
 
 AWAY = "127.0.0.1:1"
@@ -210,8 +210,8 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Estimated costs and energies are marked in every table, and the monitor has its own column and field."""
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
-    trainer.run(1000, monitor="estimate")
-    trainer.run(3000, monitor="estimate")
+    trainer.run(1000, monitor=monitor_of("estimate"))
+    trainer.run(3000, monitor=monitor_of("estimate"))
     assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (estimate)", "16", "estimate"]
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "min cost") == ["min cost", "1.00 kJ (estimate) at batch size 16"]
@@ -220,15 +220,19 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
         *("mean cost (estimate)", "std dev of the mean (estimate)", "std dev of a trial (estimate)"),
     ]
     assert row(ask("jobs", "trials", trainer.job_id), "2")[9:12] == ["3.00 kJ (estimate)"] * 2 + ["estimate"]
-    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["monitor"] == "estimate"
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["monitor"] == {
+        "kinds": ["estimate"],
+        "estimated": True,
+        "partly": False,
+    }
     trials = json.loads(ask("jobs", "trials", trainer.job_id, "--json"))
-    assert [trial["monitor"] for trial in trials] == ["estimate", "estimate"]
+    assert [trial["monitor"]["kinds"] for trial in trials] == [["estimate"], ["estimate"]]
 
 
 def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Measured joules are not marked."""
     trainer = Trainer(stub)
-    trainer.run(1000, monitor="nvml+rapl")
+    trainer.run(1000, monitor=monitor_of("nvml", "rapl"))
     assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ", "16", "nvml+rapl"]
     assert row(ask("jobs", "trials", trainer.job_id), "1")[9:12] == ["1.00 kJ", "1.00 kJ", "nvml+rapl"]
 
@@ -236,15 +240,15 @@ def test_measurements_are_not_marked(ask: Ask, stub: v1.BatchSizeOptimizerStub) 
 def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A job with two kinds of monitor names both; each trial is marked by its own."""
     trainer = Trainer(stub)
-    trainer.run(1000, monitor="estimate")
-    trainer.run(1000, monitor="nvml")
+    trainer.run(1000, monitor=monitor_of("estimate"))
+    trainer.run(1000, monitor=monitor_of("nvml"))
     assert row(ask("jobs", "list"), trainer.job_id)[4:7] == ["1.00 kJ (partly estimate)", "16", "nvml, estimate before"]
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "monitor") == ["monitor", "nvml, estimate before: these costs cannot be compared"]
     assert row(shown, "min cost") == ["min cost", "1.00 kJ (partly estimate) at batch size 16"]
     trials = ask("jobs", "trials", trainer.job_id)
     assert [row(trials, number)[9] for number in ("1", "2")] == ["1.00 kJ (estimate)", "1.00 kJ"]
-    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["other_monitor"] == "estimate"
+    assert json.loads(ask("jobs", "show", trainer.job_id, "--json"))["other_monitor"]["kinds"] == ["estimate"]
 
 
 def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -13,6 +13,7 @@ from wattwise import WattwiseError
 from wattwise.driver.folder import RunFolder, TriesExhaustedError, folder_name
 from wattwise.driver.history import History, HistoryError, TrialRecord
 from wattwise.driver.output import summary
+from wattwise.monitor import MonitorKinds
 
 from tests.client.driver.running import PYTHON
 from tests.faults.shims import build_shim
@@ -41,7 +42,7 @@ RECORD = TrialRecord(
     energy_joules=200.0,
     cost=100.0,
     measured_by="command",
-    monitor="nvml",
+    monitor=MonitorKinds.of(["nvml"]),
     reached=True,
     end_reason="target reached",
     exit_code=0,
@@ -137,7 +138,7 @@ def test_summary_compares_with_the_default() -> None:
         replace(RECORD, recurrence=3, batch_size=16, cost=200.0, energy_joules=400.0, time_seconds=4.0),
     ]
     default = "energy 900 J (estimate), time 9.0 s, cost 450 J (estimate)"
-    lines = list(summary([replace(record, monitor="estimate") for record in records], 16, ESTIMATE))
+    lines = list(summary([replace(record, monitor=MonitorKinds.of(["estimate"])) for record in records], 16, ESTIMATE))
     assert lines == [
         "3 recurrences reached the target, in 4 trials:",
         "  all trials: energy 760 J (estimate), time 7.5 s, cost 380 J (estimate)",
@@ -149,7 +150,7 @@ def test_summary_compares_with_the_default() -> None:
 
 def test_summary_of_several_monitors() -> None:
     """Sums with some estimated trials are marked, whatever the driver's monitor is; measured sums are not."""
-    estimated = replace(RECORD, launch=1, recurrence=2, monitor="estimate")
+    estimated = replace(RECORD, launch=1, recurrence=2, monitor=MonitorKinds.of(["estimate"]))
     assert "energy 400 J (partly estimate)," in list(summary([RECORD, estimated], 16, "the monitor nvml"))[1]
     assert "energy 200 J," in list(summary([RECORD], 16, ESTIMATE))[1]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import CombinedMonitor, EstimateMonitor, NvmlMonitor, RaplMonitor, gpu_config
+from wattwise.monitor import CombinedMonitor, EstimateMonitor, MonitorKinds, NvmlMonitor, RaplMonitor, gpu_config
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
 from wattwise.spec import GpuConfig
 
@@ -39,7 +39,7 @@ def case_overlap(machine: Machine, root: Path) -> tuple[float, float]:
 def case_gpu(root: Path) -> tuple[str, list[int], GpuConfig, str]:
     """What a combined monitor says of itself."""
     monitor = both(root)
-    return monitor.kind, monitor.gpu_indices, gpu_config(monitor), repr(monitor)
+    return str(monitor.kinds), monitor.gpu_indices, gpu_config(monitor), repr(monitor)
 
 
 def case_lost_gpu(machine: Machine, root: Path) -> tuple[str, str]:
@@ -123,7 +123,7 @@ def test_a_monitor_whose_window_is_open_already(root: Path) -> None:
 def test_without_gpus(root: Path) -> None:
     """Without a GPU the first monitor speaks for the job."""
     monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=20))
-    assert (monitor.kind, monitor.gpu_indices) == ("rapl+estimate", [])
+    assert (monitor.kinds, monitor.gpu_indices) == (MonitorKinds(("rapl", "estimate"), estimated=True, partly=True), [])
     assert gpu_config(monitor).max_power_watts == 150.0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import NvmlMonitor, Window, default_monitor, monitor_kind
+from wattwise.monitor import NvmlMonitor, Window, default_monitor, monitor_kinds
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, PowerIntegral
 
 from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu, runner
@@ -46,7 +46,7 @@ def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[lis
 def case_kind(machine: Machine, indices: list[int]) -> str:
     """The kind of a monitor of some of three GPUs, the last of which is too old for a counter."""
     machine.show(FIRST, SECOND, OLD)
-    return monitor_kind(NvmlMonitor(indices))
+    return str(monitor_kinds(NvmlMonitor(indices)))
 
 
 def case_overlap(machine: Machine) -> tuple[float, float]:

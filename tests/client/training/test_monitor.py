@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobNotFoundError, JobSpec, MonitorError
+from wattwise import BatchSizeOptimizer, Client, EstimateMonitor, JobNotFoundError, JobSpec, MonitorError, v1
 from wattwise.monitor import Monitor, Window
 
 from tests.client.training.script import StepMonitor, job_spec
+from tests.jobs import monitor_of
 from tests.live_server import LiveServer
 
 
@@ -60,8 +61,8 @@ def test_kind_travels_with_the_results(grpc_addr: str, monitor: Monitor, kind: s
     bso = trained(grpc_addr, monitor, spec, 0.95)
     assert bso.trial.monitor_kind == kind
     with Client(grpc_addr) as client:
-        assert client.get_trial(bso.trial.id).trial.monitor == kind
-        assert client.get_job(bso.trial.job.spec.job_id).monitor == kind
+        assert client.get_trial(bso.trial.id).trial.monitor == monitor_of(kind)
+        assert client.get_job(bso.trial.job.spec.job_id).monitor == monitor_of(kind)
 
 
 def test_monitor_whose_kind_cannot_be_shown_is_refused(grpc_addr: str) -> None:
@@ -114,11 +115,14 @@ def test_monitor_that_fails_for_one_window_is_no_other(
     assert not [message for message in caplog.messages if "cannot be compared" in message]
     assert "no answer from the wall plug" in caplog.text
     assert bso.decision is not None
-    assert bso.decision.message.endswith("the energy is an estimate where the monitor failed")
+    assert bso.decision.message.endswith("the energy is partly an estimate")
     with Client(grpc_addr) as client:
         job, trials = client.get_job(bso.trial.job.spec.job_id), list(client.list_trials(bso.trial.job.spec.job_id))
-    assert (job.monitor, job.other_monitor) == ("wall-monitor or estimate", "")
-    assert [trial.monitor for trial in trials] == ["wall-monitor", "wall-monitor or estimate", "wall-monitor"]
+    wall = monitor_of("wall-monitor")
+    partly = v1.Monitor(kinds=["wall-monitor"], estimated=True, partly=True)
+    assert job.monitor == partly
+    assert not job.HasField("other_monitor")
+    assert [trial.monitor for trial in trials] == [wall, partly, wall]
 
 
 def test_warning_reaches_a_trainer_that_cannot_stream(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:

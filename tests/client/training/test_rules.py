@@ -21,7 +21,12 @@ def test_cost_and_target_are_the_servers(grpc_addr: str, metric: float, higher: 
         spec = client.register_job(given).job.spec
         trial = client.get_next_batch_size(spec.job_id).trial.id
         result = v1.TrainingResult(
-            trial=trial, time_seconds=7.0, energy_joules=1100.0, metric=metric, current_epoch=1, monitor="nvml"
+            trial=trial,
+            time_seconds=7.0,
+            energy_joules=1100.0,
+            metric=metric,
+            current_epoch=1,
+            monitor=v1.Monitor(kinds=["nvml"]),
         )
         decision = client.report_result(result)
     assert cost(spec, 7.0, 1100.0) == pytest.approx(0.25 * 1100 + 0.75 * 300 * 7)

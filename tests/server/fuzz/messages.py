@@ -84,7 +84,7 @@ def messages(draw: st.DrawFn, kind: Descriptor) -> Message:
 def seeds(trial: v1.TrialId) -> dict[str, list[Message]]:
     """Valid requests by the full name of their type, from which malformed ones are made."""
     result = v1.TrainingResult(
-        trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1, monitor="nvml"
+        trial=trial, time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1, monitor=v1.Monitor(kinds=["nvml"])
     )
     known: list[Message] = [
         v1.RegisterJobRequest(job=BASE_SPEC),

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from wattwise import v1
 
-from tests.jobs import Trainer, result
+from tests.jobs import Trainer, monitor_of, result
 from tests.refusals import refused
 from tests.server.usecases.test_leases import get
 from tests.waiting import wait_until
@@ -169,18 +169,27 @@ def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:
 
 def test_energy_is_counted_by_its_monitor(watched: WatchedServer) -> None:
     """What is estimated is counted apart from what is measured; kinds that have no label of their own share one."""
-    for monitor in ("estimate", "nvml", "", "a wattmeter on the wall"):
+    failed = v1.Monitor(kinds=["rapl"], estimated=True, partly=True)
+    both = monitor_of("rapl", "nvml")
+    for monitor in (
+        monitor_of("estimate"),
+        monitor_of("nvml"),
+        None,
+        both,
+        monitor_of("a wattmeter on the wall"),
+        failed,
+    ):
         job = Trainer(watched.trainer)
         job.report(job.next(), 10.0, metric=0.1, monitor=monitor)
-    for label in ("estimate", "nvml", "unknown", "other"):
-        assert watched.figure("wattwise_energy_joules_total", stage="pruning", monitor=label) == 10.0
-    assert watched.figure("wattwise_energy_joules_total") == 40.0
+    for label, joules in {"estimate": 10.0, "nvml": 10.0, "unknown": 10.0, "nvml+rapl": 10.0, "other": 20.0}.items():
+        assert watched.figure("wattwise_energy_joules_total", stage="pruning", monitor=label) == joules
+    assert watched.figure("wattwise_energy_joules_total") == 60.0
 
 
 def test_clients_make_no_series(watched: WatchedServer) -> None:
     """Method names and job ids that clients choose add no labels: unknown methods share one."""
     job = Trainer(watched.trainer, job_id="test-secret-project")
-    job.report(job.next(), 1.0, metric=0.1, monitor="test-monitor")
+    job.report(job.next(), 1.0, metric=0.1, monitor=monitor_of("test-monitor"))
     for name in ("First", "Second", "wattwise.v1.JobAdmin"):
         call = watched.channel.unary_unary(f"/wattwise.v1.JobAdmin/{name}", bytes, bytes)
         with pytest.raises(grpc.RpcError) as caught:

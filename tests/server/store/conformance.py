@@ -16,7 +16,7 @@ from wattwise_server.domain import (
     JobSpec,
     Measurement,
     Moments,
-    Monitor,
+    MonitorKinds,
     Observation,
     PowerLimitState,
     PowerSample,
@@ -68,7 +68,8 @@ class StoreConformance:
         job = a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True)
         arms = tuple(replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), failures=2) for arm in job.search.arms)
         search = replace(job.search, arms=arms, exploring=1, min_cost=1 / 3, min_cost_batch_size=8, missed_floor=2 / 3)
-        job = replace(job, search=search, num_trials=1, monitor=Monitor("nvml", "estimate"))
+        nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), estimated=True, partly=True)
+        job = replace(job, search=search, num_trials=1, monitor=nvml, other_monitor=mixed)
         sample = PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)
         for state in (PowerLimitState(8, sample), PowerLimitState(16, profiling=1)):
             job = job.with_power_limit(state)
@@ -80,7 +81,8 @@ class StoreConformance:
             last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW),
             cost=1 / 3,
             observation=1,
-            monitor=Monitor("estimate", "nvml"),
+            monitor=mixed,
+            other_monitor=nvml,
         )
         async with opener() as store:
             async with store.transaction("j") as tx:

@@ -1,163 +1,194 @@
-"""The kind of monitor that a trial's energy comes from: where it is kept and shown, and who is warned of a change."""
+"""What a trial's energy comes from: where it is kept and shown, and the warning of a change."""
 
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import grpc
 import pytest
 from wattwise import v1
 from wattwise_server.store.migrate import migrate, migrations
 
-from tests.jobs import Trainer, result
+from tests.jobs import Trainer, monitor_of, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.usecases.test_leases import get, lose
 from tests.watched import WatchedServer
 
+NVML, RAPL, ESTIMATE = monitor_of("nvml"), monitor_of("rapl"), monitor_of("estimate")
+BOTH = monitor_of("nvml", "rapl")
+
 
 def job_of(server: LiveServer, trainer: Trainer) -> v1.Job:
-    """The job as it stands."""
+    """The job as the server shows it."""
     return server.admin.GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
 
 
 def warned_trial(trainer: Trainer) -> tuple[v1.Trial, v1.Decision]:
-    """A running trial of an estimate, in a job whose trial before was measured; and what it was told."""
-    trainer.run(100.0, monitor="nvml")
+    """A running trial of an estimate, in a job whose first trial was measured; and the decision on it."""
+    trainer.run(100.0, monitor=NVML)
     trial = trainer.next()
-    return trial, trainer.report(trial, 10.0, metric=0.1, monitor="estimate")
+    return trial, trainer.report(trial, 10.0, metric=0.1, monitor=ESTIMATE)
 
 
 def test_monitor_is_shown_wherever_energy_is(server: LiveServer) -> None:
-    """GetTrial, ListTrials, GetJob and ListJobs tell it, of running trials and of ended ones."""
+    """GetTrial, ListTrials, GetJob and ListJobs show it, of running trials and of ended ones."""
     trainer = Trainer(server.trainer)
-    ended, running = trainer.run(10.0, monitor="nvml+rapl"), trainer.next()
-    trainer.report(running, 5.0, metric=0.1, monitor="nvml+rapl")
-    assert [get(server, trial).monitor for trial in (ended, running)] == ["nvml+rapl"] * 2
+    ended, running = trainer.run(10.0, monitor=BOTH), trainer.next()
+    trainer.report(running, 5.0, metric=0.1, monitor=BOTH)
+    assert [get(server, trial).monitor for trial in (ended, running)] == [BOTH] * 2
     listed = server.admin.ListTrials(v1.ListTrialsRequest(job_id=trainer.job_id)).trials
-    assert [(trial.monitor, trial.other_monitor) for trial in listed] == [("nvml+rapl", "")] * 2
+    assert [(trial.monitor, trial.HasField("other_monitor")) for trial in listed] == [(BOTH, False)] * 2
     (job,) = server.admin.ListJobs(v1.ListJobsRequest()).jobs
-    assert job.monitor == job_of(server, trainer).monitor == "nvml+rapl"
-    assert not job.other_monitor
+    assert job.monitor == job_of(server, trainer).monitor == BOTH
+    assert not job.HasField("other_monitor")
 
 
-def test_monitor_that_nobody_said_is_empty(server: LiveServer) -> None:
-    """Trainers that say no kind are served as ever, and learn of none."""
+def test_unknown_monitor_is_unset(server: LiveServer) -> None:
+    """A trainer that names no monitor is served, and trial and job have none."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     assert trainer.report(trial, 10.0).warning == ""
-    assert (get(server, trial).monitor, job_of(server, trainer).monitor) == ("", "")
+    assert not get(server, trial).HasField("monitor")
+    assert not job_of(server, trainer).HasField("monitor")
+
+
+def test_kind_named_twice_is_one(server: LiveServer) -> None:
+    """A result that repeats a kind has it once."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    trainer.report(trial, 10.0, metric=0.1, monitor=v1.Monitor(kinds=["nvml", "rapl", "nvml"]))
+    assert get(server, trial).monitor == BOTH
 
 
 @pytest.mark.parametrize(
-    ("monitor", "told"),
+    ("monitor", "ending"),
     [
-        ("estimate", "; the energy is an estimate"),
-        ("nvml+estimate", "; the energy is partly an estimate"),
-        ("estimated by eye", "no cost bound yet"),
-        ("nvml", "no cost bound yet"),
-        ("", "no cost bound yet"),
+        (ESTIMATE, "; the energy is an estimate"),
+        (monitor_of("nvml", "estimate"), "; the energy is partly an estimate"),
+        (v1.Monitor(kinds=["nvml"], estimated=True, partly=True), "; the energy is partly an estimate"),
+        (monitor_of("estimated by eye"), "no cost bound yet"),
+        (NVML, "no cost bound yet"),
+        (None, "no cost bound yet"),
     ],
 )
-def test_decision_says_that_its_joules_are_estimates(server: LiveServer, monitor: str, told: str) -> None:
+def test_decision_says_that_its_joules_are_estimates(
+    server: LiveServer, monitor: v1.Monitor | None, ending: str
+) -> None:
     """The sentence with the cost ends with it, while training goes on, when it is over and when asked again."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
-    assert trainer.report(trial, 10.0, metric=0.1, monitor=monitor).message.endswith(told)
+    assert trainer.report(trial, 10.0, metric=0.1, monitor=monitor).message.endswith(ending)
     last = trainer.report(trial, 20.0, epoch=2, monitor=monitor)
-    assert last.message.endswith(told)
+    assert last.message.endswith(ending)
     assert trainer.report(trial, 20.0, epoch=2, monitor=monitor) == last
 
 
-def test_ended_trial_tells_no_joules(server: LiveServer) -> None:
-    """Whoever reports to a trial that its trainer has ended reads nothing of a monitor."""
+def test_failed_trial_has_no_estimate_in_its_message(server: LiveServer) -> None:
+    """The message about a trial that its trainer has ended does not speak of energy."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
-    trainer.report(trial, 10.0, metric=0.1, monitor="estimate")
+    trainer.report(trial, 10.0, metric=0.1, monitor=ESTIMATE)
     trainer.end(trial, v1.END_REASON_ERROR)
-    assert trainer.heartbeat(trial).message.endswith("ask for a new batch size")
+    assert "estimate" not in trainer.heartbeat(trial).message
 
 
 def test_warning_names_both_and_says_what_to_do(server: LiveServer) -> None:
-    """Who measures another way than the job's trials before is told so, with what it means and what to do."""
+    """A trial with another monitor than those before it gets a warning with both monitors and the remedy."""
     trainer = Trainer(server.trainer)
     trial, decision = warned_trial(trainer)
     assert decision.warning == (
         f"trial 2 is measured by estimate, earlier results of job '{trainer.job_id}' by nvml: "
-        "their costs cannot be compared; give what another monitor measures a job_id of its own"
+        "their costs cannot be compared; use a separate job_id for each monitor"
     )
     assert not decision.stop_train
-    assert (get(server, trial).monitor, get(server, trial).other_monitor) == ("estimate", "nvml")
-    assert (job_of(server, trainer).monitor, job_of(server, trainer).other_monitor) == ("estimate", "nvml")
+    for shown in (get(server, trial), job_of(server, trainer)):
+        assert (shown.monitor, shown.other_monitor) == (ESTIMATE, NVML)
 
 
 def test_warning_is_the_same_in_every_answer(server: LiveServer) -> None:
-    """A repeat, a result that says no kind, a heartbeat, a lost trial's return and the last decision all carry it."""
+    """A repeat, a result without a monitor, a heartbeat, a lost trial's return and the last decision all carry it."""
     trainer = Trainer(server.trainer, trial_lease_seconds=0.3)
     trial, decision = warned_trial(trainer)
     lose(server, trial)
     answers = [
-        trainer.report(trial, 10.0, metric=0.1, monitor="estimate"),
+        trainer.report(trial, 10.0, metric=0.1, monitor=ESTIMATE),
         trainer.report(trial, 20.0, metric=0.1, epoch=2),
         trainer.heartbeat(trial),
-        trainer.report(trial, 30.0, epoch=3, monitor="estimate"),
-        trainer.report(trial, 30.0, epoch=3, monitor="estimate"),
+        trainer.report(trial, 30.0, epoch=3, monitor=ESTIMATE),
+        trainer.report(trial, 30.0, epoch=3, monitor=ESTIMATE),
     ]
     assert {answer.warning for answer in answers} == {decision.warning}
 
 
 def test_monitor_and_warning_survive_a_kill(server: LiveServer) -> None:
-    """Both are durable with the result that said the monitor."""
+    """Both are durable with the result that named the monitor."""
     trainer = Trainer(server.trainer)
     trial, decision = warned_trial(trainer)
     server.kill()
     server.start()
-    assert get(server, trial).monitor == "estimate"
-    assert (job_of(server, trainer).monitor, job_of(server, trainer).other_monitor) == ("estimate", "nvml")
+    assert get(server, trial).monitor == ESTIMATE
+    assert (job_of(server, trainer).monitor, job_of(server, trainer).other_monitor) == (ESTIMATE, NVML)
     assert trainer.report(trial, 20.0, metric=0.1, epoch=2).warning == decision.warning
 
 
 def test_streams_carry_it_too(server: LiveServer) -> None:
     """On a stream the monitor is taken and the warning given as in single calls."""
     trainer = Trainer(server.trainer)
-    trainer.run(100.0, monitor="nvml")
+    trainer.run(100.0, monitor=NVML)
     trial = trainer.next()
-    sent = v1.StreamResultsRequest(result=result(trial, 10.0, metric=0.1, monitor="rapl"))
+    sent = v1.StreamResultsRequest(result=result(trial, 10.0, metric=0.1, monitor=RAPL))
     (answer,) = server.trainer.StreamResults(iter([sent]))
     assert "measured by rapl, earlier results" in answer.decision.warning
-    assert get(server, trial).monitor == "rapl"
+    assert get(server, trial).monitor == RAPL
 
 
 @pytest.mark.parametrize(
-    "monitor", ["x" * 51, "nvml\n", "\u202eestimate", "nvml then rapl", " or estimate", "a or estimate or estimate"]
+    "monitor",
+    [
+        *(v1.Monitor(kinds=[kind]) for kind in ("x" * 51, "nvml\n", "\u202eestimate", "")),
+        v1.Monitor(kinds=[f"monitor {n}" for n in range(9)]),
+        v1.Monitor(estimated=True),
+        v1.Monitor(kinds=["nvml"], partly=True),
+    ],
 )
-def test_senseless_monitor_is_refused(server: LiveServer, monitor: str) -> None:
-    """A name that is too long or does not print is named together with the other faults, and nothing is changed."""
+def test_malformed_monitor_is_refused(server: LiveServer, monitor: v1.Monitor) -> None:
+    """It is listed together with the other faults, and nothing is changed."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     with refused() as refusal:
         trainer.report(trial, -1.0, monitor=monitor)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_RESULT")
     assert set(refusal.faults) == {"result.energy_joules", "result.monitor"}
-    assert "give at most 50 printable characters, such as 'nvml', without ' then '" in refusal.faults["result.monitor"]
-    assert (get(server, trial).monitor, get(server, trial).last_epoch) == ("", 0)
+    assert not get(server, trial).HasField("monitor")
+    assert get(server, trial).last_epoch == 0
 
 
-def test_kinds_without_number_are_not_kept(server: LiveServer) -> None:
-    """A trial that names another monitor in every result makes four of them known, and no more."""
+def test_names_are_free(server: LiveServer) -> None:
+    """A name may hold the words and signs that once joined kinds."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
-    for epoch in range(1, 8):
-        trainer.report(trial, 10.0, metric=0.1, epoch=epoch, monitor=f"monitor {epoch}")
-    assert get(server, trial).monitor == "monitor 1 then monitor 2 then monitor 3 then monitor 4"
+    monitor = v1.Monitor(kinds=["wall or ups", "nvml then rapl", "a+b", 'quoted "\\', "or estimate"])
+    trainer.report(trial, 10.0, metric=0.1, monitor=monitor)
+    assert get(server, trial).monitor == monitor
+
+
+def test_number_of_kinds_is_bounded(server: LiveServer) -> None:
+    """A trial that names another monitor in every result has eight kinds, and no more."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    for epoch in range(1, 11):
+        trainer.report(trial, 10.0, metric=0.1, epoch=epoch, monitor=monitor_of(f"monitor {epoch}"))
+    assert get(server, trial).monitor.kinds == [f"monitor {n}" for n in range(1, 9)]
 
 
 def test_server_logs_it_once_per_trial(watched: WatchedServer) -> None:
-    """One warning per trial, with both kinds, however many results follow."""
+    """One warning per trial, with both monitors, however many results follow."""
     trainer = Trainer(watched.trainer)
     trial, _ = warned_trial(trainer)
-    trainer.report(trial, 20.0, metric=0.1, epoch=2, monitor="estimate")
+    trainer.report(trial, 20.0, metric=0.1, epoch=2, monitor=ESTIMATE)
     (line,) = watched.events("monitors differ")
     assert (line["level"], line["job"], line["trial"]) == ("warning", trainer.job_id, 2)
     assert (line["monitor"], line["other_monitor"]) == ("estimate", "nvml")
@@ -166,42 +197,78 @@ def test_server_logs_it_once_per_trial(watched: WatchedServer) -> None:
 
 
 def test_monitor_costs_one_row_more_once(watched: WatchedServer) -> None:
-    """A result that says what is known already is one row in the database, as ever."""
+    """A result whose monitor is known already is one row in the database."""
     trainer = Trainer(watched.trainer)
-    trainer.run(100.0, monitor="nvml")
+    trainer.run(100.0, monitor=NVML)
     trial = trainer.next()
 
     def rows_of(epoch: int) -> float:
         before = watched.figure("wattwise_commit_rows_sum")
-        trainer.report(trial, float(epoch), metric=0.1, epoch=epoch, monitor="nvml")
+        trainer.report(trial, float(epoch), metric=0.1, epoch=epoch, monitor=NVML)
         return watched.figure("wattwise_commit_rows_sum") - before
 
     assert [rows_of(epoch) for epoch in (1, 2, 3)] == [2, 1, 1]
 
 
-def test_older_file_is_brought_forward(server: LiveServer) -> None:
-    """A file from before there were kinds keeps its jobs and trials, whose monitor is unknown, and takes new ones."""
+def test_file_without_monitors_is_migrated(server: LiveServer) -> None:
+    """A file without monitors keeps its jobs and trials, whose monitor is unknown, and takes new ones."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     trainer.report(trial, 10.0, metric=0.1)
     server.stop()
-    _take_back_to_version_2(server)
+    with _as_of_version(server, 2):
+        pass
     server.start()
-    assert (get(server, trial).monitor, job_of(server, trainer).monitor) == ("", "")
-    assert trainer.report(trial, 20.0, epoch=2, monitor="rapl").warning == ""
-    assert (get(server, trial).monitor, job_of(server, trainer).monitor) == ("rapl", "rapl")
+    assert not get(server, trial).HasField("monitor")
+    assert not job_of(server, trainer).HasField("monitor")
+    assert trainer.report(trial, 20.0, epoch=2, monitor=RAPL).warning == ""
+    assert (get(server, trial).monitor, job_of(server, trainer).monitor) == (RAPL, RAPL)
 
 
-def _take_back_to_version_2(server: LiveServer) -> None:
-    """Copies the file's rows into one that was made by the first two migrations alone."""
+@pytest.mark.parametrize(
+    ("text", "monitor"),
+    [
+        ("", v1.Monitor()),
+        ("nvml-polled", v1.Monitor(kinds=["nvml-polled"])),
+        ("nvml+rapl", BOTH),
+        ("estimate", ESTIMATE),
+        ("estimate or estimate", ESTIMATE),
+        ("nvml+estimate", monitor_of("nvml", "estimate")),
+        ("nvml then estimate", monitor_of("nvml", "estimate")),
+        ("nvml or estimate", v1.Monitor(kinds=["nvml"], estimated=True, partly=True)),
+        ("rapl then nvml or estimate then rapl", v1.Monitor(kinds=["rapl", "nvml"], estimated=True, partly=True)),
+        ("nvml or estimate then nvml+rapl", v1.Monitor(kinds=["nvml", "rapl"], estimated=True, partly=True)),
+        ('a "wall" \\ plug, ü', v1.Monitor(kinds=['a "wall" \\ plug, ü'])),
+        ("one or estimated by eye", v1.Monitor(kinds=["one or estimated by eye"])),
+    ],
+)
+def test_texts_of_older_files_become_fields(server: LiveServer, text: str, monitor: v1.Monitor) -> None:
+    """A file in which the kinds were one text shows them as fields, of jobs and trials alike."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    server.stop()
+    with _as_of_version(server, 5) as older:
+        older.execute("UPDATE jobs SET meter = ?", (text,))
+        older.execute("UPDATE trials SET other_meter = ?", (text,))
+    server.start()
+    job, found = job_of(server, trainer), get(server, trial)
+    assert (job.monitor, job.HasField("other_monitor")) == (monitor, False)
+    assert (found.HasField("monitor"), found.other_monitor) == (False, monitor)
+
+
+@contextmanager
+def _as_of_version(server: LiveServer, version: int) -> Iterator[sqlite3.Connection]:
+    """Copies the file's rows into one that the first migrations made, and opens that."""
     newer = server.database.with_suffix(".newer")
     server.database.rename(newer)
-    steps = {version: sql for version, sql in migrations().items() if version <= 2}
+    steps = {number: sql for number, sql in migrations().items() if number <= version}
     with closing(sqlite3.connect(server.database, isolation_level=None)) as older:
         migrate(older, str(server.database), steps)
         older.execute("ATTACH ? AS newer", (str(newer),))
         for table in ("jobs", "arms", "trials", "measurements"):
-            columns = [row[1] for row in older.execute(f"PRAGMA main.table_info({table})")]
-            assert "monitor" not in columns
-            names = ", ".join(columns)
+            ours, theirs = (
+                [row[1] for row in older.execute(f"PRAGMA {of}.table_info({table})")] for of in ("main", "newer")
+            )
+            names = ", ".join(name for name in ours if name in theirs)
             older.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM newer.{table}")  # noqa: S608 - names of the schema
+        yield older

@@ -1,22 +1,24 @@
-"""How joules that nobody measured are told from measured ones, wherever they are shown."""
+"""The mark that distinguishes estimated joules from measured ones, wherever they are shown."""
 
 from __future__ import annotations
 
-import re
+from typing import TYPE_CHECKING
 
-_BETWEEN_KINDS = re.compile(r"\+| then | or ")
+if TYPE_CHECKING:
+    from wattwise.monitor.kind import EnergySource
 
 
-def estimate_mark(*monitors: str) -> str:
-    """What is written behind joules that come from these kinds of monitor.
+def estimate_mark(*sources: EnergySource) -> str:
+    """The mark behind joules that come from these sources.
 
     Args:
-        monitors: As a trial or a job names them: "nvml", "nvml+rapl", "nvml or estimate"; empty where none was said.
+        sources: Monitors of trials and jobs (`v1.Monitor`) or `MonitorKinds`; unset ones do not count.
 
     Returns:
         " (estimate)" if all of it is estimated, " (partly estimate)" if some is, else nothing.
     """
-    kinds = {kind for monitor in monitors if monitor for kind in _BETWEEN_KINDS.split(monitor)}
-    if "estimate" not in kinds:
+    known = [source for source in sources if source.kinds]
+    if not any(source.estimated for source in known):
         return ""
-    return " (estimate)" if len(kinds) == 1 else " (partly estimate)"
+    wholly = all(source.estimated and not source.partly for source in known)
+    return " (estimate)" if wholly else " (partly estimate)"

@@ -9,6 +9,7 @@ from wattwise import v1
 from wattwise.commands.estimates import estimate_mark
 from wattwise.commands.humanize import duration, enum_name, joules, moment, spread
 from wattwise.errors import WattwiseError
+from wattwise.monitor.kind import monitor_text
 from wattwise.training.rules import reaches_target
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
             str(job.num_trials),
             joules(job.min_cost) + mark_of(job) if job.HasField("min_cost") else "",
             str(job.min_cost_batch_size) if job.HasField("min_cost_batch_size") else "",
-            f"{job.monitor}, {job.other_monitor} before" if job.other_monitor else job.monitor,
+            _monitors(job),
             moment(job.create_time),
         )
     _show(table, "no jobs")
@@ -99,7 +100,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
             duration(trial.time_seconds) if trial.HasField("cost") else "",
             joules(trial.energy_joules) + mark if trial.HasField("cost") else "",
             joules(trial.cost) + mark if trial.HasField("cost") else "",
-            trial.monitor,
+            monitor_text(trial.monitor),
             moment(trial.start_time),
             lease(trial),
         )
@@ -172,11 +173,16 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "stopped early", stopping
     gpu = spec.gpu
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"
-    if job.monitor:
-        mixed = f", {job.other_monitor} before: these costs cannot be compared" if job.other_monitor else ""
-        yield "monitor", f"{job.monitor}{mixed}"
+    if job.monitor.kinds:
+        mixed = ": these costs cannot be compared" if job.other_monitor.kinds else ""
+        yield "monitor", f"{_monitors(job)}{mixed}"
     yield "trials", str(job.num_trials)
     yield "registered", moment(job.create_time)
+
+
+def _monitors(job: v1.Job) -> str:
+    monitor, other = monitor_text(job.monitor), monitor_text(job.other_monitor)
+    return f"{monitor}, {other} before" if other else monitor
 
 
 def _table(*columns: str) -> Table:

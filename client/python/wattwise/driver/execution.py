@@ -17,7 +17,7 @@ from wattwise.driver.process import Process
 from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError, log
 from wattwise.training.rules import cost
 from wattwise.training.session import BEATS_PER_LEASE
-from wattwise.training.windows import TrainingWindows
+from wattwise.training.windows import TrainingWindows, monitor_message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -144,7 +144,7 @@ class CommandExecution:
             energy_joules=windows.energy_joules,
             metric=math.nan,
             current_epoch=1,
-            monitor=windows.monitor,
+            monitor=monitor_message(windows.monitor),
         )
         try:
             return client.report_result(result).stop_train

@@ -10,6 +10,7 @@ from typing import Any
 
 from wattwise.driver.files import sync_folder
 from wattwise.errors import WattwiseError
+from wattwise.monitor.kind import MonitorKinds
 
 BY_COMMAND, BY_DRIVER = "command", "driver"
 """Who measured a trial: a client in the command, or the driver from outside."""
@@ -38,7 +39,7 @@ class TrialRecord:
         cost: η·energy + (1-η)·max power·time, in joules; None if unknown.
         measured_by: "command" if a client in the command measured it, "driver" if the driver measured the whole
             execution; None if it was not measured.
-        monitor: the kind of monitor that measured it; the driver's if it was not measured.
+        monitor: what its energy comes from; the driver's monitor if it was not measured.
         reached: whether the metric reached the target, at any cost.
         end_reason: why it ended, as the server names it.
         exit_code: of the command, 128 + N if signal N ended it; None if unknown.
@@ -57,7 +58,7 @@ class TrialRecord:
     energy_joules: float | None
     cost: float | None
     measured_by: str | None
-    monitor: str
+    monitor: MonitorKinds
     reached: bool
     end_reason: str
     exit_code: int | None
@@ -111,5 +112,6 @@ class History:
                 raise HistoryError(
                     f"line {number} of {self._path} is malformed: restore the file, or start a new run with --fresh"
                 )
-            records.append(TrialRecord(**{name: document[key] for name, key in _KEYS.items()}))
+            known = {name: document[key] for name, key in _KEYS.items()}
+            records.append(TrialRecord(**{**known, "monitor": MonitorKinds.from_json(known["monitor"])}))
         return records

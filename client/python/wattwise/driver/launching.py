@@ -24,8 +24,10 @@ from wattwise.driver.outcome import (
     saved_outcome,
 )
 from wattwise.errors import InvalidResultError, WattwiseError
+from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
 from wattwise.training.rules import cost, reaches_target
+from wattwise.training.windows import monitor_message
 
 if TYPE_CHECKING:
     from wattwise.driver.folder import Claim, LaunchRecord, RunFolder
@@ -191,11 +193,17 @@ class Launcher:
                 energy_joules=outcome.energy_joules,
                 metric=result.metric,
                 current_epoch=result.epochs,
-                monitor=outcome.monitor,
+                monitor=monitor_message(outcome.monitor),
             )
             self.client.report_result(report)
         except (ResultError, InvalidResultError) as error:
             self.run.board.say(f"trial {trial.trial_number}: {error}")
+
+    def _monitor_of(self, ended: v1.Trial, outcome: LaunchOutcome | None) -> MonitorKinds:
+        """What a trial's energy comes from; the driver's monitor if nothing was reported."""
+        if ended.monitor.kinds:
+            return MonitorKinds.copy(ended.monitor)
+        return outcome.monitor if outcome else monitor_kinds(self.run.monitor)
 
     def _record(self, claim: Claim, ended: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
         launch, batch_size = claim.launch, ended.id.batch_size
@@ -215,7 +223,7 @@ class Launcher:
             energy_joules=usage.energy_joules,
             cost=usage.cost,
             measured_by=usage.measured_by,
-            monitor=ended.monitor or (outcome.monitor if outcome else "") or self.run.monitor.kind,
+            monitor=self._monitor_of(ended, outcome),
             reached=decided and reaches_target(self.job, ended.last_metric),
             end_reason=end_reason(ended.end_reason),
             exit_code=None if outcome is None else outcome.exit_code,

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import math
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from wattwise import v1
 from wattwise.driver.files import read_json, write_json
+from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile
 
 RESULT = "result.json"
@@ -34,14 +35,14 @@ class LaunchOutcome:
         time_seconds: from its start to its end.
         energy_joules: what the driver's monitor measured meanwhile.
         over_cost_bound: whether it was stopped because the driver reported a cost above the bound.
-        monitor: the kind of the driver's monitor.
+        monitor: what the energy comes from.
     """
 
     exit_code: int
     time_seconds: float
     energy_joules: float
     over_cost_bound: bool = False
-    monitor: str = ""
+    monitor: MonitorKinds = field(default_factory=MonitorKinds)
 
     @property
     def end_reason(self) -> v1.EndReason.ValueType:
@@ -62,7 +63,7 @@ class LaunchOutcome:
 def saved_outcome(folder: Path) -> LaunchOutcome | None:
     """The outcome that `save` kept; None if the command had not ended."""
     saved = read_json(folder / _MEASURED)
-    return None if saved is None else LaunchOutcome(**saved)
+    return None if saved is None else LaunchOutcome(**{**saved, "monitor": MonitorKinds.from_json(saved["monitor"])})
 
 
 def has_client(folder: Path) -> bool:

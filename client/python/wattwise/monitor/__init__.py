@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.kind import monitor_kind
+from wattwise.monitor.kind import MonitorKinds, monitor_kinds
 from wattwise.monitor.window import Measurement, Monitor, Window
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ __all__ = [
     "EstimateMonitor",
     "Measurement",
     "Monitor",
+    "MonitorKinds",
     "NvmlMonitor",
     "RaplMonitor",
     "Window",
     "default_monitor",
     "gpu_config",
-    "monitor_kind",
+    "monitor_kinds",
 ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from wattwise.errors import MonitorError
-from wattwise.monitor import Monitor, gpu_config, monitor_kind
+from wattwise.monitor import Monitor, MonitorKinds, gpu_config, monitor_kinds
+from wattwise.monitor.kind import MOST_KINDS
 from wattwise.monitor.window import Measurement, Window
 from wattwise.spec import GpuConfig
 
@@ -22,7 +23,7 @@ class CombinedMonitor:
 
     Attributes:
         tells_failures: As of our monitors: what it raises, but for a MonitorError, is the training's failure.
-        kind: The kinds of all of them, such as "nvml+rapl".
+        kinds: The kinds of all of them.
         gpu_indices: Those of the monitor that measures GPUs; empty when none does.
 
     Raises:
@@ -36,9 +37,8 @@ class CombinedMonitor:
             raise MonitorError(
                 "CombinedMonitor adds up two monitors or more: CombinedMonitor(NvmlMonitor(), RaplMonitor())"
             )
-        kinds = [monitor_kind(monitor) for monitor in monitors]
-        parts = "+".join(kinds).split("+")
-        twice = sorted({kind for kind in parts if parts.count(kind) > 1})
+        kinds = [kind for monitor in monitors for kind in monitor_kinds(monitor).kinds]
+        twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
         if twice:
             raise MonitorError(
                 f"{' and '.join(twice)} would count twice; pass one monitor of a kind, over all its devices"
@@ -48,7 +48,9 @@ class CombinedMonitor:
             raise MonitorError(
                 f"{of_gpus[0]!r} and {of_gpus[1]!r} both measure GPUs; pass one monitor over all of them"
             )
-        self.kind = "+".join(kinds)
+        if len(kinds) > MOST_KINDS:
+            raise MonitorError(f"{len(kinds)} kinds of monitor are too many; combine at most {MOST_KINDS}")
+        self.kinds = MonitorKinds.of(kinds)
         self._monitors = monitors
         self._main = of_gpus[0] if of_gpus else monitors[0]
         self.gpu_indices = list(self._main.gpu_indices)

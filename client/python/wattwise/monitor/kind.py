@@ -1,46 +1,118 @@
-"""What kind of monitor a monitor is: the word that travels with its energy."""
+"""What energy comes from: the kinds of a monitor."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wattwise.errors import MonitorError
 
 if TYPE_CHECKING:
     from wattwise.monitor.window import Monitor
 
+ESTIMATE = "estimate"
+MOST_KINDS = 8
+"""Kinds that a server takes of one trial."""
+
 _LONGEST = 50
-_JOINTS = re.compile(" then | or ")
 _NEEDED = ("begin_window", "end_window", "gpu_indices")
 
 
-def monitor_kind(monitor: Monitor) -> str:
-    """The kind of a monitor, as it is shown wherever its energy is.
+class EnergySource(Protocol):
+    """What `MonitorKinds` and the message `v1.Monitor` have in common."""
 
-    Args:
-        monitor: Ours have a `kind`, and any other may have one.
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The kinds of monitor, in the order in which they were first used."""
+
+    @property
+    def estimated(self) -> bool:
+        """Whether some of the energy is estimated rather than measured."""
+
+    @property
+    def partly(self) -> bool:
+        """Whether only part of it is estimated."""
+
+
+@dataclass(frozen=True)
+class MonitorKinds:
+    """What energy comes from; as text, such as "nvml+rapl".
+
+    Attributes:
+        kinds: The kinds of monitor, in the order in which they were first used.
+        estimated: Whether some of the energy is estimated rather than measured.
+        partly: Whether only part of it is estimated.
+    """
+
+    kinds: tuple[str, ...] = ()
+    estimated: bool = False
+    partly: bool = False
+
+    def __str__(self) -> str:
+        return monitor_text(self)
+
+    def with_failure(self) -> MonitorKinds:
+        """The same after the monitor failed for a while and part of the energy was estimated."""
+        return MonitorKinds(self.kinds, estimated=True, partly=self.partly or not self.estimated)
+
+    @staticmethod
+    def copy(source: EnergySource) -> MonitorKinds:
+        """The same as a value."""
+        return MonitorKinds(tuple(source.kinds), source.estimated, source.partly)
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> MonitorKinds:
+        """Those that `dataclasses.asdict` and a JSON file kept."""
+        return MonitorKinds(tuple(document["kinds"]), document["estimated"], document["partly"])
+
+    @staticmethod
+    def of(kinds: Sequence[str]) -> MonitorKinds:
+        """Those of monitors that work, of which "estimate" alone estimates."""
+        kinds = tuple(dict.fromkeys(kinds))
+        estimated = ESTIMATE in kinds
+        return MonitorKinds(kinds, estimated, estimated and len(kinds) > 1)
+
+
+def monitor_text(source: EnergySource) -> str:
+    """What energy comes from, in a few characters.
 
     Returns:
-        Its `kind`; without one "zeus" for a monitor of the package `zeus`, else "custom".
+        Such as "nvml+rapl", "estimate" or "nvml (partly estimated)"; empty if it is unknown.
+    """
+    kinds = "+".join(source.kinds)
+    if not source.estimated or ESTIMATE in source.kinds:
+        return kinds
+    return f"{kinds} ({'partly ' if source.partly else ''}estimated)"
+
+
+def monitor_kinds(monitor: Monitor) -> MonitorKinds:
+    """The kinds of a monitor, as they are shown beside its energy.
+
+    Args:
+        monitor: Wattwise's monitors have a `kind`, and any other may have one.
+
+    Returns:
+        Its `kind`; without one "zeus" for a monitor of the package `zeus`, else "custom". All kinds of a
+        `CombinedMonitor`.
 
     Raises:
-        MonitorError: It is no monitor, or its `kind` is no word that can be shown.
+        MonitorError: It is not a monitor, or its `kind` is not a name that can be shown.
     """
     if isinstance(monitor, type) or not all(hasattr(monitor, name) for name in _NEEDED):
         raise MonitorError(
             f"{monitor!r} is not a monitor; pass an instance, such as NvmlMonitor() or EstimateMonitor(watts=150)"
         )
+    combined = getattr(monitor, "kinds", None)
+    if isinstance(combined, MonitorKinds):
+        return combined
     kind = getattr(monitor, "kind", None)
     if kind is None:
-        return "zeus" if any(_package(part) == "zeus" for part in type(monitor).__mro__) else "custom"
-    if isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST and not _JOINTS.search(kind):
-        return kind
+        is_zeus = any(part.__module__.partition(".")[0] == "zeus" for part in type(monitor).__mro__)
+        return MonitorKinds(("zeus" if is_zeus else "custom",))
+    if isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST:
+        return MonitorKinds.of([kind])
     raise MonitorError(
         f"the kind of {monitor!r} is {kind!r}; give it one of 1 to {_LONGEST} printable characters that says how it "
-        'measures, such as kind = "wall-monitor", without " then " and " or ", which join kinds; or leave it out'
+        'measures, such as kind = "wall-monitor", or leave it out'
     )
-
-
-def _package(part: type) -> str:
-    return part.__module__.partition(".")[0]

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError, OperationOrderError, log
-from wattwise.monitor import Monitor, monitor_kind
+from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.power.knowledge import Knowledge
 from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
 from wattwise.power.settings import profile_settings
@@ -198,7 +198,7 @@ class PowerLimitOptimizer:
         if not monitor.gpu_indices:
             self._give_up(f"{monitor!r} measures no GPU")
             return
-        if any(part.startswith("amdsmi") for part in monitor_kind(monitor).split("+")):
+        if any(kind.startswith("amdsmi") for kind in monitor_kinds(monitor).kinds):
             self._give_up(f"power limits are set on NVIDIA GPUs alone, and {monitor!r} measures others")
             return
         from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - of use only where there are GPUs

@@ -10,7 +10,7 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.errors import NoDriverError, ResumeError
-from wattwise.monitor import Monitor, monitor_kind
+from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
@@ -78,7 +78,7 @@ class DriverLaunch:
             NoDriverError: if the server returns another trial than the variables name.
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
         """
-        kind, spec = monitor_kind(monitor), with_gpu(self._spec, monitor)
+        kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
         with self._endpoint.start_client(self._request_id) as client:
             # Before register_job, which would create a deleted job again.
             answer = client.get_next_batch_size(self._trial.job_id, request_id=self._request_id)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from wattwise import v1
 from wattwise.errors import JobNotFoundError, ResumeError, TrialNotFoundError, WattwiseError, log
-from wattwise.monitor import Monitor, gpu_config, monitor_kind
+from wattwise.monitor import Monitor, gpu_config, monitor_kinds
 from wattwise.rpc.backoff import seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
@@ -147,7 +147,7 @@ class ServerLaunch:
         Raises:
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
         """
-        kind, spec = monitor_kind(monitor), with_gpu(self._spec, monitor)
+        kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
         with self._endpoint.start_client(self._request_id) as client:
             if self._saved is None:
                 job = client.register_job(spec).job

@@ -13,7 +13,7 @@ from wattwise.training.resume import Progress
 from wattwise.training.rules import decision_without_server
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial
-from wattwise.training.windows import TrainingWindows
+from wattwise.training.windows import TrainingWindows, monitor_message
 
 
 class EpochOutcome(NamedTuple):
@@ -98,7 +98,7 @@ class Reporter:
             energy_joules=progress.energy_joules,
             metric=metric if math.isfinite(metric) else math.nan,
             current_epoch=progress.epoch,
-            monitor=self._windows.monitor,
+            monitor=monitor_message(self._windows.monitor),
         )
 
     def _warn_of_nan(self, epoch: int, value: float) -> None:

@@ -19,7 +19,7 @@ class TrialInfo:
         job: the job as the server had it; `job.spec` has all defaults filled in.
         reason: one sentence by the server on why it chose this batch size.
         request_id: the name of this launch's calls in the server's log and in errors.
-        monitor_kind: the kind of monitor that measures the trial, such as "nvml"; "estimate" if nothing is measured.
+        monitor_kind: what measures the trial, such as "nvml+rapl"; "estimate" if nothing is measured.
         rank: this process among the ranks, from 0.
         world_size: the number of ranks; 1 without `torch.distributed`.
     """

@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 import time
 
+from wattwise import v1
 from wattwise.errors import MonitorError, log
-from wattwise.monitor import Monitor, monitor_kind
+from wattwise.monitor import Monitor, MonitorKinds, monitor_kinds
+
+
+def monitor_message(known: MonitorKinds) -> v1.Monitor:
+    """The message of what energy comes from."""
+    return v1.Monitor(kinds=known.kinds, estimated=known.estimated, partly=known.partly)
 
 
 class TrainingWindows:
@@ -31,7 +37,7 @@ class TrainingWindows:
         self._monitor = monitor
         self._name = name
         self._max_power_watts = max_power_watts
-        self._kind = monitor_kind(monitor)
+        self._kinds = monitor_kinds(monitor)
         # Ours raise MonitorError. Others may raise anything; what else ours raise is the training's own failure.
         self._failures = MonitorError if getattr(monitor, "tells_failures", False) else Exception
         self._began = 0.0
@@ -42,9 +48,9 @@ class TrainingWindows:
         self.estimated_seconds = 0.0
 
     @property
-    def monitor(self) -> str:
-        """The kind of monitor behind the sums, with the estimates that stand in for what it could not measure."""
-        return f"{self._kind} or estimate" if self.estimated_seconds else self._kind
+    def monitor(self) -> MonitorKinds:
+        """What the sums come from, estimates included."""
+        return self._kinds.with_failure() if self.estimated_seconds else self._kinds
 
     def open(self) -> None:
         """Starts the first window.

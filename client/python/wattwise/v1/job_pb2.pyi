@@ -12,6 +12,7 @@ import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import sys
 import typing
+import wattwise.v1.trial_pb2
 
 if sys.version_info >= (3, 10):
     import typing as typing_extensions
@@ -333,14 +334,6 @@ class Job(google.protobuf.message.Message):
     """Batch size of that trial. Unset until one has converged."""
     num_trials: builtins.int
     """How many trials have been dispatched so far, which is also the number of the newest."""
-    monitor: builtins.str
-    """The kind of monitor that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
-    " or estimate" behind it: in some trial it failed for a while.
-    """
-    other_monitor: builtins.str
-    """The other kinds that its trials were measured by, so that costs cannot be compared; " then " stands between several.
-    Empty when all trials that said a kind said the same.
-    """
     @property
     def spec(self) -> Global___JobSpec:
         """The configuration with every default filled in and the batch sizes in ascending order."""
@@ -358,6 +351,18 @@ class Job(google.protobuf.message.Message):
         """When the job was registered."""
 
     @property
+    def monitor(self) -> wattwise.v1.trial_pb2.Monitor:
+        """What measures its trials: the monitor of the trial that was the last to name new kinds. Unset while none has named any.
+        It is partly estimated once it failed for a while in any trial.
+        """
+
+    @property
+    def other_monitor(self) -> wattwise.v1.trial_pb2.Monitor:
+        """What earlier trials were measured by where that differs, so that the costs cannot be compared. Unset if all trials
+        that named kinds named the same.
+        """
+
+    @property
     def power_limits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
         """The cheapest power limits that are known, by ascending batch size; empty while no trial has profiled any."""
 
@@ -373,11 +378,11 @@ class Job(google.protobuf.message.Message):
         arms: collections.abc.Iterable[Global___Arm] | None = ...,
         create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         num_trials: builtins.int = ...,
-        monitor: builtins.str = ...,
-        other_monitor: builtins.str = ...,
+        monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
+        other_monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
         power_limits: collections.abc.Iterable[Global___PowerLimit] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "spec", b"spec"]) -> builtins.bool: ...
+    def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "spec", b"spec"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...

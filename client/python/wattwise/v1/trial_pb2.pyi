@@ -4,7 +4,9 @@ isort:skip_file
 """
 
 import builtins
+import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
@@ -199,14 +201,6 @@ class Trial(google.protobuf.message.Message):
     """Epoch of its newest report; 0 before the first."""
     last_metric: builtins.float
     """Metric of its newest report; may be NaN. Unset before the first."""
-    monitor: builtins.str
-    """The kind of monitor that its energy comes from: what its first result said, or "nvml then estimate" when a later one
-    said another; " or estimate" behind one that failed for a while. Empty while no result has said any.
-    """
-    other_monitor: builtins.str
-    """The other kinds of monitor that earlier results of the job came from, so that costs cannot be compared; " then "
-    stands between several. Empty when there are none.
-    """
     @property
     def id(self) -> Global___TrialId:
         """Identifies the trial."""
@@ -222,6 +216,16 @@ class Trial(google.protobuf.message.Message):
     @property
     def lease_expire_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the trial will be taken for lost unless it is heard of. Unset when it has ended or its lease never runs out."""
+
+    @property
+    def monitor(self) -> Global___Monitor:
+        """What measured its energy: every kind that its results named. Unset while none has named any."""
+
+    @property
+    def other_monitor(self) -> Global___Monitor:
+        """What earlier results of the job came from where that differs, so that the costs cannot be compared. Unset if it does
+        not differ.
+        """
 
     def __init__(
         self,
@@ -239,10 +243,10 @@ class Trial(google.protobuf.message.Message):
         last_epoch: builtins.int = ...,
         last_metric: builtins.float | None = ...,
         lease_expire_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
-        monitor: builtins.str = ...,
-        other_monitor: builtins.str = ...,
+        monitor: Global___Monitor | None = ...,
+        other_monitor: Global___Monitor | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "cost", b"cost", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "start_time", b"start_time"]) -> builtins.bool: ...
+    def HasField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "cost", b"cost", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "start_time", b"start_time"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "converged", b"converged", "cost", b"cost", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "id", b"id", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "start_time", b"start_time", "status", b"status", "time_seconds", b"time_seconds", "type", b"type"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cost", b"_cost"]) -> typing.Literal["cost"] | None: ...
@@ -250,6 +254,36 @@ class Trial(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_last_metric", b"_last_metric"]) -> typing.Literal["last_metric"] | None: ...
 
 Global___Trial: typing_extensions.TypeAlias = Trial
+
+@typing.final
+class Monitor(google.protobuf.message.Message):
+    """What energy comes from."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KINDS_FIELD_NUMBER: builtins.int
+    ESTIMATED_FIELD_NUMBER: builtins.int
+    PARTLY_FIELD_NUMBER: builtins.int
+    estimated: builtins.bool
+    """Some of the energy is estimated rather than measured: by a monitor that estimates, or in place of one that failed."""
+    partly: builtins.bool
+    """Only part of the energy is estimated; the rest was measured. Set only together with `estimated`."""
+    @property
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The kinds of monitor, in the order in which they were first used: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled",
+        "rapl", "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
+        """
+
+    def __init__(
+        self,
+        *,
+        kinds: collections.abc.Iterable[builtins.str] | None = ...,
+        estimated: builtins.bool = ...,
+        partly: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["estimated", b"estimated", "kinds", b"kinds", "partly", b"partly"]) -> None: ...
+
+Global___Monitor: typing_extensions.TypeAlias = Monitor
 
 @typing.final
 class TrainingResult(google.protobuf.message.Message):
@@ -271,14 +305,13 @@ class TrainingResult(google.protobuf.message.Message):
     """The validation metric after this epoch. NaN is taken for a metric that has not reached its target; infinity is refused."""
     current_epoch: builtins.int
     """The epoch that just ended, counted from 1. Epochs may be skipped but never go back."""
-    monitor: builtins.str
-    """The kind of monitor that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
-    or a word of the trainer's own, of at most 50 printable characters. " or estimate" behind it: it failed for a while,
-    and an estimate stands in for what it could not measure. Empty: not said, or as said before.
-    """
     @property
     def trial(self) -> Global___TrialId:
         """The trial that this is a result of."""
+
+    @property
+    def monitor(self) -> Global___Monitor:
+        """What the energy comes from. Unset: unknown, or the same as in the trial's earlier results."""
 
     def __init__(
         self,
@@ -288,9 +321,9 @@ class TrainingResult(google.protobuf.message.Message):
         energy_joules: builtins.float = ...,
         metric: builtins.float = ...,
         current_epoch: builtins.int = ...,
-        monitor: builtins.str = ...,
+        monitor: Global___Monitor | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
+    def HasField(self, field_name: typing.Literal["monitor", b"monitor", "trial", b"trial"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "time_seconds", b"time_seconds", "trial", b"trial"]) -> None: ...
 
 Global___TrainingResult: typing_extensions.TypeAlias = TrainingResult
@@ -321,8 +354,8 @@ class Decision(google.protobuf.message.Message):
     cost_bound: builtins.float
     """The cost at which the trial is stopped, in joules. Unset while there is none."""
     warning: builtins.str
-    """What the trainer's user should know although training goes on: that the trial is measured by another kind of monitor
-    than earlier trials of its job, naming both. The same in every answer about the trial; empty when there is nothing.
+    """A warning for the trainer's user: the trial is measured by other kinds of monitor than earlier trials of its job. Names
+    both. The same in every answer about the trial; empty if there is nothing to warn of.
     """
     def __init__(
         self,

@@ -7,6 +7,7 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
+import { Monitor } from "./trial.js";
 
 /** How the next batch size of a job is chosen. */
 export enum Policy {
@@ -251,15 +252,19 @@ export interface Job {
   /** How many trials have been dispatched so far, which is also the number of the newest. */
   numTrials: number;
   /**
-   * The kind of monitor that its trials are measured by: that of the trial that was the last to say one. Empty while none has.
-   * " or estimate" behind it: in some trial it failed for a while.
+   * What measures its trials: the monitor of the trial that was the last to name new kinds. Unset while none has named any.
+   * It is partly estimated once it failed for a while in any trial.
    */
-  monitor: string;
+  monitor:
+    | Monitor
+    | undefined;
   /**
-   * The other kinds that its trials were measured by, so that costs cannot be compared; " then " stands between several.
-   * Empty when all trials that said a kind said the same.
+   * What earlier trials were measured by where that differs, so that the costs cannot be compared. Unset if all trials
+   * that named kinds named the same.
    */
-  otherMonitor: string;
+  otherMonitor:
+    | Monitor
+    | undefined;
   /** The cheapest power limits that are known, by ascending batch size; empty while no trial has profiled any. */
   powerLimits: PowerLimit[];
 }
@@ -894,8 +899,8 @@ function createBaseJob(): Job {
     arms: [],
     createTime: undefined,
     numTrials: 0,
-    monitor: "",
-    otherMonitor: "",
+    monitor: undefined,
+    otherMonitor: undefined,
     powerLimits: [],
   };
 }
@@ -933,11 +938,11 @@ export const Job: MessageFns<Job> = {
     if (message.numTrials !== 0) {
       writer.uint32(72).int32(message.numTrials);
     }
-    if (message.monitor !== "") {
-      writer.uint32(82).string(message.monitor);
+    if (message.monitor !== undefined) {
+      Monitor.encode(message.monitor, writer.uint32(82).fork()).join();
     }
-    if (message.otherMonitor !== "") {
-      writer.uint32(98).string(message.otherMonitor);
+    if (message.otherMonitor !== undefined) {
+      Monitor.encode(message.otherMonitor, writer.uint32(98).fork()).join();
     }
     for (const v of message.powerLimits) {
       PowerLimit.encode(v!, writer.uint32(90).fork()).join();
@@ -1045,7 +1050,7 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.monitor = reader.string();
+            message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 12: {
@@ -1053,7 +1058,7 @@ export const Job: MessageFns<Job> = {
               break;
             }
 
-            message.otherMonitor = reader.string();
+            message.otherMonitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 11: {
@@ -1090,8 +1095,12 @@ export const Job: MessageFns<Job> = {
     message.arms = object.arms?.map((e) => Arm.fromPartial(e)) || [];
     message.createTime = object.createTime ?? undefined;
     message.numTrials = object.numTrials ?? 0;
-    message.monitor = object.monitor ?? "";
-    message.otherMonitor = object.otherMonitor ?? "";
+    message.monitor = (object.monitor !== undefined && object.monitor !== null)
+      ? Monitor.fromPartial(object.monitor)
+      : undefined;
+    message.otherMonitor = (object.otherMonitor !== undefined && object.otherMonitor !== null)
+      ? Monitor.fromPartial(object.otherMonitor)
+      : undefined;
     message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
     return message;
   },

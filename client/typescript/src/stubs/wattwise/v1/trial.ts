@@ -256,16 +256,28 @@ export interface Trial {
   leaseExpireTime:
     | Date
     | undefined;
+  /** What measured its energy: every kind that its results named. Unset while none has named any. */
+  monitor:
+    | Monitor
+    | undefined;
   /**
-   * The kind of monitor that its energy comes from: what its first result said, or "nvml then estimate" when a later one
-   * said another; " or estimate" behind one that failed for a while. Empty while no result has said any.
+   * What earlier results of the job came from where that differs, so that the costs cannot be compared. Unset if it does
+   * not differ.
    */
-  monitor: string;
+  otherMonitor: Monitor | undefined;
+}
+
+/** What energy comes from. */
+export interface Monitor {
   /**
-   * The other kinds of monitor that earlier results of the job came from, so that costs cannot be compared; " then "
-   * stands between several. Empty when there are none.
+   * The kinds of monitor, in the order in which they were first used: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled",
+   * "rapl", "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
    */
-  otherMonitor: string;
+  kinds: string[];
+  /** Some of the energy is estimated rather than measured: by a monitor that estimates, or in place of one that failed. */
+  estimated: boolean;
+  /** Only part of the energy is estimated; the rest was measured. Set only together with `estimated`. */
+  partly: boolean;
 }
 
 /** What a trainer measured up to the end of one epoch. Time and energy are sums since the trial's first epoch. */
@@ -282,12 +294,8 @@ export interface TrainingResult {
   metric: number;
   /** The epoch that just ended, counted from 1. Epochs may be skipped but never go back. */
   currentEpoch: number;
-  /**
-   * The kind of monitor that the energy comes from: "nvml", "nvml-polled", "rapl", "nvml+rapl", "amdsmi", "zeus", "estimate"
-   * or a word of the trainer's own, of at most 50 printable characters. " or estimate" behind it: it failed for a while,
-   * and an estimate stands in for what it could not measure. Empty: not said, or as said before.
-   */
-  monitor: string;
+  /** What the energy comes from. Unset: unknown, or the same as in the trial's earlier results. */
+  monitor: Monitor | undefined;
 }
 
 /** What the server makes of a trial. */
@@ -307,8 +315,8 @@ export interface Decision {
     | number
     | undefined;
   /**
-   * What the trainer's user should know although training goes on: that the trial is measured by another kind of monitor
-   * than earlier trials of its job, naming both. The same in every answer about the trial; empty when there is nothing.
+   * A warning for the trainer's user: the trial is measured by other kinds of monitor than earlier trials of its job. Names
+   * both. The same in every answer about the trial; empty if there is nothing to warn of.
    */
   warning: string;
 }
@@ -421,8 +429,8 @@ function createBaseTrial(): Trial {
     lastEpoch: 0,
     lastMetric: undefined,
     leaseExpireTime: undefined,
-    monitor: "",
-    otherMonitor: "",
+    monitor: undefined,
+    otherMonitor: undefined,
   };
 }
 
@@ -467,11 +475,11 @@ export const Trial: MessageFns<Trial> = {
     if (message.leaseExpireTime !== undefined) {
       Timestamp.encode(toTimestamp(message.leaseExpireTime), writer.uint32(106).fork()).join();
     }
-    if (message.monitor !== "") {
-      writer.uint32(114).string(message.monitor);
+    if (message.monitor !== undefined) {
+      Monitor.encode(message.monitor, writer.uint32(114).fork()).join();
     }
-    if (message.otherMonitor !== "") {
-      writer.uint32(122).string(message.otherMonitor);
+    if (message.otherMonitor !== undefined) {
+      Monitor.encode(message.otherMonitor, writer.uint32(122).fork()).join();
     }
     return writer;
   },
@@ -598,7 +606,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.monitor = reader.string();
+            message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
           case 15: {
@@ -606,7 +614,7 @@ export const Trial: MessageFns<Trial> = {
               break;
             }
 
-            message.otherMonitor = reader.string();
+            message.otherMonitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -639,14 +647,97 @@ export const Trial: MessageFns<Trial> = {
     message.lastEpoch = object.lastEpoch ?? 0;
     message.lastMetric = object.lastMetric ?? undefined;
     message.leaseExpireTime = object.leaseExpireTime ?? undefined;
-    message.monitor = object.monitor ?? "";
-    message.otherMonitor = object.otherMonitor ?? "";
+    message.monitor = (object.monitor !== undefined && object.monitor !== null)
+      ? Monitor.fromPartial(object.monitor)
+      : undefined;
+    message.otherMonitor = (object.otherMonitor !== undefined && object.otherMonitor !== null)
+      ? Monitor.fromPartial(object.otherMonitor)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseMonitor(): Monitor {
+  return { kinds: [], estimated: false, partly: false };
+}
+
+export const Monitor: MessageFns<Monitor> = {
+  encode(message: Monitor, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    for (const v of message.kinds) {
+      writer.uint32(10).string(v!);
+    }
+    if (message.estimated !== false) {
+      writer.uint32(16).bool(message.estimated);
+    }
+    if (message.partly !== false) {
+      writer.uint32(24).bool(message.partly);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): Monitor {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseMonitor();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.kinds.push(reader.string());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.estimated = reader.bool();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.partly = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<Monitor>): Monitor {
+    return Monitor.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<Monitor>): Monitor {
+    const message = createBaseMonitor();
+    message.kinds = object.kinds?.map((e) => e) || [];
+    message.estimated = object.estimated ?? false;
+    message.partly = object.partly ?? false;
     return message;
   },
 };
 
 function createBaseTrainingResult(): TrainingResult {
-  return { trial: undefined, timeSeconds: 0, energyJoules: 0, metric: 0, currentEpoch: 0, monitor: "" };
+  return { trial: undefined, timeSeconds: 0, energyJoules: 0, metric: 0, currentEpoch: 0, monitor: undefined };
 }
 
 export const TrainingResult: MessageFns<TrainingResult> = {
@@ -666,8 +757,8 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     if (message.currentEpoch !== 0) {
       writer.uint32(40).int32(message.currentEpoch);
     }
-    if (message.monitor !== "") {
-      writer.uint32(50).string(message.monitor);
+    if (message.monitor !== undefined) {
+      Monitor.encode(message.monitor, writer.uint32(50).fork()).join();
     }
     return writer;
   },
@@ -730,7 +821,7 @@ export const TrainingResult: MessageFns<TrainingResult> = {
               break;
             }
 
-            message.monitor = reader.string();
+            message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
         }
@@ -757,7 +848,9 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     message.energyJoules = object.energyJoules ?? 0;
     message.metric = object.metric ?? 0;
     message.currentEpoch = object.currentEpoch ?? 0;
-    message.monitor = object.monitor ?? "";
+    message.monitor = (object.monitor !== undefined && object.monitor !== null)
+      ? Monitor.fromPartial(object.monitor)
+      : undefined;
     return message;
   },
 };
