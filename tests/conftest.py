@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import grpc
@@ -13,9 +13,27 @@ from tests.live_server import LiveServer
 from tests.watched import WatchedServer
 
 
+def pytest_runtest_setup() -> None:
+    """Remember how long the servers' logs are, so that a failing test shows its own part."""
+    sizes = {log: log.stat().st_size for log in LiveServer.logs if log.exists()}
+    LiveServer.logs.clear()
+    LiveServer.logs.update(sizes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach what the servers logged meanwhile to the report of a failing test."""
+    report = yield
+    if report.failed:
+        for log, start in LiveServer.logs.items():
+            if log.exists() and (written := log.read_bytes()[start:].decode(errors="replace")):
+                report.sections.append((f"Server log {log}", written))
+    return report
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[LiveServer]:
-    """A running server on a free loopback port with a fresh database file, for one test alone."""
+    """A running server on a free loopback port with a fresh database file, for one test."""
     folder = tmp_path / "server"
     folder.mkdir()
     with LiveServer(folder) as live:
@@ -25,7 +43,7 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[WatchedServer]:
-    """A running server with metrics and a JSON log, for one test alone."""
+    """A running server with metrics and a JSON log, for one test."""
     folder = tmp_path / "watched"
     folder.mkdir()
     with WatchedServer(folder) as live:
@@ -35,7 +53,7 @@ def watched(tmp_path: Path) -> Iterator[WatchedServer]:
 
 @pytest.fixture(scope="module")
 def grpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """In place of pytest-grpc's threaded server: the real one, shared by the tests of a module."""
+    """The real server instead of pytest-grpc's threaded one, shared by the tests of a module."""
     with LiveServer(tmp_path_factory.mktemp("server")) as live:
         live.start()
         yield live
@@ -43,12 +61,12 @@ def grpc_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
 
 @pytest.fixture(scope="module")
 def grpc_addr(grpc_server: LiveServer) -> str:
-    """Where pytest-grpc's `grpc_channel` connects to."""
+    """The address that pytest-grpc's `grpc_channel` connects to."""
     return grpc_server.address
 
 
 @pytest.fixture(scope="module")
 def grpc_stub_cls(grpc_channel: grpc.Channel) -> Callable[[grpc.Channel], v1.BatchSizeOptimizerStub]:
-    """What pytest-grpc's `grpc_stub` is a stub of."""
+    """The class of pytest-grpc's `grpc_stub`."""
     del grpc_channel
     return v1.BatchSizeOptimizerStub

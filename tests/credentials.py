@@ -1,4 +1,4 @@
-"""Real tokens and real certificates, made for a test."""
+"""Real tokens and certificates for tests."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ DAY = timedelta(days=1)
 
 
 def issue(file: Path, role: Role, prefix: str, lifetime: timedelta | None = None) -> str:
-    """Adds a token to a file and returns it, as `wattwise token create` does."""
+    """Add a token to a file and return it, as `wattwise token create` does."""
     text, token = new_token(role, prefix, lifetime)
     add_token(file, token)
     return text
 
 
 def bearing(token: str) -> tuple[tuple[str, str], ...]:
-    """The metadata of a call that brings a token."""
+    """The metadata of a call with a token."""
     return (("authorization", f"Bearer {token}"),)
 
 
 class Pair(NamedTuple):
-    """Files of a certificate and its key."""
+    """The files of a certificate and its key."""
 
     cert: Path
     key: Path
@@ -38,8 +38,8 @@ class Authority:
     """An authority that issues certificates into a folder.
 
     Args:
-        folder: Where its files go.
-        name: What they begin with.
+        folder: The folder of its files.
+        name: The prefix of their names.
     """
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
@@ -49,12 +49,12 @@ class Authority:
         self._ca.cert_pem.write_to_path(self.file)
 
     def issue(self, name: str, *hosts: str, valid: tuple[timedelta, timedelta] = (-DAY, 90 * DAY)) -> Pair:
-        """A certificate for hosts; without any, for localhost and 127.0.0.1.
+        """Issue a certificate for hosts; by default for localhost and 127.0.0.1.
 
         Args:
-            name: What its files are called.
-            hosts: Whom it is for.
-            valid: From when on and until when, from now.
+            name: The name of its files.
+            hosts: The hosts that it is valid for.
+            valid: Start and end of its validity, relative to now.
         """
         now = datetime.now(timezone.utc)
         made = self._ca.issue_cert(
@@ -66,10 +66,10 @@ class Authority:
         return pair
 
     def believing(self, own: Pair | None = None, token: str | None = None) -> Credentials:
-        """What a client needs that believes this authority alone."""
+        """Credentials of a client that trusts only this authority."""
         cert, key = own or (None, None)
         return Credentials(token=token, tls_ca=self.file, tls_cert=cert, tls_key=key)
 
     def channel(self, address: str) -> grpc.Channel:
-        """A channel that believes this authority alone."""
+        """A channel that trusts only this authority."""
         return grpc.secure_channel(address, grpc.ssl_channel_credentials(self.file.read_bytes()))

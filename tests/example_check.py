@@ -1,4 +1,4 @@
-"""Tries a client's example of a training loop: `python -m tests.example_check PROGRAM`.
+"""Checks a client's example of a training loop: `python -m tests.example_check PROGRAM`.
 
 The program is called as `PROGRAM [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]`, takes its credentials from the
 `WATTWISE_*` variables, and pretends to train for some epochs until the target of its one job is reached.
@@ -35,13 +35,13 @@ class Example:
         )
 
     def end(self) -> tuple[int, str]:
-        """Waits for its end; returns its exit status and what it said."""
+        """Wait for the end; return the exit status and the output."""
         said, _ = self.process.communicate(timeout=60)
         return self.process.returncode, said
 
 
 class Losing(grpc.GenericRpcHandler):
-    """Something in between that loses the first answer to each method on its way back."""
+    """A proxy that loses the first response of each method."""
 
     def __init__(self, server: str) -> None:
         self.calls: list[str] = []
@@ -51,12 +51,12 @@ class Losing(grpc.GenericRpcHandler):
         self._front.start()
 
     def close(self) -> None:
-        """Passes nothing on any more."""
+        """Stop."""
         self._front.stop(grace=None).wait()
         self._behind.close()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
-        """Passes every call on."""
+        """Forward a call."""
         behind: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._behind.unary_unary(details.method)
         name = details.method.rpartition("/")[2]
 
@@ -69,17 +69,17 @@ class Losing(grpc.GenericRpcHandler):
                 context.set_trailing_metadata(trailers)
                 context.abort(error.code(), error.details() or "")
             if self.calls.count(name) == 1:
-                context.abort(grpc.StatusCode.UNAVAILABLE, "the answer was lost")
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the response was lost")
             return answer
 
         if name == "StreamResults":
-            # There is none through here, so that single calls must do.
+            # No streams through the proxy, so the example uses unary calls.
             return None
         return grpc.unary_unary_rpc_method_handler(passed)
 
 
 def trains(program: str, server: LiveServer) -> None:
-    """It trains until the target is reached, says so, and leaves with 0."""
+    """It trains until the target is reached, prints so and exits with 0."""
     server.start()
     status, said = Example(program, server.address).end()
     assert status == 0, said
@@ -88,7 +88,7 @@ def trains(program: str, server: LiveServer) -> None:
 
 
 def repeats(program: str, server: LiveServer) -> None:
-    """A call whose answer was lost is made again under the same request id: one trial, one result per epoch."""
+    """A call whose response was lost is retried with the same request id: one trial, one result per epoch."""
     losing = Losing(server.start())
     status, said = Example(program, losing.address).end()
     losing.close()
@@ -98,7 +98,7 @@ def repeats(program: str, server: LiveServer) -> None:
 
 
 def does_not_repeat(program: str, server: LiveServer) -> None:
-    """What is refused is not tried again, and the message is shown."""
+    """A call that fails for good is not retried, and its message is printed."""
     losing = Losing(server.start())
     losing.calls = ["RegisterJob"]
     gpu = v1.GpuConfig(max_power_watts=1, number_of_gpus=1, gpu_model="Another GPU")
@@ -111,7 +111,7 @@ def does_not_repeat(program: str, server: LiveServer) -> None:
     assert losing.calls == ["RegisterJob", "RegisterJob"]
 
 
-def beats_and_says_farewell(program: str, server: LiveServer) -> None:
+def heartbeats_and_ends(program: str, server: LiveServer) -> None:
     """An epoch may be longer than the lease; SIGTERM ends the trial as preempted."""
     server.start()
     example = Example(program, server.address, "3", "1.5")
@@ -128,24 +128,24 @@ def beats_and_says_farewell(program: str, server: LiveServer) -> None:
     assert trial(server).end_reason == v1.END_REASON_PREEMPTED, trial(server)
 
 
-def is_stopped_in_mid_epoch(program: str, server: LiveServer) -> None:
-    """A stop that the server pushes ends a long epoch at once."""
+def stops_during_an_epoch(program: str, server: LiveServer) -> None:
+    """A stop that the server pushes ends a long epoch immediately."""
     server.start()
     example = Example(program, server.address, "600", "600")
-    wait_until(lambda: registered(server) and trial_heard_of(server))
+    wait_until(lambda: registered(server) and trial_has_heartbeat(server))
     server.admin.DeleteJob(v1.DeleteJobRequest(job_id=JOB))
     status, said = example.end()
     assert status == 3, said
     assert "was deleted" in said, said
 
 
-def rides_out(program: str, server: LiveServer) -> None:
-    """A server that goes away in mid-training and comes back is told of the epoch that it missed, in mid-epoch."""
+def survives_an_outage(program: str, server: LiveServer) -> None:
+    """After an outage the server receives the epoch that it missed, before the next one ends."""
     server.start()
     example = Example(program, server.address, "12", "60")
     wait_until(lambda: registered(server) and trial_begun(server))
     server.kill()
-    says(example, "continues without the server")
+    wait_for_output(example, "continues without the server")
     server.start()
     wait_until(lambda: trial(server).last_epoch == 2)
     example.process.terminate()
@@ -155,7 +155,7 @@ def rides_out(program: str, server: LiveServer) -> None:
 
 
 def ends_alone(program: str, server: LiveServer) -> None:
-    """A server that goes away for ever does not keep a training from its end."""
+    """A server that does not come back does not prevent the training from finishing."""
     server.start()
     example = Example(program, server.address, "1", "60")
     wait_until(lambda: registered(server) and trial_begun(server))
@@ -165,8 +165,8 @@ def ends_alone(program: str, server: LiveServer) -> None:
     assert "target reached while the server is away" in said, said
 
 
-def shows_its_token(program: str, server: LiveServer) -> None:
-    """A token goes over TLS, with a certificate where one is asked for; what is not trusted gets none."""
+def sends_its_token(program: str, server: LiveServer) -> None:
+    """A token is sent over TLS, with a client certificate where required, and only to a trusted server."""
     folder = server.database.parent
     authority = Authority(folder)
     pair, own, tokens = authority.issue("server"), authority.issue("client"), folder / "server.tokens"
@@ -185,21 +185,21 @@ def shows_its_token(program: str, server: LiveServer) -> None:
 
 
 def refused(program: str, address: str, why: str, **variables: str) -> None:
-    """It says why it does not get anywhere."""
+    """It fails and prints why."""
     status, said = Example(program, address, **variables).end()
     assert status not in (0, 3), said
     assert why in said, said
 
 
-def says(example: Example, text: str) -> None:
-    """Waits until it says something."""
+def wait_for_output(example: Example, text: str) -> None:
+    """Wait until it prints a text."""
     assert example.process.stdout is not None
     seen = next((line for line in example.process.stdout if text in line), None)
-    assert seen is not None, f"it never said that it {text}"
+    assert seen is not None, f"it never printed {text!r}"
 
 
 def registered(server: LiveServer) -> bool:
-    """Whether the program's job is there."""
+    """Whether the program's job is registered."""
     return any(job.spec.job_id == JOB for job in server.admin.ListJobs(v1.ListJobsRequest()).jobs)
 
 
@@ -209,8 +209,8 @@ def trial_begun(server: LiveServer) -> bool:
     return bool(found) and found[0].last_epoch >= 1
 
 
-def trial_heard_of(server: LiveServer) -> bool:
-    """Whether it has beaten since its trial was dispatched."""
+def trial_has_heartbeat(server: LiveServer) -> bool:
+    """Whether it has sent a heartbeat since its trial was dispatched."""
     found = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials
     return (
         bool(found) and found[0].lease_expire_time.ToNanoseconds() > found[0].start_time.ToNanoseconds() + 600 * 10**9
@@ -224,13 +224,13 @@ def trial(server: LiveServer) -> v1.Trial:
 
 
 CHECKS: tuple[Callable[[str, LiveServer], None], ...] = (
-    trains, repeats, does_not_repeat, beats_and_says_farewell, is_stopped_in_mid_epoch, rides_out, ends_alone,
-    shows_its_token,
+    trains, repeats, does_not_repeat, heartbeats_and_ends, stops_during_an_epoch, survives_an_outage, ends_alone,
+    sends_its_token,
 )  # fmt: skip
 
 
 def main(program: str) -> None:
-    """Fails at the first check that fails."""
+    """Fail at the first check that fails."""
     for check in CHECKS:
         with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder)) as server:
             check(program, server)

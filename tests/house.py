@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 PARTS = {
     "server": ("server", "wattwise_server"),
@@ -47,9 +47,17 @@ class Module:
         return ast.parse(self.source)
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.source.splitlines()
+
+    @cached_property
     def docstring_lines(self) -> frozenset[int]:
         found: set[int] = set()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Module | ast.ClassDef | _Function):
                 docstring = docstring_of(node)
                 if docstring is not None:
@@ -61,7 +69,7 @@ class Module:
         """Lines of docstrings, their empty ones included, and lines that hold a comment alone."""
         return sum(
             number in self.docstring_lines or line.lstrip().startswith("#")
-            for number, line in enumerate(self.source.splitlines(), start=1)
+            for number, line in enumerate(self.lines, start=1)
         )
 
     @cached_property
@@ -69,14 +77,14 @@ class Module:
         """Lines that are neither empty nor documentation."""
         return sum(
             bool(line.strip()) and number not in self.docstring_lines and not line.lstrip().startswith("#")
-            for number, line in enumerate(self.source.splitlines(), start=1)
+            for number, line in enumerate(self.lines, start=1)
         )
 
     @cached_property
     def functions(self) -> list[_Function]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, _Function)]
+        return [node for node in self.nodes if isinstance(node, _Function)]
 
-    @property
+    @cached_property
     def short_functions(self) -> int:
         return sum(self._body_lines(function) <= SHORT for function in self.functions)
 
@@ -84,11 +92,11 @@ class Module:
     def private_functions(self) -> list[_Function]:
         return [node for node in self.functions if node.name.startswith("_") and not node.name.endswith("__")]
 
-    @property
+    @cached_property
     def private_functions_used_once(self) -> int:
         uses = Counter(
             node.id if isinstance(node, ast.Name) else node.attr
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load)
         )
         return sum(uses[function.name] == 1 for function in self.private_functions)
@@ -96,7 +104,9 @@ class Module:
     def imports(self, modules: Mapping[str, Module], *, for_types: bool = False) -> set[str]:
         """Return the modules of the same part that this one imports at run time; on request, for types too."""
         found: set[str] = set()
-        for node in ast.walk(self.tree) if for_types else _running(self.tree):
+        for node in self.nodes:
+            if node in self._for_types and not for_types:
+                continue
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -105,6 +115,12 @@ class Module:
                     submodule = f"{origin}.{alias.name}"
                     found.add(submodule if submodule in modules else origin)
         return (found & set(modules)) - {self.name}
+
+    @cached_property
+    def _for_types(self) -> frozenset[ast.AST]:
+        """What stands directly below `if TYPE_CHECKING:`."""
+        branches = [node for node in self.nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+        return frozenset(statement for branch in branches for statement in branch.body)
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -117,7 +133,7 @@ class Module:
         statements = function.body[1:] if docstring_of(function) is not None else function.body
         if not statements:
             return 0
-        lines = self.source.splitlines()[statements[0].lineno - 1 : statements[-1].end_lineno]
+        lines = self.lines[statements[0].lineno - 1 : statements[-1].end_lineno]
         return sum(bool(line.strip()) and not line.lstrip().startswith("#") for line in lines)
 
 
@@ -127,17 +143,6 @@ def docstring_of(node: ast.Module | ast.ClassDef | _Function) -> ast.Expr | None
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
         return first
     return None
-
-
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node below, without the bodies of `if TYPE_CHECKING:`."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
-            for alternative in child.orelse:
-                yield from _running(alternative)
-            continue
-        yield child
-        yield from _running(child)
 
 
 def modules_of(root: Path, package: str) -> dict[str, Module]:
@@ -222,12 +227,12 @@ def print_figures(tree: Path) -> None:
     code, documentation = sums("code"), sums("documentation")
     row("lines of code", code)
     row("lines of documentation and comments", documentation)
-    row("  for each line of code", (f"{d / c:.2f}" for c, d in zip(code, documentation, strict=True)))
+    row("  for each line of code", (f"{d / (c or 1):.2f}" for c, d in zip(code, documentation, strict=True)))
     functions = [sum(len(module.functions) for module in column) for column in columns.values()]
     short = sums("short_functions")
     row("functions", functions)
     row(f"  with {SHORT} lines of body or fewer, without docstring", short)
-    row("  share of them", (f"{s / f:.0%}" for s, f in zip(short, functions, strict=True)))
+    row("  share of them", (f"{s / (f or 1):.0%}" for s, f in zip(short, functions, strict=True)))
     row("private functions", (sum(len(module.private_functions) for module in column) for column in columns.values()))
     row("  used once in their module", sums("private_functions_used_once"))
     running = {part: {name: module.imports(all_) for name, module in all_.items()} for part, all_ in parts.items()}

@@ -1,6 +1,6 @@
-"""Jobs and measurements for tests, with numbers that can be checked in the head.
+"""Jobs and measurements with simple numbers.
 
-The cost is the energy alone (eta is 1) unless a test says otherwise.
+The cost is the energy (eta is 1) unless a test sets another eta.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ GPU = v1.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="Test GPU")
 _ids = itertools.count()
 
 
-def job_spec(**given: Any) -> v1.JobSpec:
-    """A job with an id of its own, batch sizes 8, 16, 32, 64 and default 16."""
-    usual: dict[str, Any] = {
+def job_spec(**fields: Any) -> v1.JobSpec:
+    """A job with a new id, batch sizes 8, 16, 32, 64 and default 16."""
+    defaults: dict[str, Any] = {
         "job_id_prefix": "test",
         "job_id": f"test-{next(_ids)}",
         "batch_sizes": [8, 16, 32, 64],
@@ -27,7 +27,7 @@ def job_spec(**given: Any) -> v1.JobSpec:
         "mab_seed": 1,
         "gpu": GPU,
     }
-    return v1.JobSpec(**(usual | given))
+    return v1.JobSpec(**(defaults | fields))
 
 
 def monitor_of(*kinds: str) -> v1.Monitor:
@@ -52,21 +52,21 @@ def result(
 
 
 def power_sample(watts: float = 250.0, energy: float = 100.0, time: float = 1.0, steps: int = 10) -> v1.PowerSample:
-    """What ten steps took at a power limit; one costs a tenth of the energy when eta is 1."""
+    """A sample of ten steps at a power limit; a step costs a tenth of the energy when eta is 1."""
     return v1.PowerSample(power_limit_watts=watts, time_seconds=time, energy_joules=energy, steps=steps)
 
 
 class Trainer:
-    """One job, driven through a stub as a trainer would."""
+    """One job, driven through a stub as a trainer does."""
 
-    def __init__(self, stub: v1.BatchSizeOptimizerStub, **given: Any) -> None:
+    def __init__(self, stub: v1.BatchSizeOptimizerStub, **fields: Any) -> None:
         self.stub = stub
-        self.spec = job_spec(**given)
+        self.spec = job_spec(**fields)
         self.job_id = self.spec.job_id
         stub.RegisterJob(v1.RegisterJobRequest(job=self.spec))
 
     def next(self, request_id: str = "", *, resume: bool = False) -> v1.Trial:
-        """Asks for a trial."""
+        """Get the next trial."""
         request = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id, resume=resume)
         return self.stub.GetNextBatchSize(request).trial
 
@@ -80,20 +80,20 @@ class Trainer:
         *,
         monitor: v1.Monitor | None = None,
     ) -> v1.Decision:
-        """Reports an epoch."""
+        """Report an epoch."""
         request = v1.ReportResultRequest(result=result(trial, cost, metric, epoch, time, monitor=monitor))
         return self.stub.ReportResult(request).decision
 
     def heartbeat(self, trial: v1.Trial) -> v1.Decision:
-        """Renews the lease."""
+        """Renew the lease."""
         return self.stub.Heartbeat(v1.HeartbeatRequest(trial=trial.id)).decision
 
     def end(self, trial: v1.Trial, reason: v1.EndReason.ValueType) -> v1.Trial:
-        """Ends a trial."""
+        """End a trial."""
         return self.stub.EndTrial(v1.EndTrialRequest(trial=trial.id, reason=reason)).trial
 
     def run(self, cost: float, *, converges: bool = True, monitor: v1.Monitor | None = None) -> v1.Trial:
-        """A whole trial: converges at once, or reaches its last epoch in vain."""
+        """Run a whole trial: it converges in its first epoch, or fails in its last."""
         trial = self.next()
         if converges:
             self.report(trial, cost, monitor=monitor)

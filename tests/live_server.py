@@ -1,4 +1,4 @@
-"""The real `wattwise serve` in a process of its own, to be stopped, killed and started again on the same file."""
+"""The real `wattwise serve` in its own process; a test can stop it, kill it and start it again on the same file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import grpc
 from wattwise import v1
+
+from tests.forking import ForkedServer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,14 +22,17 @@ CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconn
 
 
 class LiveServer:
-    """One server process after another, on one database file and one port; as a context, it leaves nothing behind."""
+    """One server process at a time, on one database file and one port; leaving the context kills it."""
+
+    logs: ClassVar[dict[Path, int]] = {}
+    """The logs that a running test may have added to, and their sizes when it began."""
 
     def __init__(self, folder: Path) -> None:
         self.database = folder / "wattwise.db"
         self.log = folder / "server.log"
         self.address = "127.0.0.1:0"
         self.environment: dict[str, str] = {}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedServer | None = None
         self._channel: grpc.Channel | None = None
 
     def __enter__(self) -> Self:
@@ -37,12 +42,19 @@ class LiveServer:
         self.close()
 
     def start(self, *arguments: str) -> str:
-        """Starts a process and returns the address that it printed."""
-        command = [sys.executable, "-m", "wattwise_server", "--address", self.address]
-        command += ["--database", f"sqlite:///{self.database}", *arguments]
+        """Start a process; return the address that it printed."""
+        options = ["--address", self.address, "--database", f"sqlite:///{self.database}", *arguments]
+        environment = {**os.environ, **self.environment}
+        self.logs.setdefault(self.log, 0)
         with self.log.open("a") as log:
-            environment = {**os.environ, **self.environment}
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+            if self.environment:
+                # Such variables may be for the dynamic linker or for imports.
+                command = [sys.executable, "-m", "wattwise_server", *options]
+                self._process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+                )
+            else:
+                self._process = ForkedServer(options, environment, log)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = re.fullmatch(r"wattwise listens on (\S+)\n", line)
@@ -53,27 +65,27 @@ class LiveServer:
         return self.address
 
     @property
-    def process(self) -> subprocess.Popen[str]:
-        """The process that runs, or ran last."""
+    def process(self) -> subprocess.Popen[str] | ForkedServer:
+        """The current process, or the last one."""
         assert self._process is not None, "start it first"
         return self._process
 
     def stop(self) -> int:
-        """Asks it to finish; returns its exit status."""
+        """Send SIGTERM; return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self._reap()
 
     def hang_up(self) -> None:
-        """Asks it to read its certificates and tokens again."""
+        """Send SIGHUP, which reloads certificates and tokens."""
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> int:
-        """Ends it as a power cut would; returns its exit status."""
+        """Send SIGKILL; return the exit status."""
         os.kill(self.process.pid, signal.SIGKILL)
         return self._reap()
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Close the channel and kill the process."""
         if self._channel is not None:
             self._channel.close()
         if self._process is not None:
@@ -89,17 +101,17 @@ class LiveServer:
 
     @property
     def channel(self) -> grpc.Channel:
-        """A channel to it, that reconnects quickly."""
+        """A channel that reconnects quickly."""
         if self._channel is None:
             self._channel = grpc.insecure_channel(self.address, CHANNEL_OPTIONS)
         return self._channel
 
     @property
     def trainer(self) -> v1.BatchSizeOptimizerStub:
-        """The stub that trainers use."""
+        """The stub of `BatchSizeOptimizer`."""
         return v1.BatchSizeOptimizerStub(self.channel)
 
     @property
     def admin(self) -> v1.JobAdminStub:
-        """The stub that people use."""
+        """The stub of `JobAdmin`."""
         return v1.JobAdminStub(self.channel)

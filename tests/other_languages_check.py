@@ -49,7 +49,7 @@ def follow(title: str, section: str, folder: Path) -> None:
         sys.exit(f"{title}: no decided trial (exit status {done.returncode}):\n{done.stdout}{done.stderr}")
     if (folder / "first.mjs").exists():
         check_types(folder, environment)
-    _say(f"{title}: a decided trial")
+    _say(f"{title}: finished a trial")
 
 
 def check_types(folder: Path, environment: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
-"""Runs every command of the README, in order, as it is printed.
+"""Runs every command of the README, in order, as printed.
 
-Commands that set up or serve need no network but the package index; the server takes a free port and a file of its own.
+The server uses a free port and a temporary file. The commands need no network except the package index.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-HOUSE = Path(__file__).parents[1]
-TESTED_ELSEWHERE = {"make test": "CI runs it by itself"}
+ROOT = Path(__file__).parents[1]
+TESTED_ELSEWHERE = {"make test": "its own stage of CI"}
 
 
 def main() -> None:
-    """Fails at the first command that fails."""
-    text = (HOUSE / "README.md").read_text()
+    """Fail at the first command that fails."""
+    text = (ROOT / "README.md").read_text()
     (trainer,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    if not (HOUSE / "examples/smallest.py").read_text().endswith(f"\n\n{trainer}"):
+    if not (ROOT / "examples/smallest.py").read_text().endswith(f"\n\n{trainer}"):
         sys.exit("the trainer that the README shows is not examples/smallest.py")
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
@@ -30,8 +30,8 @@ def main() -> None:
 
 
 def follow(commands: list[str], folder: Path) -> None:
-    """Types the commands; `make serve` stays up until the end."""
-    # "An environment of your own", so that the house's keeps its editable installation.
+    """Run the commands; `make serve` runs until the end."""
+    # Not `.venv`, which keeps its editable installation.
     subprocess.run([sys.executable, "-m", "venv", str(folder / "own")], check=True)
     environment = {
         **os.environ,
@@ -49,7 +49,7 @@ def follow(commands: list[str], folder: Path) -> None:
                 serving = serve(command, environment)
                 environment["WATTWISE_SERVER"] = address_of(serving)
             else:
-                subprocess.run(command, shell=True, check=True, cwd=HOUSE, env=environment)  # noqa: S602 - as typed
+                subprocess.run(command, shell=True, check=True, cwd=ROOT, env=environment)  # noqa: S602 - as typed
     finally:
         if serving is not None:
             os.killpg(serving.pid, signal.SIGTERM)
@@ -57,14 +57,14 @@ def follow(commands: list[str], folder: Path) -> None:
 
 
 def serve(command: str, environment: dict[str, str]) -> subprocess.Popen[str]:
-    """Starts a server that stays."""
+    """Start a server that keeps running."""
     return subprocess.Popen(
-        command.split(), stdout=subprocess.PIPE, text=True, cwd=HOUSE, env=environment, start_new_session=True
+        command.split(), stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, start_new_session=True
     )
 
 
 def address_of(serving: subprocess.Popen[str]) -> str:
-    """Reads on until the server says where it listens."""
+    """Read the address that the server prints."""
     assert serving.stdout is not None
     for line in serving.stdout:
         if found := re.fullmatch(r"wattwise listens on (\S+)\n", line):
@@ -73,7 +73,7 @@ def address_of(serving: subprocess.Popen[str]) -> str:
 
 
 def say(text: str) -> None:
-    """Tells what is done."""
+    """Print a line."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Reads what a refusal says."""
+"""Reads the details of an error status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Refusal:
 
 @contextmanager
 def refused() -> Iterator[Refusal]:
-    """Expects the block's call to be refused; what was said stands in the yielded value afterwards."""
+    """Expect the block's call to fail; the yielded value has the status and its details afterwards."""
     refusal = Refusal()
     with pytest.raises(grpc.RpcError) as caught:
         yield refusal

@@ -1,6 +1,6 @@
-"""Runs one command against a real server of its own: `python -m tests.serve_for COMMAND [ARGUMENT...]`.
+"""Runs one command against its own real server: `python -m tests.serve_for COMMAND [ARGUMENT...]`.
 
-`{server}` in the command stands for the server's address. The exit status is the command's.
+`{server}` in the command is replaced by the server's address. The exit status is the command's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.live_server import LiveServer
 
 
 def main(command: list[str]) -> int:
-    """Runs the command; returns its exit status."""
+    """Run the command; return its exit status."""
     with tempfile.TemporaryDirectory() as folder, LiveServer(Path(folder)) as live:
         address = live.start()
         return subprocess.run([part.replace("{server}", address) for part in command], check=False).returncode

@@ -81,7 +81,7 @@ class InProcessStream:
             yield request
 
     async def write(self, response: v1.StreamResultsResponse) -> None:
-        """What the service calls of gRPC's context."""
+        """The method of gRPC's context that the service calls."""
         await self.answers.put(response)
 
     async def send(self, request: v1.StreamResultsRequest) -> None:
@@ -120,7 +120,7 @@ class OverGrpc:
 
 
 class OverGrpcStream:
-    """A stream of gRPC's."""
+    """A stream over gRPC."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -143,7 +143,7 @@ class OverGrpcStream:
 
 
 def refused(trailers: Any) -> Refused:
-    """What the trailers of a refused call say."""
+    """The error in the trailers of a call."""
     raw = dict(trailers or ())["grpc-status-details-bin"]
     assert isinstance(raw, bytes)
     return refusal_of(status_pb2.Status.FromString(raw))

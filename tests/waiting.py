@@ -1,4 +1,4 @@
-"""Waiting for a fact, with an end."""
+"""Waiting for a condition, with a timeout."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 def wait_until(fact: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Returns once the fact holds.
+    """Return once the fact holds.
 
     Raises:
-        TimeoutError: when it has not come to hold in time.
+        TimeoutError: If it does not hold in time.
     """
     deadline = time.monotonic() + seconds
     while not fact():
         if time.monotonic() > deadline:
-            raise TimeoutError("what was waited for did not happen")
+            raise TimeoutError(f"the fact did not hold within {seconds} s")
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""What a server shows of itself: its figures as Prometheus reads them, and its log as machines do."""
+"""A server with its metrics and its JSON log."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ class WatchedServer(LiveServer):
     """A server with metrics and a JSON log."""
 
     def start(self, *arguments: str) -> str:
-        """Starts a process; its log begins anew."""
+        """Start a process with an empty log."""
         self.log.unlink(missing_ok=True)
         return super().start("--metrics-address", "127.0.0.1:0", "--log-format", "json", *arguments)
 
     @property
     def metrics_url(self) -> str:
-        """Where the figures are."""
+        """The URL of the metrics."""
         (line,) = self.events("serving metrics")
         return str(line["address"])
 
     def scrape(self) -> str:
-        """The figures as they are sent."""
+        """The response of the metrics endpoint."""
         with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:  # noqa: S310 - it is http
             return str(answer.read().decode())
 
     def figure(self, name: str, **labels: str) -> float:
-        """The sum of all samples of a name with these labels; 0 if there is none."""
+        """The sum of all samples with this name and these labels."""
         return sum(
             sample.value
             for family in text_string_to_metric_families(self.scrape())
@@ -42,7 +42,7 @@ class WatchedServer(LiveServer):
         )
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log; every line of it must be an object."""
+        """The log's lines; each must be a JSON object."""
         return read_json_log(self.log)
 
     def events(self, event: str) -> list[dict[str, Any]]:
@@ -51,6 +51,6 @@ class WatchedServer(LiveServer):
 
 
 def read_json_log(path: Path) -> list[dict[str, Any]]:
-    """All lines of a JSON log, but for what gRPC's core writes to stderr by itself."""
+    """Read all lines of a JSON log except those that gRPC's core writes to stderr."""
     written = path.read_text().splitlines()
     return [json.loads(line) for line in written if not re.match(r"[EIW]\d{4} ", line)]

@@ -1,4 +1,4 @@
-"""Builds the wheel and uses it where nothing else is installed: as a trainer, on the oldest gRPC and protobuf."""
+"""Builds the wheel and uses it in an empty environment: as a trainer with the oldest dependencies, and as a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-HOUSE = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 OLDEST = ("grpcio==1.71.2", "protobuf==5.29.*")
 SERVER_ONLY = ("numpy", "aiosqlite", "rich", "filelock", "grpc_health", "grpc_reflection", "prometheus_client")
 
@@ -28,21 +28,21 @@ for trainer in ("huggingface", "keras", "lightning"):
 
 
 def main() -> None:
-    """Fails with the first thing that does not work."""
+    """Fail at the first check that fails."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run(sys.executable, "-m", "build", "--wheel", "--outdir", name, str(HOUSE))
+        run(sys.executable, "-m", "build", "--wheel", "--outdir", name, str(ROOT))
         (wheel,) = folder.glob("*.whl")
         run(sys.executable, "-m", "venv", str(folder / "env"))
         python, wattwise = folder / "env/bin/python", folder / "env/bin/wattwise"
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, *OLDEST)
         run(python, "-c", TRAINER, cwd=folder)
         run(wattwise, "--version", cwd=folder)
-        for file in (HOUSE / "docs").iterdir():
+        for file in (ROOT / "docs").iterdir():
             assert (folder / "env/share/wattwise" / file.name).read_bytes() == file.read_bytes(), file
-        told = subprocess.run([wattwise, "serve"], capture_output=True, text=True, check=False, cwd=folder)
-        assert told.returncode == 2, told
-        assert 'pip install "wattwise[server]"' in told.stderr, told
+        done = subprocess.run([wattwise, "serve"], capture_output=True, text=True, check=False, cwd=folder)
+        assert done.returncode == 2, done
+        assert 'pip install "wattwise[server]"' in done.stderr, done
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[server]", *OLDEST)
         run(wattwise, "serve", "--help", cwd=folder)
         serve_once(wattwise, folder)
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def serve_once(wattwise: Path, folder: Path) -> None:
-    """Starts the installed server, which must find its migrations, and ends it."""
+    """Start the installed server, which must find its migrations, and stop it."""
     with subprocess.Popen(
         [wattwise, "serve", "--address", "127.0.0.1:0"], stdout=subprocess.PIPE, cwd=folder
     ) as server:
@@ -60,8 +60,8 @@ def serve_once(wattwise: Path, folder: Path) -> None:
         assert server.wait(timeout=20) == 0
 
 
-def run(*command: str | Path, cwd: Path = HOUSE) -> None:
-    """Runs a command that must succeed."""
+def run(*command: str | Path, cwd: Path = ROOT) -> None:
+    """Run a command that must succeed."""
     subprocess.run(command, check=True, cwd=cwd)
 
 
