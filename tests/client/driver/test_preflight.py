@@ -92,6 +92,19 @@ def test_dry_run_shows_the_defaults_of_the_server(runs: Runs, server: LiveServer
     assert f"WATTWISE_MAX_EPOCHS={spec.max_epochs} \\" in lines
 
 
+def test_dry_run_without_the_packages_of_a_server(runs: Runs) -> None:
+    """Without a server, its defaults are shown by name, and the output says what to install."""
+    package = runs.folder / "packages" / "wattwise_server"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import no_such_package")
+    runs.environment["PYTHONPATH"] = str(package.parent)
+    unset = {"target_metric": None, "max_epochs": None}
+    done = runs.run(write_job(runs.folder, ["echo", "{target_metric}", "{max_epochs}"], job=unset), "--dry-run")
+    assert done.returncode == 0
+    assert done.stdout.splitlines().count("echo TARGET EPOCHS") == 3
+    assert 'pip install "wattwise[run]"' in done.stderr
+
+
 def test_no_monitor_speaks_of_arguments_of_python() -> None:
     """Whatever one of our monitors says, a job file's writer is not told to pass arguments of Python's."""
     folder = Path(wattwise.__path__[0], "monitor")
