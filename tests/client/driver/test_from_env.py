@@ -19,8 +19,8 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture
-def told(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> v1.Trial:
-    """The trial that the variables speak of."""
+def requested(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> v1.Trial:
+    """The driver's trial, with its variables in the environment."""
     spec = job_spec()
     with Client(server.address) as client:
         client.register_job(spec)
@@ -32,7 +32,7 @@ def told(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         "TRIAL_NUMBER": "1",
         "BATCH_SIZE": "16",
         "LOG_DIR": str(tmp_path),
-        "REASON": "the driver was told so",
+        "REASON": "the reason of the first answer",
         "MONITOR": "estimate:50",
     }
     for name, value in values.items():
@@ -40,103 +40,103 @@ def told(server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     return trial
 
 
-def test_trial_is_joined(told: v1.Trial, server: LiveServer, tmp_path: Path) -> None:
-    """It trains the driver's trial rather than one of its own, and says that it is there."""
+def test_trial_is_joined(requested: v1.Trial, server: LiveServer, tmp_path: Path) -> None:
+    """The command trains the driver's trial, and records in client.json that it has joined."""
     with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
         assert bso.get_batch_size() == 16
-        assert (bso.trial.id, bso.trial.reason) == (told.id, "the driver was told so")
+        assert (bso.trial.id, bso.trial.reason) == (requested.id, "the reason of the first answer")
         assert json.loads((tmp_path / "client.json").read_text()) == {"joined": True}
         bso.on_train_begin()
         bso.on_evaluate(0.95)
         assert bso.training_finished
     with Client(server.address) as client:
-        (trial,) = client.list_trials(told.id.job_id)
+        (trial,) = client.list_trials(requested.id.job_id)
     assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 1)
 
 
-def test_monitor_is_that_of_the_driver(told: v1.Trial, server: LiveServer) -> None:
-    """Without a monitor the energy is measured as the driver does it."""
+def test_monitor_is_that_of_the_driver(requested: v1.Trial, server: LiveServer) -> None:
+    """Without `monitor=`, the command uses the driver's monitor."""
     with BatchSizeOptimizer.from_env() as bso:
         bso.get_batch_size()
         bso.on_train_begin()
         bso.on_evaluate(0.95)
     with Client(server.address) as client:
-        trial = client.get_trial(told.id).trial
+        trial = client.get_trial(requested.id).trial
     assert trial.energy_joules == pytest.approx(50 * trial.time_seconds)
 
 
-def test_checkpoint_of_an_earlier_launch(told: v1.Trial, server: LiveServer) -> None:
-    """A trial of an earlier launch, which nobody would end, is not gone on with."""
+def test_checkpoint_of_an_earlier_launch(requested: v1.Trial, server: LiveServer) -> None:
+    """A trial of an earlier launch, which no driver would end, cannot be resumed."""
     with Client(server.address) as client:
-        client.end_trial(told.id, v1.END_REASON_PREEMPTED)
-    saved = SavedTrial.of(told, "the-driver's", Progress(1, 1.0, 1.0)).state()
-    said = r"trial 1: .* without load_state_dict\(\)"
-    with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(ResumeError, match=said):
+        client.end_trial(requested.id, v1.END_REASON_PREEMPTED)
+    saved = SavedTrial.of(requested, "the-driver's", Progress(1, 1.0, 1.0)).state()
+    message = r"trial 1: .* without load_state_dict\(\)"
+    with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(ResumeError, match=message):
         bso.load_state_dict(saved)
     with Client(server.address) as client:
-        assert client.get_trial(told.id).trial.end_reason == v1.END_REASON_PREEMPTED
+        assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_PREEMPTED
 
 
-def test_good_end_is_left_to_the_driver(told: v1.Trial, server: LiveServer) -> None:
-    """A process that leaves its trial without a decision does not end it: its driver knows the exit status."""
+def test_undecided_trial_is_left_to_the_driver(requested: v1.Trial, server: LiveServer) -> None:
+    """A process does not end an undecided trial, because its driver knows the exit status."""
     bso = BatchSizeOptimizer.from_env(monitor=StepMonitor())
     bso.get_batch_size()
     bso.on_train_begin()
     bso.on_evaluate(0.5)
     bso.close()
     with Client(server.address) as client:
-        trial = client.get_trial(told.id).trial
+        trial = client.get_trial(requested.id).trial
     assert (trial.status, trial.last_epoch) == (v1.TRIAL_STATUS_DISPATCHED, 1)
 
 
-def test_last_measurement_that_is_not_delivered(
-    told: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture
+def test_last_report_is_not_delivered(
+    requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the server away to the end, one warning says what was not delivered."""
-    session = Session(server.address, told.id, lease_seconds=60, timeout=0.2, ends_completed=False)
+    """If the server stays away, one warning names the trial whose report was not delivered."""
+    session = Session(server.address, requested.id, lease_seconds=60, timeout=0.2, ends_completed=False)
     server.stop()
     session.start()
-    result = v1.TrainingResult(trial=told.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
+    result = v1.TrainingResult(trial=requested.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
     assert session.report(result) is None
     session.close(v1.END_REASON_COMPLETED, 0.2)
     wait_until(lambda: "was not delivered" in caplog.text)
-    assert f"trial {told.id.trial_number}" in caplog.text
+    assert f"trial {requested.id.trial_number}" in caplog.text
     assert "bug" not in caplog.text
 
 
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside of a driver the error names what is missing and what to do."""
+    """Without a driver, the error names the missing variables and `wattwise run`."""
     monkeypatch.setenv("WATTWISE_SERVER", "localhost:50051")
     with pytest.raises(NoDriverError, match=r"WATTWISE_JOB_SPEC, .*`wattwise run JOB.toml`"):
         BatchSizeOptimizer.from_env()
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("BATCH_SIZE", "many", "WATTWISE_BATCH_SIZE is 'many'"),
         ("JOB_SPEC", "{", "WATTWISE_JOB_SPEC"),
         ("JOB_SPEC", json.dumps({"unknown": 1}), "WATTWISE_JOB_SPEC"),
     ],
 )
-@pytest.mark.usefixtures("told")
-def test_variables_that_are_wrong(monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str) -> None:
-    """A variable that makes no sense is named."""
+@pytest.mark.usefixtures("requested")
+def test_invalid_variables(monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str) -> None:
+    """An invalid variable is named."""
     monkeypatch.setenv(f"WATTWISE_{name}", value)
-    with pytest.raises(NoDriverError, match=said):
+    with pytest.raises(NoDriverError, match=message):
         BatchSizeOptimizer.from_env()
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("requested")
 def test_variables_of_another_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the server gives another trial than the variables name, nothing is trained."""
+    """If the server answers with another trial than the variables name, nothing is trained."""
     monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", "7")
     with pytest.raises(NoDriverError, match=r"trial 1 with batch size 16.* trial 7"):
         BatchSizeOptimizer.from_env(monitor=StepMonitor()).get_batch_size()
 
 
 def test_token_of_a_trainer_is_enough(runs: Runs, site_server: LiveServer) -> None:
-    """Driver and command get by with a token of the role trainer, which the command is given by the driver."""
+    """A token of the role trainer is enough for the driver, which passes it to the command."""
     token = runs.folder / "token"
     runs.environment |= {"WATTWISE_SERVER": site_server.address, "WATTWISE_TOKEN_FILE": str(token)}
     done = ended(runs.start(write_job(runs.folder, with_client("well"), run={"recurrences": 1})))
@@ -146,7 +146,7 @@ def test_token_of_a_trainer_is_enough(runs: Runs, site_server: LiveServer) -> No
 
 @pytest.fixture
 def site_server(runs: Runs, server: LiveServer) -> LiveServer:
-    """A server that asks for tokens; that of a trainer is in the file `token`."""
+    """A server that requires tokens; a trainer's token is in the file `token`."""
     book = runs.folder / "server.tokens"
     words = ["token", "create", "--tokens", str(book), "--role", "trainer", "--prefix", "test-"]
     code = "import sys; from wattwise.commands.main import main; sys.exit(main(sys.argv[1:]))"
