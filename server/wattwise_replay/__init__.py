@@ -1,5 +1,6 @@
-"""`wattwise replay`: the server's policies against measured, or made, traces of training.
+"""`wattwise replay`: runs the server's policies over measured or synthetic traces of training.
 
-A replay's way: `traces` or `synthetic` make a `workload`; `world` says how its trials go; `engines` choose batch sizes
-and decide trials; `play` runs the recurrences; `compare` sets them side by side; `report` and `plot` show it.
+`traces` and `synthetic` create a `workload`; `world` determines the course of its trials; `engines` choose batch sizes
+and decide trials, the server's policies among them (`in_process`, `over_grpc`); `play` runs the recurrences; `compare`
+compares the results; `tables` and `plot` show them.
 """

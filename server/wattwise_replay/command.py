@@ -1,4 +1,4 @@
-"""`wattwise replay`: what is replayed, by whom, and how it is shown."""
+"""The command `wattwise replay`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.job import job_spec
 from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.plot import check_plot, draw
-from wattwise_replay.report import as_json, print_all, print_comparison
 from wattwise_replay.synthetic import synthetic
+from wattwise_replay.tables import as_json, print_all, print_comparison
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import World
 
@@ -41,19 +41,19 @@ _SERVER_SECONDS = 10.0
 class ReplayCommand:
     """The `replay` subcommand of `wattwise`."""
 
-    help = "run the policies over measured traces, and see what they save"
+    help = "run the policies over measured traces and compare their costs"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EXAMPLES
-        _what(parser.add_argument_group("what is replayed"))
-        _how(parser.add_argument_group("how"))
-        _shown(parser.add_argument_group("how it is shown"))
+        _add_workload_options(parser.add_argument_group("workload"))
+        _add_policy_options(parser.add_argument_group("policies"))
+        _add_output_options(parser.add_argument_group("output"))
         add_credential_options(parser)
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Replays, prints, and writes what was asked for; returns 0."""
+        """Replays, prints and writes the results; returns 0."""
         _check_files(args)
         workloads = _workloads(args)
         _check_drift(args, workloads)
@@ -69,13 +69,15 @@ class ReplayCommand:
 COMMAND = ReplayCommand()
 
 
-def _what(group: argparse._ArgumentGroup) -> None:
+def _add_workload_options(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group(required=True)
     source.add_argument("--traces", type=Path, metavar="DIR", help="folder of measured traces")
-    source.add_argument("--synthetic", type=_at_least(0), metavar="SEED", help="a made workload; the seed says which")
-    group.add_argument("--workload", choices=traces.WORKLOADS, help="of the traces")
-    group.add_argument("--gpu", metavar="GPU", help="of the traces, such as v100")
-    group.add_argument("--all", action="store_true", help="every workload of the traces on every GPU, in one table")
+    source.add_argument(
+        "--synthetic", type=_at_least(0), metavar="SEED", help="a synthetic workload generated from SEED"
+    )
+    group.add_argument("--workload", choices=traces.WORKLOADS, help="workload of the traces")
+    group.add_argument("--gpu", metavar="GPU", help="GPU of the traces, such as v100")
+    group.add_argument("--all", action="store_true", help="all workloads of the traces on all GPUs, in one table")
     group.add_argument(
         "--recurrences", type=_at_least(1), metavar="N", help="default: 2 x batch sizes x power limits, as in the paper"
     )
@@ -83,35 +85,45 @@ def _what(group: argparse._ArgumentGroup) -> None:
         "--drift-at",
         type=_at_least(1),
         metavar="N",
-        help="after N recurrences, mirror the measurements over the batch sizes",
+        help="after N recurrences, reverse the measurements over the batch sizes",
     )
     group.add_argument(
         "--overlap",
         type=_share,
         default=0.0,
         metavar="RATE",
-        help="share of recurrences submitted while another runs",
+        help="share of recurrences submitted while the one before runs (default: %(default)s)",
     )
 
 
-def _how(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--policy", choices=POLICIES, action="append", help="default: all; may be given again")
-    group.add_argument("--eta", type=float, default=0.5, help="balance of energy and time (default: %(default)s)")
-    group.add_argument("--beta", type=float, default=2.0, help="factor of early stopping (default: %(default)s)")
-    group.add_argument("--window", type=int, default=0, metavar="N", help="newest costs that count (default: 0, all)")
-    group.add_argument("--seeds", type=_at_least(1), default=20, metavar="K", help="runs (default: %(default)s)")
+def _add_policy_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--policy", choices=POLICIES, action="append", help="a policy to run; repeatable (default: all)")
+    group.add_argument("--eta", type=float, default=0.5, help="weight of energy against time (default: %(default)s)")
+    group.add_argument("--beta", type=float, default=2.0, help="early-stopping factor (default: %(default)s)")
     group.add_argument(
-        "--server", metavar="ADDRESS", help="ask this server instead of the policies in process; its jobs stay there"
+        "--window", type=int, default=0, metavar="N", help="use the N newest costs of a batch size (default: 0, all)"
+    )
+    group.add_argument(
+        "--seeds",
+        type=_at_least(1),
+        default=20,
+        metavar="K",
+        help="number of runs, with seeds from 0 (default: %(default)s)",
+    )
+    group.add_argument(
+        "--server", metavar="ADDRESS", help="use this server instead of the policies in process; the jobs stay on it"
     )
 
 
-def _shown(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", metavar="FILE", help="write everything; - for the output, without the tables")
-    group.add_argument("--plot", type=Path, metavar="FILE", help="draw cumulative regret: .svg, .png or .pdf")
+def _add_output_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--json", metavar="FILE", help="write all results as JSON; - writes to standard output instead of the tables"
+    )
+    group.add_argument("--plot", type=Path, metavar="FILE", help="plot cumulative regret to a .svg, .png or .pdf file")
 
 
 def _check_files(args: argparse.Namespace) -> None:
-    """Refuses files that cannot be written before the work rather than after it."""
+    """Refuses files that cannot be written before the replay starts."""
     if args.json and args.json != "-":
         check_writable(Path(args.json))
     if args.plot:
@@ -125,26 +137,26 @@ def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> Non
         recurrences = workload.horizon if args.recurrences is None else args.recurrences
         if args.drift_at >= recurrences:
             raise ReplayError(
-                f"{workload.setting} never drifts: it is over after {recurrences} recurrences; give --drift-at less "
-                "than that, or more --recurrences"
+                f"{workload.setting} has {recurrences} recurrences, so --drift-at {args.drift_at} has no effect; "
+                "lower it, or raise --recurrences"
             )
 
 
 def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
     chosen = [name for name in ("workload", "gpu") if getattr(args, name) is not None]
     if chosen and (args.all or args.synthetic is not None):
-        other = "--synthetic makes a workload" if args.synthetic is not None else "--all is every one"
-        raise ReplayError(f"--{chosen[0]} chooses among the traces, and {other}: leave one of the two out")
+        other = "--all" if args.synthetic is None else "--synthetic"
+        raise ReplayError(f"--{chosen[0]} selects among the traces and cannot be combined with {other}")
     if args.synthetic is not None:
         return [synthetic(args.synthetic)]
     gpus = traces.gpus(args.traces)
     if not gpus:
-        raise ReplayError(f"there are no traces in {args.traces}; --traces names the folder of summary_train.csv")
+        raise ReplayError(f"no traces in {args.traces}; --traces is the folder with summary_train.csv")
     if args.all:
         return [traces.load(args.traces, name, gpu) for gpu in gpus for name in traces.WORKLOADS]
     if args.workload is None or args.gpu is None:
         known = ", ".join(gpus)
-        raise ReplayError(f"say which: --workload ({', '.join(traces.WORKLOADS)}) and --gpu ({known}), or --all")
+        raise ReplayError(f"choose --workload ({', '.join(traces.WORKLOADS)}) and --gpu ({known}), or use --all")
     return [traces.load(args.traces, args.workload, args.gpu)]
 
 
@@ -188,7 +200,7 @@ def _write(args: argparse.Namespace, comparisons: Sequence[Comparison]) -> None:
     if args.json:
         text = json.dumps([as_json(comparison) for comparison in comparisons], indent=1)
         if args.json == "-":
-            print(text)  # noqa: T201 - the command's answer
+            print(text)  # noqa: T201 - the command's output
         else:
             _write_text(Path(args.json), text)
     if args.plot:
@@ -206,7 +218,7 @@ def _at_least(least: int) -> type[int]:
     def read(text: str) -> int:
         value = int(text)
         if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is too few; give {least} or more")
+            raise argparse.ArgumentTypeError(f"{value} is too small; use {least} or more")
         return value
 
     read.__name__ = "whole number"
@@ -216,5 +228,5 @@ def _at_least(least: int) -> type[int]:
 def _share(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share; give a number from 0 to below 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a share; use a number from 0 to below 1")
     return value

@@ -1,4 +1,4 @@
-"""Policies beside what they are to be measured by, over the same seeds."""
+"""Compares policies with baselines over the same seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLICIES: Sequence[Policy] = [
     name for name, _ in v1.Policy.items() if name.removeprefix("POLICY_") in registry.POLICIES
 ]
 EARLY = 40
-"""Recurrences that count as early: those in which learning costs the most."""
+"""The first recurrences, in which learning costs most."""
 
 MakeEngine = Callable[[World, Policy, int], Engine]
 """An engine for a world, a policy and a seed."""
@@ -32,13 +32,13 @@ MakeEngine = Callable[[World, Policy, int], Engine]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One setting's outcomes.
+    """The results of one workload.
 
     Attributes:
-        world: What was replayed.
-        recurrences: How many of each seed.
-        best_sizes: The batch size that was best in hindsight; the second one after the drift, if there was one.
-        ledgers: Of each contender, seed by seed.
+        world: The world.
+        recurrences: Recurrences per seed.
+        best_sizes: The best batch size in hindsight; with a drift also the best one after it.
+        ledgers: The ledgers of each contender, by seed.
     """
 
     world: World
@@ -52,12 +52,12 @@ class Comparison:
         Args:
             name: The contender.
             what: "costs", "joules" or "seconds".
-            first: How many recurrences; None for all.
+            first: The number of recurrences; None for all.
         """
         return np.array([getattr(ledger, what)[:first].sum() for ledger in self.ledgers[name]])
 
     def regret(self, name: str) -> np.ndarray:
-        """Cost beyond that of the best batch size in hindsight, cumulative, in J; of shape (seeds, recurrences)."""
+        """Cumulative cost above that of the best batch size in hindsight, in J; shape (seeds, recurrences)."""
         pairs = zip(self.ledgers[name], self.ledgers[HINDSIGHT], strict=True)
         return np.array([np.cumsum(mine.costs - best.costs) for mine, best in pairs])
 
@@ -71,15 +71,15 @@ def compare(
     recurrences: int | None = None,
     overlap: float = 0.0,
 ) -> Comparison:
-    """Plays a world with everybody.
+    """Plays a world with every baseline and policy.
 
     Args:
-        world: What recurs.
-        make: Makes the engine of a policy.
+        world: The world.
+        make: Creates the engine of a policy.
         policies: The policies.
-        seeds: How many seeds, from 0.
-        recurrences: How many; None for the paper's horizon.
-        overlap: The share of recurrences that overlap with the one before.
+        seeds: Number of seeds, from 0.
+        recurrences: Number of recurrences; None for the paper's horizon.
+        overlap: Share of recurrences that overlap with the one before.
 
     Raises:
         ReplayError: A policy has no batch size left.
@@ -106,7 +106,7 @@ def compare(
 def _hindsight(
     world: World, recurrences: int, fixed: dict[int, Sequence[Ledger]]
 ) -> tuple[Sequence[int], Sequence[Ledger]]:
-    """The batch size that cost least over all seeds, of each stretch between drifts."""
+    """The batch size with the lowest cost over all seeds, before and after the drift."""
     drift = recurrences if world.drift_at is None else min(world.drift_at, recurrences)
     stretches = [slice(0, drift), slice(drift, recurrences)] if drift < recurrences else [slice(0, recurrences)]
 

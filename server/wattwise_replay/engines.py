@@ -1,4 +1,4 @@
-"""Who chooses batch sizes and decides trials: the protocol, and the simple ways that policies are compared with."""
+"""What chooses batch sizes and decides trials: the protocol, and the baselines."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple, Protocol
 from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.workload import Workload
-from wattwise_replay.world import Epochs
+from wattwise_replay.world import TrialCourse
 
 
 class Dispatch(NamedTuple):
-    """A trial that was dispatched: its number from 1, and its batch size."""
+    """A dispatched trial: its number from 1, and its batch size."""
 
     number: int
     batch_size: int
 
 
-class Ended(NamedTuple):
-    """What became of a trial: its epochs, and whether it reached the target, at whatever cost."""
+class TrialEnd(NamedTuple):
+    """The end of a trial: its epochs, and whether it reached the target at any cost."""
 
     epochs: int
     target_reached: bool
@@ -28,7 +28,7 @@ class Engine(Protocol):
     """Chooses batch sizes, and runs trials to their decision."""
 
     power: str
-    """At which power limit its trials run: "cheapest" or "highest"."""
+    """The power limit of its trials: "cheapest" or "highest"."""
 
     def dispatch(self) -> Dispatch:
         """The next trial.
@@ -37,12 +37,12 @@ class Engine(Protocol):
             ReplayError: no batch size is left.
         """
 
-    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
+    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
         """Runs a trial epoch by epoch until it is decided."""
 
 
 class Fixed:
-    """One batch size for ever, without early stopping."""
+    """Always the same batch size, without early stopping."""
 
     def __init__(self, workload: Workload, batch_size: int, power: str = "cheapest") -> None:
         self.power = power
@@ -51,17 +51,17 @@ class Fixed:
         self._number = 0
 
     def dispatch(self) -> Dispatch:
-        """The same again."""
+        """The fixed batch size."""
         self._number += 1
         return Dispatch(self._number, self._batch_size)
 
-    def run(self, _: Dispatch, epochs: Epochs) -> Ended:
+    def run(self, _: Dispatch, epochs: TrialCourse) -> TrialEnd:
         """Until the target, or the last epoch."""
         return to_the_end(epochs, self._max_epochs)
 
 
 class GridSearch:
-    """Each batch size once, ascending; then for ever the one that reached the target most cheaply."""
+    """Each batch size once, ascending; then always the cheapest that reached the target."""
 
     power = "cheapest"
 
@@ -73,14 +73,14 @@ class GridSearch:
         self._number = 0
 
     def dispatch(self) -> Dispatch:
-        """The next of the grid, or the best of it; the default while nothing has reached the target."""
+        """The next of the grid, then the cheapest; the default if nothing has reached the target."""
         self._number += 1
         if self._left:
             return Dispatch(self._number, self._left.pop(0))
         default = self._workload.default_batch_size
         return Dispatch(self._number, min(self._costs, key=self._costs.__getitem__, default=default))
 
-    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
+    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
         """Until the target, or the last epoch."""
         ended = to_the_end(epochs, self._workload.max_epochs)
         if ended.target_reached and trial.number <= len(self._workload.sizes):
@@ -89,8 +89,8 @@ class GridSearch:
         return ended
 
 
-def to_the_end(epochs: Epochs, max_epochs: int) -> Ended:
-    """A trial that nobody stops."""
+def to_the_end(epochs: TrialCourse, max_epochs: int) -> TrialEnd:
+    """A trial without early stopping."""
     target = epochs.target_epoch
     reached = target is not None and target <= max_epochs
-    return Ended(target if reached and target is not None else max_epochs, reached)
+    return TrialEnd(target if reached and target is not None else max_epochs, reached)

@@ -1,7 +1,7 @@
-"""What can be wrong with a replay that somebody asked for."""
+"""The error of a replay."""
 
 from wattwise.errors import WattwiseError
 
 
 class ReplayError(WattwiseError):
-    """The replay cannot be run as asked; the message says what to change."""
+    """The replay cannot be run; the message says what to change."""

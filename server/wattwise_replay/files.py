@@ -1,4 +1,4 @@
-"""Files that a replay is to leave."""
+"""Output files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from wattwise_replay.errors import ReplayError
 
 
 def check_writable(path: Path) -> None:
-    """Whether a file can be written; leaves it as it was.
+    """Checks that a file can be written; leaves it unchanged.
 
     Raises:
-        ReplayError: It cannot; says why.
+        ReplayError: It cannot be written.
     """
     is_new = not path.exists()
     try:

@@ -1,4 +1,4 @@
-"""The server's own policies and stopping rule, without a server around them."""
+"""The server's policies and stopping rule, without a server."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from wattwise_server.policy.thompson import generator
 from wattwise_server.rpc import convert
 from wattwise_server.usecases.job_spec import resolve
 
-from wattwise_replay.engines import Dispatch, Ended
+from wattwise_replay.engines import Dispatch, TrialEnd
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.guarded import Guarded
-from wattwise_replay.world import Epochs
+from wattwise_replay.world import TrialCourse
 
-_BEGINNING = datetime(1970, 1, 1, tzinfo=timezone.utc)
-"""The time of all that happens; no decision asks for it."""
+_TIME = datetime(1970, 1, 1, tzinfo=timezone.utc)
+"""The time of every event; no decision uses it."""
 
 
 class InProcess:
-    """A job whose policy is called directly, as the server would.
+    """A job whose policy is called directly, as the server does.
 
     Args:
         job: The job.
 
     Raises:
-        ReplayError: The server would refuse it; or, from every method, the policy fails.
+        ReplayError: The server would refuse the job; or, from every method, the policy fails.
     """
 
     power = "cheapest"
@@ -42,7 +42,7 @@ class InProcess:
         try:
             self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay", policies)
         except InvalidJobSpecError as error:
-            raise ReplayError(f"no such job: {error}") from error
+            raise ReplayError(str(error)) from error
         self._policy = policies[self._spec.policy]
         self._search: Search = self._policy.register(self._spec)
         self._running: dict[int, Trial] = {}
@@ -56,14 +56,14 @@ class InProcess:
         if isinstance(choice, Exhausted):
             raise ReplayError(no_batch_size_left(self._spec.max_epochs))
         round_ = self._search.pruning_round
-        trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _BEGINNING)
+        trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _TIME)
         self._search = self._policy.observe(self._spec, self._search, Dispatched(trial))
         self._running[number] = trial
         self._number = number
         return Dispatch(number, choice.batch_size)
 
-    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
-        """Straight to the epoch that decides the trial."""
+    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
+        """Skips to the epoch that decides the trial."""
         measured, verdict = self._decisive(trial, epochs)
         self._observations += 1
         done = self._running.pop(trial.number)._replace(
@@ -77,12 +77,12 @@ class InProcess:
             observation=self._observations,
         )
         self._search = self._policy.observe(self._spec, self._search, Succeeded(done))
-        return Ended(measured.epoch, verdict.target_reached)
+        return TrialEnd(measured.epoch, verdict.target_reached)
 
-    def _decisive(self, trial: Dispatch, epochs: Epochs) -> tuple[Measurement, Verdict]:
+    def _decisive(self, trial: Dispatch, epochs: TrialCourse) -> tuple[Measurement, Verdict]:
         """The first measurement that ends the trial.
 
-        Costs grow by the same amount with every epoch, so that those well below the bound need no look.
+        Costs grow by the same amount with every epoch, so epochs well below the bound are skipped.
         """
         watches = self._policy.watches_epochs
         for epoch in count(1 if watches else self._first_that_may_end(epochs)):
@@ -95,23 +95,23 @@ class InProcess:
                 return measured, verdict
         raise AssertionError("the last epoch ends every trial")
 
-    def _first_that_may_end(self, epochs: Epochs) -> int:
+    def _first_that_may_end(self, epochs: TrialCourse) -> int:
         first = min(epochs.target_epoch or self._spec.max_epochs, self._spec.max_epochs)
         bound = cost_bound(self._spec, self._search.min_cost)
         if bound is None:
             return first
         affordable = int(bound / cost(self._spec, epochs.joules, epochs.seconds))
-        # One less than that: the division and the sums of the epochs may be rounded differently.
+        # One less, because the division may round differently from the sums over the epochs.
         return max(1, min(first, affordable - 1))
 
 
-def measurement(epochs: Epochs, epoch: int, target_metric: float) -> Measurement:
-    """What a trainer would report after an epoch; before the target was reached the metric is not known."""
+def measurement(epochs: TrialCourse, epoch: int, target_metric: float) -> Measurement:
+    """A trainer's report after an epoch; the metric is NaN before the target is reached."""
     reached = epochs.target_epoch is not None and epoch >= epochs.target_epoch
     metric = target_metric if reached else float("nan")
-    return Measurement(epoch, epoch * epochs.seconds, epoch * epochs.joules, metric, _BEGINNING)
+    return Measurement(epoch, epoch * epochs.seconds, epoch * epochs.joules, metric, _TIME)
 
 
 def no_batch_size_left(max_epochs: int) -> str:
-    """What to say when a whole round passed and nothing converged."""
+    """The message when nothing converged in a whole round."""
     return f"no batch size reaches the target within {max_epochs} epochs and the cost bound; raise --beta"

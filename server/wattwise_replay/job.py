@@ -1,4 +1,4 @@
-"""A workload as the job that it would be."""
+"""The job of a workload."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def job_spec(
     """The job of a replay.
 
     Args:
-        workload: What trains.
+        workload: The workload.
         job_id: The job's id.
         policy: The policy that chooses.
-        eta: Balance of energy and time, in [0, 1].
-        beta: Factor of early stopping.
-        seed: Of the policy's draws.
-        window: How many of a batch size's newest costs count; 0 is all.
+        eta: Weight of energy against time, in [0, 1].
+        beta: Early-stopping factor.
+        seed: Seed of the policy's draws.
+        window: Number of a batch size's newest costs to use; 0 for all.
     """
     return JobSpec(
         job_id_prefix="replay",

@@ -1,13 +1,13 @@
-"""The same through a server."""
+"""The policies of a server."""
 
 from __future__ import annotations
 
 from wattwise import Client, JobSpec, NoBatchSizeConvergedError, v1
 
-from wattwise_replay.engines import Dispatch, Ended
+from wattwise_replay.engines import Dispatch, TrialEnd
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import measurement, no_batch_size_left
-from wattwise_replay.world import Epochs
+from wattwise_replay.world import TrialCourse
 
 
 class OverGrpc:
@@ -18,7 +18,7 @@ class OverGrpc:
         job: The job, with an id that is new to the server.
 
     Raises:
-        WattwiseError: The server refuses the job or is away.
+        WattwiseError: The server refuses the job or is unavailable.
     """
 
     power = "cheapest"
@@ -28,7 +28,9 @@ class OverGrpc:
         registered = client.register_job(job)
         self._job = registered.job.spec
         if not registered.created:
-            raise ReplayError(f"job {self._job.job_id!r} is on the server already; delete it, or use another server")
+            raise ReplayError(
+                f"job {self._job.job_id!r} already exists on the server; delete it, or use another server"
+            )
 
     def dispatch(self) -> Dispatch:
         """The server's choice."""
@@ -38,8 +40,8 @@ class OverGrpc:
             raise ReplayError(no_batch_size_left(self._job.max_epochs)) from None
         return Dispatch(trial.trial_number, trial.batch_size)
 
-    def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
-        """Epoch by epoch, until the server says stop."""
+    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
+        """Reports epoch by epoch until the server stops the trial."""
         key = v1.TrialId(job_id=self._job.job_id, batch_size=trial.batch_size, trial_number=trial.number)
         for epoch in range(1, self._job.max_epochs + 1):
             measured = measurement(epochs, epoch, self._job.target_metric)
@@ -53,5 +55,5 @@ class OverGrpc:
                 )
             )
             if decision.stop_train:
-                return Ended(epoch, decision.target_reached)
+                return TrialEnd(epoch, decision.target_reached)
         raise ReplayError(f"the server did not stop trial {trial.number} after its last epoch")

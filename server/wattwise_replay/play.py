@@ -12,8 +12,8 @@ from wattwise_replay.world import MAX_TRIES, World, draws, overlaps
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One trial of a replay: which recurrence it was a try of, what it trained with, and what it took."""
+class TrialRecord:
+    """One trial of a replay: its recurrence and attempt, its batch size and power limit, and what it cost."""
 
     recurrence: int
     attempt: int
@@ -28,14 +28,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a job's recurrences took.
+    """Costs of a job's recurrences.
 
     Attributes:
-        trials: In the order of their ends.
-        costs, joules, seconds: Sums of each recurrence's trials, in J, J and s; of shape (recurrences,).
+        trials: In the order in which they ended.
+        costs, joules, seconds: Sums over each recurrence's trials, in J, J and s; shape (recurrences,).
     """
 
-    trials: tuple[Trial, ...]
+    trials: tuple[TrialRecord, ...]
     costs: np.ndarray
     joules: np.ndarray
     seconds: np.ndarray
@@ -44,35 +44,35 @@ class Ledger:
 def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: float = 0.0) -> Ledger:
     """Runs a job over its recurrences.
 
-    A recurrence ends when a trial reaches the target; otherwise it tries again, 20 times at most. Recurrences that
-    overlap have their first trials dispatched before any of them ends; then these run in the order of dispatch.
+    A recurrence ends when a trial reaches the target; otherwise it tries again, up to 20 times. Overlapping recurrences
+    dispatch their first trials before any of them ends; these run in the order of dispatch.
 
     Args:
-        engine: Who chooses and decides.
-        world: How trials go.
-        seed: Of what is drawn in the world; the same for all engines that are compared.
-        recurrences: How many.
-        overlap: The share of recurrences that are submitted while the one before runs, in [0, 1).
+        engine: Chooses batch sizes and decides trials.
+        world: Determines the course of trials.
+        seed: Seed of the world's draws; the same for all compared engines.
+        recurrences: Number of recurrences.
+        overlap: Share of recurrences that are submitted while the one before runs, in [0, 1).
 
     Raises:
         ReplayError: The engine has no batch size left.
     """
     drawn, joins = draws(seed, recurrences), overlaps(seed, recurrences, overlap)
-    trials: list[Trial] = []
+    trials: list[TrialRecord] = []
     for together in _groups(joins):
         waiting = [(recurrence, 0, engine.dispatch()) for recurrence in together]
         while waiting:
-            recurrence, attempt, given = waiting.pop(0)
-            epochs = world.epochs(recurrence, given.batch_size, drawn[recurrence, attempt], power=engine.power)
-            ended = engine.run(given, epochs)
+            recurrence, attempt, dispatched = waiting.pop(0)
+            epochs = world.epochs(recurrence, dispatched.batch_size, drawn[recurrence, attempt], power=engine.power)
+            ended = engine.run(dispatched, epochs)
             price = ended.epochs * weighed(world.eta, world.workload.max_power_watts, epochs.joules, epochs.seconds)
             seconds, joules = ended.epochs * epochs.seconds, ended.epochs * epochs.joules
             limit = epochs.power_limit_watts
             trials.append(
-                Trial(
+                TrialRecord(
                     recurrence,
                     attempt,
-                    given.batch_size,
+                    dispatched.batch_size,
                     limit,
                     ended.epochs,
                     seconds,
@@ -87,7 +87,7 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
 
 
 def _groups(joins: np.ndarray) -> list[list[int]]:
-    """The recurrences, those that overlap together."""
+    """The recurrences in groups that overlap."""
     groups: list[list[int]] = []
     for recurrence, joined in enumerate(joins):
         if joined and groups:
@@ -97,7 +97,7 @@ def _groups(joins: np.ndarray) -> list[list[int]]:
     return groups
 
 
-def _ledger(trials: list[Trial], recurrences: int) -> Ledger:
+def _ledger(trials: list[TrialRecord], recurrences: int) -> Ledger:
     places = [trial.recurrence for trial in trials]
 
     def sums(name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Cumulative regret over recurrences, as a picture."""
+"""Plots cumulative regret over recurrences."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from wattwise_replay.files import check_writable
 from wattwise_replay.statistics import quantile
 
 _LEGEND_COLUMNS = {1: 1, 2: 2, 3: 3, 4: 5}
-"""How many names fit beside each other below so many panels."""
+"""Columns of the legend by columns of panels."""
 
 _NEEDED = '--plot needs matplotlib: pip install "wattwise[replay]"'
 
-# Okabe and Ito's, which all eyes can tell apart.
+# Okabe and Ito's palette, which is safe for colour blindness.
 _COLOURS = {
     DEFAULT: "#999999",
     AT_BEST_LIMIT: "#56B4E9",
@@ -30,33 +30,33 @@ _COLOURS = {
 
 
 def check_plot(path: Path) -> None:
-    """Whether a picture can be drawn there, for whoever would rather know before the work.
+    """Checks that a plot can be written, before the replay starts.
 
     Raises:
-        ReplayError: matplotlib is not installed or knows no such format, or the file cannot be written.
+        ReplayError: matplotlib is missing or does not know the format, or the file cannot be written.
     """
     try:
-        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - only who draws needs it
+        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - only plots need it
     except ImportError:
         raise ReplayError(_NEEDED) from None
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
-        raise ReplayError(f"cannot draw {path}: its ending says in which format, such as .svg, .png or .pdf")
+        raise ReplayError(f"cannot write {path}: use an extension such as .svg, .png or .pdf")
     check_writable(path)
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Draws one panel for each setting.
+    """Draws one panel per workload.
 
     Args:
-        comparisons: The settings.
-        path: Where; its ending says in which format: .svg, .png, .pdf.
+        comparisons: The workloads.
+        path: The file; its extension selects the format: .svg, .png, .pdf.
 
     Raises:
-        ReplayError: matplotlib is not installed, knows no such format, or the file cannot be written.
+        ReplayError: matplotlib is missing or does not know the format, or the file cannot be written.
     """
     try:
-        from matplotlib import rc_context  # noqa: PLC0415 - only who draws needs it
+        from matplotlib import rc_context  # noqa: PLC0415 - only plots need it
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         raise ReplayError(_NEEDED) from None
@@ -75,11 +75,11 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
         frameon=False,
     )
     try:
-        # Text that stays text, and the same file for the same numbers.
+        # Keeps text as text, and gives the same file for the same numbers.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "wattwise"}):
             figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except (OSError, ValueError) as error:
-        raise ReplayError(f"cannot draw {path}: {error}") from error
+        raise ReplayError(f"cannot write {path}: {error}") from error
 
 
 def _panel(panel: Any, comparison: Comparison) -> None:
@@ -89,7 +89,7 @@ def _panel(panel: Any, comparison: Comparison) -> None:
         regret = comparison.regret(name) / 1e6
         seeds, recurrences = regret.shape
         places, mean = np.arange(1, recurrences + 1), regret.mean(axis=0)
-        # Where the highest limit is the best one, the line below shows through.
+        # Dashed, so that an identical line below stays visible.
         style = "--" if name == AT_BEST_LIMIT else "-"
         panel.plot(places, mean, label=name, color=_COLOURS.get(name), linewidth=1.6, linestyle=style)
         if seeds > 1:

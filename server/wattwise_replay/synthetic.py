@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from wattwise_replay.workload import BatchSize, PowerPoint, Run, Workload, checked
+from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload, validated
 
 _RUNS = 6
 _LIMITS = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
@@ -41,11 +41,11 @@ def synthetic(seed: int, sizes: int = 8, noise: float = 0.08, failing_ends: int 
     for place in range(sizes):
         epochs = _epochs(rng, place - best, noise)
         longest = max(longest, *epochs)
-        runs = tuple(Run(epoch if place in able else None) for epoch in epochs)
+        runs = tuple(RecordedRun(epoch if place in able else None) for epoch in epochs)
         made.append(BatchSize(16 << place, runs, tuple(_point(limit, place - best) for limit in _LIMITS)))
     default = made[able.stop - 1].size
     name = f"synthetic-{seed}"
-    return checked(Workload(name, "made", tuple(made), default, 0.9, True, longest, max(_LIMITS)))
+    return validated(Workload(name, "made", tuple(made), default, 0.9, True, longest, max(_LIMITS)))
 
 
 def _epochs(rng: np.random.Generator, x: float, noise: float) -> list[int]:

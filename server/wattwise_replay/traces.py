@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattwise_replay.errors import ReplayError
-from wattwise_replay.workload import BatchSize, PowerPoint, Run, Workload, checked
+from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload, validated
 
 _TRAIN = "summary_train.csv"
 _POWER = "summary_power_{}.csv"
@@ -27,8 +27,8 @@ _NEVER = "nan"
 _Row = dict[str, str]
 
 
-class Settings(NamedTuple):
-    """How the paper's evaluation ran a workload (NSDI 2023, table 1)."""
+class TraceOptions(NamedTuple):
+    """Which traces belong to a workload, and its job in the paper's evaluation (NSDI 2023, table 1)."""
 
     network: str
     optimizer: str
@@ -39,15 +39,15 @@ class Settings(NamedTuple):
 
 
 WORKLOADS = {
-    "cifar100": Settings("shufflenetv2", "adadelta", 0.60, True, 100, 1024),
-    "imagenet": Settings("resnet50", "adadelta", 0.65, True, 100, 256),
-    "librispeech": Settings("deepspeech2", "adamw", 40.0, False, 16, 192),
-    "squad": Settings("bert_base_uncased", "adamw", 84.0, True, 6, 32),
+    "cifar100": TraceOptions("shufflenetv2", "adadelta", 0.60, True, 100, 1024),
+    "imagenet": TraceOptions("resnet50", "adadelta", 0.65, True, 100, 256),
+    "librispeech": TraceOptions("deepspeech2", "adamw", 40.0, False, 16, 192),
+    "squad": TraceOptions("bert_base_uncased", "adamw", 84.0, True, 6, 32),
 }
 
 
 def gpus(folder: Path) -> Sequence[str]:
-    """The GPUs that a folder has measurements of."""
+    """The GPUs in a folder of measurements."""
     prefix, suffix = _POWER.split("{}")
     return sorted(path.name[len(prefix) : -len(suffix)] for path in folder.glob(_POWER.format("*")))
 
@@ -56,53 +56,53 @@ def load(folder: Path, workload: str, gpu: str) -> Workload:
     """A workload on a GPU: the batch sizes that have both recorded runs and measured power.
 
     Raises:
-        ReplayError: The folder, the workload or the GPU is not there, or a file cannot be understood.
+        ReplayError: The folder, the workload or the GPU does not exist, or a file is invalid.
     """
     if workload not in WORKLOADS:
-        raise ReplayError(f"unknown workload {workload!r}; there are {', '.join(WORKLOADS)}")
+        raise ReplayError(f"unknown workload {workload!r}; use one of {', '.join(WORKLOADS)}")
     if gpu not in gpus(folder):
         known = f"there are {', '.join(gpus(folder))}" if gpus(folder) else f"there is no {_POWER.format('<gpu>')}"
         raise ReplayError(f"no measurements of GPU {gpu!r} in {folder}: {known}")
-    settings = WORKLOADS[workload]
-    runs = _runs(folder / _TRAIN, workload, settings)
-    points = _points(folder / _POWER.format(gpu), workload, settings)
+    options = WORKLOADS[workload]
+    runs = _runs(folder / _TRAIN, workload, options)
+    points = _points(folder / _POWER.format(gpu), workload, options)
     sizes = [BatchSize(size, tuple(runs[size]), tuple(points[size])) for size in sorted(set(runs) & set(points))]
-    return checked(
+    return validated(
         Workload(
             workload,
             gpu,
             tuple(sizes),
-            settings.default_batch_size,
-            settings.target_metric,
-            settings.higher_is_better,
-            settings.max_epochs,
+            options.default_batch_size,
+            options.target_metric,
+            options.higher_is_better,
+            options.max_epochs,
             max((point.power_limit_watts for each in points.values() for point in each), default=0.0),
         )
     )
 
 
-def _runs(path: Path, workload: str, settings: Settings) -> dict[int, list[Run]]:
-    """The recorded runs by batch size; one that reached lesser targets only is a run that never reached this one."""
+def _runs(path: Path, workload: str, options: TraceOptions) -> dict[int, list[RecordedRun]]:
+    """The recorded runs by batch size; a run without a line for the target never reached it."""
     reached: dict[int, dict[str, int | None]] = defaultdict(dict)
-    for line, row in _rows(path, _TRAIN_COLUMNS, workload, settings):
+    for line, row in _rows(path, _TRAIN_COLUMNS, workload, options):
         size, run = _number(path, line, row, "batch_size"), row["run"]
         reached[int(size)].setdefault(run, None)
         reaches = row["target_epoch"].lower() != _NEVER
-        if reaches and _number(path, line, row, "target_metric") == settings.target_metric:
+        if reaches and _number(path, line, row, "target_metric") == options.target_metric:
             reached[int(size)][run] = int(_number(path, line, row, "target_epoch"))
-    return {size: [Run(epoch) for _, epoch in sorted(by_run.items())] for size, by_run in reached.items()}
+    return {size: [RecordedRun(epoch) for _, epoch in sorted(by_run.items())] for size, by_run in reached.items()}
 
 
-def _points(path: Path, workload: str, settings: Settings) -> dict[int, list[PowerPoint]]:
+def _points(path: Path, workload: str, options: TraceOptions) -> dict[int, list[PowerPoint]]:
     points: dict[int, list[PowerPoint]] = defaultdict(list)
-    for line, row in _rows(path, _POWER_COLUMNS, workload, settings):
+    for line, row in _rows(path, _POWER_COLUMNS, workload, options):
         numbers = (_number(path, line, row, name) for name in ("power_limit", "time_per_epoch", "average_power"))
         points[int(_number(path, line, row, "batch_size"))].append(PowerPoint(*numbers))
     return {size: sorted(each, key=lambda point: point.power_limit_watts) for size, each in points.items()}
 
 
-def _rows(path: Path, columns: Sequence[str], workload: str, settings: Settings) -> Iterator[tuple[int, _Row]]:
-    """The lines of a file that speak of a workload, with their numbers."""
+def _rows(path: Path, columns: Sequence[str], workload: str, options: TraceOptions) -> Iterator[tuple[int, _Row]]:
+    """A workload's lines of a file, with their numbers."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
@@ -111,12 +111,12 @@ def _rows(path: Path, columns: Sequence[str], workload: str, settings: Settings)
             for row in reader:
                 if (row["dataset"], row["network"], row["optimizer"]) == (
                     workload,
-                    settings.network,
-                    settings.optimizer,
+                    options.network,
+                    options.optimizer,
                 ):
                     yield reader.line_num, row
     except OSError as error:
-        raise ReplayError(f"cannot read {path}: {error.strerror}; --traces names the folder that it is in") from error
+        raise ReplayError(f"cannot read {path}: {error.strerror}; --traces is the folder that contains it") from error
 
 
 def _number(path: Path, line: int, row: _Row, name: str) -> float:

@@ -1,4 +1,4 @@
-"""What is known of one training workload on one GPU: how its runs went, and what an epoch takes."""
+"""One training workload on one GPU: its recorded runs, and the time and energy of an epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wattwise_replay.errors import ReplayError
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """One recorded training run.
 
     Attributes:
@@ -23,12 +23,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class PowerPoint:
-    """What an epoch takes at one power limit.
+    """Time and power of an epoch at one power limit.
 
     Attributes:
         power_limit_watts: The limit of the GPU.
         epoch_seconds: Time of an epoch.
-        average_watts: Power drawn meanwhile, on average.
+        average_watts: Average power during an epoch.
     """
 
     power_limit_watts: float
@@ -46,22 +46,22 @@ class BatchSize:
     """One batch size: its recorded runs, and an epoch at each power limit, by ascending limit."""
 
     size: int
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
     points: tuple[PowerPoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A recurring training job as it was measured.
+    """A recurring training job as measured.
 
     Attributes:
-        name: Of the workload, such as "cifar100".
+        name: Its name, such as "cifar100".
         gpu: The GPU that it was measured on, such as "v100".
         batch_sizes: Ascending.
-        default_batch_size: The one used before anything was learnt.
+        default_batch_size: The batch size before anything was learned.
         target_metric: The metric to reach.
-        higher_is_better: Whether more of it is better.
-        max_epochs: Epochs after which a trial is over.
+        higher_is_better: Whether a higher metric is better.
+        max_epochs: TrialCourse after which a trial is over.
         max_power_watts: The GPU's highest power limit.
     """
 
@@ -76,7 +76,7 @@ class Workload:
 
     @property
     def setting(self) -> str:
-        """Workload and GPU in one word."""
+        """Name and GPU."""
         return f"{self.name}/{self.gpu}"
 
     @property
@@ -90,17 +90,17 @@ class Workload:
         return 2 * len(self.batch_sizes) * max(len(each.points) for each in self.batch_sizes)
 
     def of(self, size: int) -> BatchSize:
-        """What is known of a batch size."""
+        """One batch size."""
         return next(each for each in self.batch_sizes if each.size == size)
 
     def mirrored(self) -> Workload:
-        """The same batch sizes with the measurements in reverse order, so that what was cheap has become dear."""
+        """The same batch sizes with the measurements in reverse order, so that cheap sizes become expensive."""
         others = reversed(self.batch_sizes)
         swapped = (replace(other, size=each.size) for each, other in zip(self.batch_sizes, others, strict=True))
         return replace(self, batch_sizes=tuple(swapped))
 
 
-def checked(workload: Workload) -> Workload:
+def validated(workload: Workload) -> Workload:
     """The workload, if it can be replayed.
 
     Raises:
@@ -126,5 +126,5 @@ def cheapest(points: Sequence[PowerPoint], eta: float, max_power_watts: float) -
 
 
 def epoch_cost(point: PowerPoint, eta: float, max_power_watts: float) -> float:
-    """What an epoch costs at a power limit, in joules."""
+    """The cost of an epoch at a power limit, in joules."""
     return weighed(eta, max_power_watts, point.epoch_joules, point.epoch_seconds)

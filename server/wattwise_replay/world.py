@@ -1,4 +1,4 @@
-"""How the trials of a workload go: for each, one recorded run of its batch size is drawn."""
+"""The course of a workload's trials: for each, a recorded run of its batch size is drawn."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from wattwise_replay.workload import PowerPoint, Workload, cheapest
 
 MAX_TRIES = 20
-"""Trials of one recurrence at most."""
+"""Largest number of trials per recurrence."""
 
 
-class Epochs(NamedTuple):
-    """A trial that is about to run.
+class TrialCourse(NamedTuple):
+    """The course of a trial that nothing stops.
 
     Attributes:
         seconds: Time of an epoch.
         joules: Energy of an epoch.
         target_epoch: The epoch that reaches the target; None if none does.
-        power_limit_watts: The GPU's limit meanwhile.
+        power_limit_watts: The GPU's power limit.
     """
 
     seconds: float
@@ -35,27 +35,27 @@ class World:
 
     Attributes:
         workload: The workload.
-        eta: The balance of energy and time by which power limits are chosen.
-        drift_at: The recurrence, from 0, at which its measurements are mirrored over the batch sizes; None never.
+        eta: Weight of energy against time in the choice of power limits.
+        drift_at: The recurrence, from 0, from which the measurements are reversed over the batch sizes; None for never.
     """
 
     workload: Workload
     eta: float = 0.5
     drift_at: int | None = None
 
-    def epochs(self, recurrence: int, batch_size: int, draw: float, *, power: str = "cheapest") -> Epochs:
-        """What a trial of a batch size does in a recurrence.
+    def epochs(self, recurrence: int, batch_size: int, draw: float, *, power: str = "cheapest") -> TrialCourse:
+        """The course of a trial in a recurrence.
 
         Args:
             recurrence: From 0.
             batch_size: One of the workload's.
-            draw: In [0, 1): which of the recorded runs.
+            draw: In [0, 1): selects one of the recorded runs.
             power: "cheapest" for the cheapest power limit, "highest" for the highest.
         """
         known = self.at(recurrence).of(batch_size)
         point = known.points[-1] if power == "highest" else self._cheapest(known.points)
         run = known.runs[int(draw * len(known.runs))]
-        return Epochs(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts)
+        return TrialCourse(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts)
 
     def at(self, recurrence: int) -> Workload:
         """The workload as it is in a recurrence."""
@@ -67,7 +67,7 @@ class World:
 
 
 def draws(seed: int, recurrences: int) -> np.ndarray:
-    """Which recorded run each try of each recurrence draws; the same for all who are compared.
+    """Selects the recorded run of each attempt of each recurrence; the same for all contenders.
 
     Returns:
         Numbers in [0, 1), of shape (recurrences, MAX_TRIES).
@@ -76,7 +76,7 @@ def draws(seed: int, recurrences: int) -> np.ndarray:
 
 
 def overlaps(seed: int, recurrences: int, rate: float) -> np.ndarray:
-    """Which recurrences are submitted while the one before still runs.
+    """Whether each recurrence is submitted while the one before still runs.
 
     Returns:
         Booleans, of shape (recurrences,).

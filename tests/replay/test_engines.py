@@ -16,7 +16,7 @@ from wattwise_replay.in_process import InProcess, measurement
 from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play
 from wattwise_replay.synthetic import synthetic
-from wattwise_replay.world import Epochs, World
+from wattwise_replay.world import TrialCourse, World
 from wattwise_server.domain import GpuConfig, JobSpec
 from wattwise_server.policy.stopping import judge
 
@@ -48,8 +48,8 @@ def test_a_job_that_is_on_the_server_already_is_refused(grpc_server: LiveServer)
             OverGrpc(client, spec)
 
 
-def _epochs(seconds: float, watts: float, target: int | None) -> Epochs:
-    return Epochs(seconds, seconds * watts, target, 100.0)
+def _epochs(seconds: float, watts: float, target: int | None) -> TrialCourse:
+    return TrialCourse(seconds, seconds * watts, target, 100.0)
 
 
 @given(
@@ -59,7 +59,7 @@ def _epochs(seconds: float, watts: float, target: int | None) -> Epochs:
     min_cost=st.one_of(st.none(), st.floats(1e-3, 1e9)),
 )
 def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
-    epochs: Epochs, eta: float, beta: float, min_cost: float | None
+    epochs: TrialCourse, eta: float, beta: float, min_cost: float | None
 ) -> None:
     """Going straight to the end of a trial finds what going epoch by epoch finds."""
     spec = JobSpec(

@@ -1,4 +1,4 @@
-"""Mistakes in a policy file, as its author sees them."""
+"""Errors in a policy file, as its author sees them."""
 
 from __future__ import annotations
 
@@ -51,48 +51,48 @@ class Faulty(Gts):
 @pytest.mark.parametrize(
     ("method", "answer", "said"),
     [
-        ("register", KeyError("arms"), "asked to register the job: KeyError: 'arms'"),
-        ("register", None, "asked to register the job: TypeError: it answered None, which is no Search"),
-        ("next", ZeroDivisionError("no arms"), "asked for trial 2: ZeroDivisionError: no arms"),
-        ("next", 8, "asked for trial 2: TypeError: it answered 8, which is neither a Choice nor Exhausted"),
-        ("next", Choice(TrialType.MAB, 7, "why"), "asked for trial 2: ValueError: it chose batch size 7, which"),
-        ("observe", ValueError("odd"), "told of Succeeded, trial 1: ValueError: odd"),
-        ("observe", None, "told of Succeeded, trial 1: TypeError: it answered None, which is no Search"),
+        ("register", KeyError("arms"), "register: KeyError: 'arms'"),
+        ("register", None, "register: TypeError: returned None"),
+        ("next", ZeroDivisionError("no arms"), "next for trial 2: ZeroDivisionError: no arms"),
+        ("next", 8, "next for trial 2: TypeError: returned 8"),
+        ("next", Choice(TrialType.MAB, 7, "why"), "next for trial 2: ValueError: chose batch size 7"),
+        ("observe", ValueError("odd"), "observe for Succeeded of trial 1: ValueError: odd"),
+        ("observe", None, "observe for Succeeded of trial 1: TypeError: returned None"),
     ],
 )
 def test_the_policy_and_the_event_are_named(
     monkeypatch: pytest.MonkeyPatch, method: str, answer: object, said: str
 ) -> None:
-    """Whatever a policy raises or wrongly answers, the error names it, its file and what it was asked."""
+    """Whatever a policy raises or wrongly returns, the error names it, its file and the call."""
     monkeypatch.setitem(registry.POLICIES, "GTS", Faulty(method, answer))
     here = world(5, 4)
     with pytest.raises(ReplayError) as failed:
         play(InProcess(job(here.workload, "POLICY_GTS")), here, seed=1, recurrences=3)
     assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
-    assert f"failed when it was {said}" in str(failed.value)
+    assert f"failed in {said}" in str(failed.value)
 
 
 def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of what fails in the policy's own file the line is said, and the command says it all in one line."""
+    """An error in the policy's own file is reported with its line number, in one line of output."""
     monkeypatch.setattr(gts, "thompson", None)
     assert main(("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS")) == 1
     printed = capsys.readouterr().err
     line = 1 + next(
         number for number, text in enumerate(Path(gts.__file__).read_text().splitlines()) if "thompson.draw(" in text
     )
-    assert f"POLICY_GTS (policy/gts.py, line {line}) failed when it was asked for trial 1: AttributeError" in printed
+    assert f"POLICY_GTS (policy/gts.py, line {line}) failed in next for trial 1: AttributeError" in printed
     assert printed.count("\n") == 1
 
 
-def test_policy_that_lacks_what_the_protocol_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that is no policy at all is named as well."""
+def test_object_without_the_protocol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that is not a policy is named as well."""
     monkeypatch.setitem(registry.POLICIES, "GTS", object())
     with pytest.raises(ReplayError, match=r"policy/gts\.py\) .*AttributeError"):
         InProcess(job(world(5).workload, "POLICY_GTS"))
 
 
 def test_command_that_cannot_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    """A policy file that fails when it is imported is said in a line, with status 1, and spoils no --help."""
+    """A policy file that fails at import is reported in one line with status 1, and does not break --help."""
     stand_in = UnavailableCommand("replay", ImportError("the policy in policy/mine.py cannot be loaded: NameError: x"))
     assert stand_in.help == "cannot be loaded"
     assert stand_in.run(None) == 1  # type: ignore[arg-type]

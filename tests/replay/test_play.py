@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, HINDSIGHT, compare
-from wattwise_replay.engines import Dispatch, Ended, Fixed, GridSearch
+from wattwise_replay.engines import Dispatch, Fixed, GridSearch, TrialEnd
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_replay.statistics import mean_of, quantile
-from wattwise_replay.workload import BatchSize, Run
-from wattwise_replay.world import MAX_TRIES, Epochs, World, overlaps
+from wattwise_replay.workload import BatchSize, RecordedRun
+from wattwise_replay.world import MAX_TRIES, TrialCourse, World, overlaps
 
 from tests.replay.worlds import POINTS, job, workload, world
 
@@ -20,7 +20,7 @@ from tests.replay.worlds import POINTS, job, workload, world
 def test_a_recurrence_is_tried_until_the_target_is_reached() -> None:
     """Each recurrence's cost is that of all its tries; the last of them alone reached the target."""
     half = workload(3)
-    half = replace(half, batch_sizes=(BatchSize(8, (Run(3), Run(None)), POINTS),))
+    half = replace(half, batch_sizes=(BatchSize(8, (RecordedRun(3), RecordedRun(None)), POINTS),))
     ledger = play(Fixed(half, 8), World(half, 1.0), seed=3, recurrences=30)
     for recurrence in range(30):
         tries = [trial for trial in ledger.trials if trial.recurrence == recurrence]
@@ -46,7 +46,7 @@ def test_overlapping_recurrences_are_dispatched_before_any_of_them_ends() -> Non
             told.append("dispatch")
             return super().dispatch()
 
-        def run(self, trial: Dispatch, epochs: Epochs) -> Ended:
+        def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
             told.append("run")
             return super().run(trial, epochs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wattwise import JobSpec
 from wattwise.spec import Policy
 from wattwise_replay.job import job_spec
-from wattwise_replay.workload import BatchSize, PowerPoint, Run, Workload
+from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload
 from wattwise_replay.world import World
 
 # At its lower limit an epoch takes 2 s and 100 J, at its highest 1 s and 150 J.
@@ -14,7 +14,7 @@ POINTS = (PowerPoint(50.0, 2.0, 50.0), PowerPoint(200.0, 1.0, 150.0))
 
 def workload(*target_epochs: int | None, max_epochs: int = 10, points: tuple[PowerPoint, ...] = POINTS) -> Workload:
     """One batch size (8, 16, 32…) for each number of epochs, with one recorded run each; the default is the first."""
-    sizes = tuple(BatchSize(8 << place, (Run(epoch),), points) for place, epoch in enumerate(target_epochs))
+    sizes = tuple(BatchSize(8 << place, (RecordedRun(epoch),), points) for place, epoch in enumerate(target_epochs))
     return Workload("small", "made", sizes, 8, 0.9, True, max_epochs, 200.0)
 
 

@@ -57,7 +57,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def test_a_policy_hears_of_every_epoch_and_keeps_what_it_noted(site: Site) -> None:
-    """Epochs of one trial decide the batch size of the next; a restart forgets nothing, a repeat adds nothing."""
+    """TrialCourse of one trial decide the batch size of the next; a restart forgets nothing, a repeat adds nothing."""
     await site.optimizer.register(draft(policy="CAREFUL"))
     first, _ = await site.optimizer.next_trial("j", "")
     for epoch in (1, 2, 2, 3):

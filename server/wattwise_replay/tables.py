@@ -1,4 +1,4 @@
-"""What a comparison says: as tables, and as JSON."""
+"""A comparison as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison
-from wattwise_replay.play import Trial
+from wattwise_replay.play import TrialRecord
 from wattwise_replay.statistics import Mean, mean_of
 
 _WIDTH = 100_000
 _NOTHING = 1e-9
-"""An interval that is narrower, relative to its mean, is a matter of rounding."""
+"""A relative interval below this is a rounding error."""
 
 _SUMS = {"cost": "costs", "energy": "joules", "time": "seconds"}
 _RATIOS = tuple(f"{name} ÷ default" for name in _SUMS)
@@ -25,7 +25,7 @@ _REGRET = "regret, kJ a recurrence"
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """One setting: what each contender took, over all recurrences and the first of them, and what it chose."""
+    """One workload: each contender's sums over all and over the first recurrences, and its choices."""
     workload = comparison.world.workload
     console = Console(width=_WIDTH)
     best = " then ".join(map(str, comparison.best_sizes))
@@ -43,7 +43,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def print_all(comparisons: Sequence[Comparison]) -> None:
-    """All settings in one table, a row for each contender."""
+    """All workloads in one table, with a row per contender."""
     columns = (*_RATIOS, f"cost ÷ default, first {EARLY}", _REGRET)
     table = _table("setting", "", *(f"*{name}" for name in columns))
     for comparison in comparisons:
@@ -55,7 +55,7 @@ def print_all(comparisons: Sequence[Comparison]) -> None:
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
-    """One setting with everything that is in the tables, and every trial's choice."""
+    """One workload: everything in the tables, and every trial's choice."""
     workload = comparison.world.workload
     return {
         "workload": workload.name,
@@ -88,7 +88,7 @@ def _contender(comparison: Comparison, name: str) -> dict[str, Any]:
     }
 
 
-def _choice(trial: Trial) -> dict[str, Any]:
+def _choice(trial: TrialRecord) -> dict[str, Any]:
     return {
         "recurrence": trial.recurrence + 1,
         "try": trial.attempt + 1,
@@ -106,8 +106,8 @@ def _interval(value: Mean) -> dict[str, float | None]:
 
 
 def _sums(comparison: Comparison, first: int | None) -> Table:
-    """What each contender took over all recurrences, or the first of them."""
-    title = "all recurrences" if first is None else f"the first {first}"
+    """Each contender's sums over all recurrences, or the first of them."""
+    title = "all recurrences" if first is None else f"first {first} recurrences"
     columns = ("total cost, MJ", "energy, MJ", "time, h", *_RATIOS, "cost ÷ best", _REGRET)
     table = _table(title, *(f"*{name}" for name in columns))
     for name in comparison.ledgers:
@@ -132,7 +132,7 @@ def _regret(comparison: Comparison, name: str, first: int | None = None) -> str:
 
 
 def _ratio(comparison: Comparison, name: str, what: str, other: str = DEFAULT, first: int | None = None) -> Mean:
-    """To another, such as the default at maximum power, seed by seed, so that both met the same luck."""
+    """The ratio to another contender, by seed, so that both had the same draws."""
     return mean_of(comparison.totals(name, what, first) / comparison.totals(other, what, first))
 
 
@@ -147,14 +147,14 @@ def _seeds(comparison: Comparison) -> int:
 
 
 def _text(value: Mean, digits: int) -> str:
-    told = f"{value.mean:.{digits}g}"
+    mean = f"{value.mean:.{digits}g}"
     if not value.half_width > _NOTHING * abs(value.mean):
-        return told
-    return f"{told} ± {value.half_width:.2g}"
+        return mean
+    return f"{mean} ± {value.half_width:.2g}"
 
 
 def _table(*columns: str) -> Table:
-    """A table that reads as Markdown; a star makes a column of numbers."""
+    """A Markdown table; a star marks a column of numbers."""
     table = Table(box=box.MARKDOWN)
     for name in columns:
         table.add_column(name.lstrip("*"), justify="right" if name.startswith("*") else "left", no_wrap=True)
