@@ -53,11 +53,11 @@ def test_it_prints_what_everybody_took(capsys: pytest.CaptureFixture[str]) -> No
         assert told.count(f"| {name}") == 2
 
 
-def test_first_recurrences_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there are more than 40, the first 40 have a table of their own, against the default and the best."""
+def test_first_recurrences_have_their_own_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """With more than 40 recurrences, the first 40 have a second table, with ratios to the default and the best."""
     assert main(("replay", "--synthetic", "1", "--seeds", "1", "--recurrences", "41", "--policy", "POLICY_GTS")) == 0
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
-    assert [cells[0] for cells in lines if "energy ÷ default" in cells] == ["all recurrences", "the first 40"]
+    assert [cells[0] for cells in lines if "energy ÷ default" in cells] == ["all recurrences", "first 40 recurrences"]
     assert [cells[-2:] for cells in lines if cells and cells[0] == "best in hindsight"][:2] == [["1", "0"]] * 2
     whole, first = (float(cells[2]) for cells in lines if cells and cells[0] == "default at maximum power" and cells[2])
     assert first == pytest.approx(40 / 41 * whole, rel=0.05)

@@ -39,12 +39,12 @@ def test_a_server_makes_the_same_choices_as_the_policies_in_process(policy: Poli
     assert len({trial.batch_size for trial in here.trials}) > 1
 
 
-def test_a_job_that_is_on_the_server_already_is_refused(grpc_server: LiveServer) -> None:
+def test_existing_job_is_refused(grpc_server: LiveServer) -> None:
     """What it has learnt would be no replay."""
     spec = replace(job(synthetic(2)), job_id="replay-twice")
     with Client(grpc_server.address) as client:
         OverGrpc(client, spec)
-        with pytest.raises(ReplayError, match="is on the server already"):
+        with pytest.raises(ReplayError, match="already exists on the server"):
             OverGrpc(client, spec)
 
 
