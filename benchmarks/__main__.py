@@ -1,4 +1,4 @@
-"""`make bench`: every figure with what it is measured against, as a table and as JSON."""
+"""`make bench`: every measurement with its baseline and target, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ _SECTIONS = ("calls", "size", "import")
 
 def main() -> None:
     """Measures, prints and writes."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures the server against its floors.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measures the server against its baselines."
+    )
     parser.add_argument("--only", choices=_SECTIONS, nargs="+", default=_SECTIONS, help="what to measure")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of each comparison")
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs in the large file, each of ten trials")
     parser.add_argument("--calls", type=int, default=1_000_000, help="calls before memory is read")
-    parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where the figures are written")
+    parser.add_argument("--json", type=Path, default=Path("bench.json"), help="file for the results")
     args = parser.parse_args()
     measured: dict[str, Measured] = {}
     figures: list[Figure] = []
-    # In the folder that a database would lie in: /tmp may be memory, which commits for nothing.
+    # In the current folder: /tmp may be in memory, where commits cost nothing.
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as name:
         for section in args.only:
             for figure in _MEASURES[section](args, Path(name), measured):
                 print(figure.line(), flush=True)
                 figures.append(figure)
-    print("\nMedians, and the floors among them:")
+    print("\nMedians, with the baselines:")
     for found in measured.values():
         print("\n".join(floors(found)))
     args.json.write_text(json.dumps(_document(figures, measured), indent=2) + "\n")
-    print(f"\nAll of it is in {args.json}.")
+    print(f"\nResults written to {args.json}.")
     if not all(figure.met for figure in figures):
-        sys.exit("a figure misses what it is to reach")
+        sys.exit("a measurement misses its target")
 
 
 def _calls(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""Sixty-four callers at once, first at the floor, then at the server, in turn."""
+"""Sixty-four concurrent callers, alternating between the echo server and the Wattwise server."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ async def _measure(echo: str, server: str, rounds: int, seconds: float) -> dict[
 
 
 def two_trials_each(server: str) -> list[v1.Trial]:
-    """Two trials for each caller, of one job each: one for its calls and one for its stream."""
+    """Two trials per caller, each of its own job: one for its calls and one for its stream."""
     with grpc.insecure_channel(server) as channel:
         stub = v1.BatchSizeOptimizerStub(channel)
         return [jobs.next_trial(stub, jobs.register(stub).job_id) for _ in range(2 * CALLERS)]
 
 
 async def rate(callers: list[Caller], seconds: float) -> float:
-    """Calls a second of all callers together."""
+    """Calls per second of all callers together."""
     end = time.perf_counter() + seconds
 
     async def call_on(caller: Caller) -> int:
@@ -76,7 +76,7 @@ async def rate(callers: list[Caller], seconds: float) -> float:
 
 
 def unary_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
-    """Callers that each report on a trial of their own."""
+    """Callers that each report to their own trial."""
     stub: Any = v1.BatchSizeOptimizerStub(channel)
 
     def caller(trial: v1.Trial) -> Caller:
@@ -87,7 +87,7 @@ def unary_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
 
 
 def stream_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:
-    """Callers that each send a measurement on a stream of their own and wait for the decision."""
+    """Callers that each send a measurement on their own stream and wait for the decision."""
     stub: Any = v1.BatchSizeOptimizerStub(channel)
 
     def caller(trial: v1.Trial) -> Caller:

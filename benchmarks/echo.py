@@ -1,4 +1,4 @@
-"""The floor of a call: a `grpc.aio` server of the same messages that answers at once and keeps nothing."""
+"""The baseline of a call: a `grpc.aio` server with the same messages that answers at once and stores nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DECISION = v1.Decision(
 
 
 class EmptyService(v1.BatchSizeOptimizerServicer):
-    """Answers as long as the real one does, and does nothing."""
+    """Sends responses as long as the real ones, without doing anything."""
 
     async def ReportResult(self, _: v1.ReportResultRequest, __: Any) -> v1.ReportResultResponse:
         """One answer."""

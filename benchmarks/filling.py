@@ -1,4 +1,4 @@
-"""Large databases in seconds: the real server's own rows, copied by SQLite."""
+"""Large databases in seconds: rows of the real server, copied by SQLite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wattwise_server.usecases.optimizer import Optimizer
 from benchmarks import jobs
 
 TRIALS = 10
-"""Of every job, each of five epochs and converged."""
+"""Trials of every job, each with five epochs and converged."""
 
 DEEP = "bench-deep"
 """The job with many trials."""
@@ -32,7 +32,7 @@ def job_id(place: int) -> str:
 
 
 def fill(path: Path, count: int, deep: int = 0) -> None:
-    """Makes a file of `count` jobs, and of one with `deep` trials if any are asked for."""
+    """Creates a file of `count` jobs, and one job of `deep` trials if `deep` is not 0."""
     asyncio.run(_seed(path, [job_id(0), DEEP] if deep else [job_id(0)]))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
@@ -57,7 +57,7 @@ async def _seed(path: Path, ids: list[str]) -> None:
 
 
 def _copy_jobs(connection: sqlite3.Connection, copies: int) -> None:
-    """The first job again and again, with all that it has."""
+    """Copies of the first job with its trials and measurements."""
     if not copies:
         return
     (last,) = connection.execute("SELECT max(job_key) FROM jobs").fetchone()
@@ -67,7 +67,7 @@ def _copy_jobs(connection: sqlite3.Connection, copies: int) -> None:
 
 
 def _deepen(connection: sqlite3.Connection, times: int) -> None:
-    """The deep job's trials again and again, as if they had all been its own."""
+    """Copies of the trials of the job with many trials."""
     (key,) = connection.execute("SELECT job_key FROM jobs WHERE job_id = ?", (DEEP,)).fetchone()
     changed = {name: f"{name} + {TRIALS} * i" for name in ("trial_number", "observation")}
     for table in ("trials", "measurements"):

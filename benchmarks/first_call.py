@@ -1,4 +1,4 @@
-"""Whole processes that import a client and call: Wattwise's, and bare grpcio with the same stubs."""
+"""Whole processes that import a client and call the server: the Wattwise client, and bare grpcio with its stubs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ channel.close()
 
 
 def main() -> None:
-    """Prints the seconds of each client's processes, one after the other in turn."""
+    """Prints the seconds of each client's processes, which alternate."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", required=True)
     parser.add_argument("--rounds", type=int, default=30)
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _copy_stubs(folder: Path) -> None:
-    """The generated files alone: within the package they would bring its own modules along."""
+    """Only the generated files: importing them from the package would import the package's modules too."""
     folder.mkdir(parents=True)
     for file in Path(wattwise.v1.__path__[0]).glob("*_pb2*.py"):
         shutil.copy(file, folder)

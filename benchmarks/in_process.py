@@ -1,4 +1,4 @@
-"""A report without gRPC: the server's own work, from message to durable answer, sixty-four reports at a time.
+"""A report without gRPC: the server's own work, from the message to the durable answer, 64 reports at a time.
 
 python -m benchmarks.in_process [--profile]
 """
@@ -30,7 +30,7 @@ _NAMES = ("elapsed", "processor, event loop", "processor, all threads")
 
 
 def main() -> None:
-    """Prints what a report takes, as the median and the least of many rounds."""
+    """Prints the time of a report: median and minimum of many rounds."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.in_process")
     parser.add_argument("--profile", action="store_true", help="show where the event loop's thread spends its time")
     args = parser.parse_args()
@@ -46,7 +46,7 @@ async def _measure(*, profile: bool) -> None:
             await _round(optimizer, sources)
             rounds = [await _round(optimizer, sources) for _ in range(_ROUNDS)]
             for name, taken in zip(_NAMES, zip(*rounds, strict=True), strict=True):
-                print(f"{name:<24} {statistics.median(taken):6.1f} µs a report, {min(taken):.1f} in the best round")
+                print(f"{name:<24} {statistics.median(taken):6.1f} µs per report, {min(taken):.1f} in the best round")
             if profile:
                 with cProfile.Profile() as profiler:
                     for _ in range(10):
@@ -61,7 +61,7 @@ async def _trial(optimizer: Optimizer) -> v1.Trial:
 
 
 async def _round(optimizer: Optimizer, sources: list[jobs.Reports]) -> tuple[float, float, float]:
-    """Microseconds a report: elapsed, and of processor time in this thread and in all."""
+    """Microseconds per report: elapsed, and CPU time of this thread and of all threads."""
 
     async def caller(source: jobs.Reports) -> None:
         for _ in range(_CALLS):

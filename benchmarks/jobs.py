@@ -1,4 +1,4 @@
-"""Jobs, trials and measurements to load a server with."""
+"""Jobs, trials and measurements for load tests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _GPU = v1.GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Benchmark 
 
 
 def register(stub: v1.BatchSizeOptimizerStub, **given: object) -> v1.JobSpec:
-    """Registers a job with an id of its own, and returns its configuration."""
+    """Registers a job with a new id, and returns its configuration."""
     spec = job_spec(**given)
     stub.RegisterJob(v1.RegisterJobRequest(job=spec), timeout=60)
     return spec
 
 
 def job_spec(**given: object) -> v1.JobSpec:
-    """Eight batch sizes around 64, of which the trials decide nothing by themselves."""
+    """A job with eight batch sizes around 64."""
     usual: dict[str, object] = {
         "job_id_prefix": "bench",
         "job_id": f"bench-{uuid.uuid4().hex[:12]}",
@@ -36,13 +36,13 @@ def job_spec(**given: object) -> v1.JobSpec:
 
 
 def next_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> v1.Trial:
-    """Asks for a trial, as a client that may have to ask again."""
+    """Asks for a trial, with a request id as a client does."""
     request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=str(uuid.uuid4()))
     return stub.GetNextBatchSize(request, timeout=60).trial
 
 
 def reports(trial: v1.Trial) -> Reports:
-    """Epoch after epoch of a trial that never reaches its target."""
+    """Endless reports of a trial that never reaches its target."""
     for epoch in itertools.count(1):
         yield v1.ReportResultRequest(result=result(trial, epoch, 0.1))
 

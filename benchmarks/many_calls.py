@@ -1,4 +1,4 @@
-"""Whole trials of jobs drawn at random, by sixty-four callers at once, until so many calls have been answered."""
+"""Whole trials of random jobs by 64 concurrent callers, until a number of calls is answered."""
 
 from __future__ import annotations
 

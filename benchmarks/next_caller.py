@@ -1,4 +1,4 @@
-"""GetNextBatchSize in a job with few trials and with many, and beside few jobs and many, in turn."""
+"""GetNextBatchSize with few and many trials in the job, and few and many jobs in the file, alternating."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _seconds(stub: v1.BatchSizeOptimizerStub, job_id: str) -> float:
     begun = time.perf_counter()
     answer = stub.GetNextBatchSize(request, timeout=60)
     taken = time.perf_counter() - begun
-    # Nothing is learnt from a trial that was preempted, so that the job stays as it is.
+    # A preempted trial teaches nothing: the job does not change.
     stub.EndTrial(v1.EndTrialRequest(trial=answer.trial.id, reason=v1.END_REASON_PREEMPTED), timeout=60)
     return taken
 

@@ -1,7 +1,7 @@
-"""One caller: rounds of the floors and of the server's calls in turn, so that noise meets all of them alike.
+"""One caller: baselines and calls of the server alternate, so that noise affects all of them equally.
 
-The two floors are taken as a call would take them, a commit after an echo after a commit: a disk that may rest between
-two commits answers later than one that is kept busy (here by a factor of three to nine).
+The two baselines alternate, as they do in a call: a disk that is idle between two commits answers later than a busy one
+(here by a factor of three to nine).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CALLS = 50
 _TRIALS = 8
 
 Seconds = dict[str, list[float]]
-"""What calls of each kind took."""
+"""Seconds per kind of call."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ async def _measure(echo: grpc.Channel, server: grpc.Channel, folder: Path, round
         await connection.execute_fetchall("PRAGMA journal_mode = WAL")
         await connection.execute_fetchall("PRAGMA synchronous = FULL")
         await connection.execute_fetchall("CREATE TABLE floor (place INTEGER PRIMARY KEY, energy REAL)")
-        # The first round warms everything up.
+        # The first round is a warm-up.
         for counts in range(-1, rounds):
             taken = await _floors(floor, connection, epochs)
             taken["report"] = [_seconds(lambda: stub.ReportResult(next(epochs), timeout=60)) for _ in range(_CALLS)]
@@ -62,7 +62,7 @@ async def _measure(echo: grpc.Channel, server: grpc.Channel, folder: Path, round
 
 
 async def _floors(floor: v1.BatchSizeOptimizerStub, connection: aiosqlite.Connection, epochs: jobs.Reports) -> Seconds:
-    """An empty call, and one row through aiosqlite committed as the server commits, in turn."""
+    """Alternates an empty call and a commit of one row through aiosqlite, as the server commits."""
     echoes, commits = [], []
     for _ in range(_CALLS):
         echoes.append(_seconds(lambda: floor.ReportResult(next(epochs), timeout=60)))

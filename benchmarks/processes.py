@@ -1,4 +1,4 @@
-"""Servers and clients of a benchmark, each a process of its own."""
+"""The servers and clients of a benchmark, each in its own process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def wattwise_server(database: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The real server on a database; its address and its process."""
+    """A Wattwise server on a database: its address and its process."""
     command = ["wattwise_server", "--address", "127.0.0.1:0", "--database", f"sqlite:///{database}"]
     with _server([*command, "--log-level", "warning"]) as found:
         yield found
@@ -21,7 +21,7 @@ def wattwise_server(database: Path) -> Iterator[tuple[str, subprocess.Popen[str]
 
 @contextlib.contextmanager
 def echo_server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The floor's server; its address and its process."""
+    """The echo server: its address and its process."""
     with _server(["benchmarks.echo"]) as found:
         yield found
 
@@ -44,7 +44,7 @@ def _server(arguments: list[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]
 
 
 def client(module: str, **arguments: object) -> Any:
-    """Runs a client to its end; what it printed as JSON."""
+    """Runs a client; returns the JSON that it printed."""
     options = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
     command = [sys.executable, "-m", f"benchmarks.{module}", *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -52,7 +52,7 @@ def client(module: str, **arguments: object) -> Any:
 
 
 def resident_megabytes(process: subprocess.Popen[str]) -> float:
-    """Memory that a process holds now, in MB of 10^6 bytes."""
+    """Resident memory of a process, in MB of 10^6 bytes."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""Processor time of a call under load, thread by thread, at the echo server and at ours.
+"""CPU time of a call under load, per thread, of the echo server and of the Wattwise server.
 
 python -m benchmarks.processor_time
 """
@@ -20,11 +20,11 @@ from benchmarks.processes import echo_server, wattwise_server
 
 _TICK_SECONDS = 0.01
 _SOCKETS = "event_engine"
-"""What the system calls the threads of gRPC's core."""
+"""The names of the threads of gRPC's core."""
 
 
 class Used(NamedTuple):
-    """Seconds of processor time in programs and in the system, and how often the processor was given away."""
+    """Seconds of CPU time in user and system mode, and voluntary context switches."""
 
     user: float
     system: float
@@ -32,7 +32,7 @@ class Used(NamedTuple):
 
 
 def main() -> None:
-    """Prints microseconds a call."""
+    """Prints microseconds per call."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.processor_time")
     parser.add_argument("--seconds", type=float, default=5.0)
     args = parser.parse_args()
@@ -59,7 +59,7 @@ async def _measure(
             await crowd.rate(callers, 0.5)
             before = _threads(process)
             calls = seconds * await crowd.rate(callers, seconds)
-            print(f"{name}: {calls / seconds:.0f} a second")
+            print(f"{name}: {calls / seconds:.0f} per second")
             _show(before, _threads(process), calls)
 
 
@@ -70,7 +70,7 @@ def _show(before: dict[str, Used], after: dict[str, Used], calls: float) -> None
         user, system = ((used.user - known.user) / calls * 1e6, (used.system - known.system) / calls * 1e6)
         total += user + system
         switches = (used.switches - known.switches) / calls
-        print(f"  {name:<17} {user:6.1f} µs in programs, {system:5.1f} µs in the system, {switches:4.1f} switches")
+        print(f"  {name:<17} {user:6.1f} µs user, {system:5.1f} µs system, {switches:4.1f} switches")
     print(f"  {'all':<17} {total:6.1f} µs")
 
 

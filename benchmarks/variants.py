@@ -1,8 +1,8 @@
-"""What was tried and dropped, or kept: servers that differ in one thing, side by side with the echo server.
+"""Optimizations that were kept or dropped: servers that differ in one thing, beside the echo server.
 
     python -m benchmarks.variants [--rounds 15] base pages_of_1_kib …
 
-A variant changes the server's parts before it starts; it is no option of the server's.
+A variant patches the server before it starts; it is not an option of the server.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ def base() -> None:
 
 
 def asyncio_loop() -> None:
-    """The event loop of the standard library in place of uvloop's."""
+    """The event loop of asyncio instead of uvloop."""
     _swap(cli, uvloop=asyncio)
 
 
 def no_probes() -> None:
-    """Without gRPC's pings that find out how much the network could hold."""
+    """Without gRPC's bandwidth-delay probes."""
     _swap(app, _OPTIONS=(*vars(app)["_OPTIONS"], ("grpc.http2.bdp_probe", 0)))
 
 
 def spared_collector() -> None:
-    """A garbage collector that leaves modules alone and comes seldom."""
+    """A garbage collector that ignores modules and runs rarely."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 def no_gathering() -> None:
-    """A commit takes what waits, and waits for nobody."""
+    """A commit takes the waiting submissions and does not wait for more."""
 
     async def gather(_: writer.Writer) -> None:
         return
@@ -62,7 +62,7 @@ def no_gathering() -> None:
 
 
 def no_patience() -> None:
-    """In a crowd too, a commit waits only for those who are about to submit."""
+    """Under load, too, a commit waits only for submissions that are about to arrive."""
     _swap(writer.Writer, _gather=vars(writer.Writer)["_gather_ready"])
 
 
@@ -77,12 +77,12 @@ def waits_a_millisecond() -> None:
 
 
 def short_switches() -> None:
-    """A thread that waits for Python's lock asks for it after 0.3 ms, not after 5."""
+    """A thread that waits for the GIL requests it after 0.3 ms instead of 5 ms."""
     sys.setswitchinterval(0.0003)
 
 
 def pages_of_1_kib() -> None:
-    """Smaller pages, of which every commit writes at least one per job."""
+    """Smaller database pages; every commit writes at least one per job."""
     migrate = vars(opening)["migrate"]
 
     def smaller(connection: Any, path: str) -> None:
@@ -93,13 +93,13 @@ def pages_of_1_kib() -> None:
 
 
 def no_sync() -> None:
-    """Nothing is synced, and so nothing is durable: what the disk costs."""
+    """Without syncing, and so without durability: shows the cost of the disk."""
     kept = [pragma for pragma in vars(opening)["_PRAGMAS"] if not pragma.startswith("synchronous")]
     _swap(opening, _PRAGMAS=(*kept, "synchronous = OFF"))
 
 
 def commits_in_the_loop() -> None:
-    """The event loop commits by itself, and stands still meanwhile."""
+    """Commits in the event loop, which blocks meanwhile."""
 
     async def commit(mine: Any, statements: Any) -> None:
         raw = vars(mine)["_raw"]
@@ -135,7 +135,7 @@ _VARIANTS: dict[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Prints calls and messages a second of each variant, and their ratio to the echo server's."""
+    """Prints calls and messages per second of each variant, and their ratio to the echo server's."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.variants")
     parser.add_argument("variants", nargs="*", default=list(_VARIANTS), help=f"of {', '.join(_VARIANTS)}")
     parser.add_argument("--rounds", type=int, default=15)

@@ -61,8 +61,8 @@ class _Formatter(logging.Formatter):
         return f"{moment.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        given: Mapping[str, object] = getattr(record, "fields", {})
-        fields = {**given, **{key: value for key, value in _of_call().items() if key not in given}}
+        logged: Mapping[str, object] = getattr(record, "fields", {})
+        fields = {**logged, **{key: value for key, value in _call_fields().items() if key not in logged}}
         return {key: _short(value) for key, value in fields.items()}
 
     def _exception(self, record: logging.LogRecord) -> str:
@@ -102,7 +102,7 @@ class JsonFormatter(_Formatter):
         return json.dumps(document, default=str)
 
 
-def _of_call() -> dict[str, object]:
+def _call_fields() -> dict[str, object]:
     call = current_call.get()
     if call is None:
         return {}

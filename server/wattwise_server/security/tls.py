@@ -59,8 +59,8 @@ class Certificates:
         if cert and key:
             return cls(cert, key, client_ca)
         if cert or key:
-            given, missing = ("--tls-cert", "--tls-key") if cert else ("--tls-key", "--tls-cert")
-            raise StartError(f"{given} is given without {missing}: give both")
+            present, missing = ("--tls-cert", "--tls-key") if cert else ("--tls-key", "--tls-cert")
+            raise StartError(f"{present} is given without {missing}: give both")
         if client_ca:
             raise StartError("--tls-client-ca is given without --tls-cert and --tls-key: give these two as well")
         return None
