@@ -54,6 +54,9 @@ int train(const std::string& address, std::chrono::duration<double> pace, double
   wattwise::Client client(address, wattwise::Credentials::from_env());
   wattwise::TrialSession session(client, job(lease));
   std::cout << session.reason() << '\n';
+  v1::Monitor monitor;
+  monitor.add_kinds("estimate");
+  monitor.set_estimated(true);
   double seconds = 0;
   double joules = 0;
   for (int epoch = 1;; ++epoch) {
@@ -63,7 +66,7 @@ int train(const std::string& address, std::chrono::duration<double> pace, double
     seconds += done.seconds;
     joules += done.joules;
     try {
-      const v1::Decision decision = session.report(epoch, seconds, joules, done.metric);
+      const v1::Decision decision = session.report(epoch, seconds, joules, done.metric, monitor);
       if (!decision.stop_train()) continue;
       std::cout << decision.message() << '\n';
       return decision.target_reached() ? 0 : 3;

@@ -68,13 +68,15 @@ bool TrialSession::stopped() const {
   return decision_.has_value();
 }
 
-v1::Decision TrialSession::report(int epoch, double seconds, double joules, double metric) {
+v1::Decision TrialSession::report(int epoch, double seconds, double joules, double metric,
+                                  const v1::Monitor& monitor) {
   v1::TrainingResult result;
   *result.mutable_trial() = trial_.id();
   result.set_current_epoch(epoch);
   result.set_time_seconds(seconds);
   result.set_energy_joules(joules);
   result.set_metric(metric);
+  if (monitor.kinds_size() > 0) *result.mutable_monitor() = monitor;
   try {
     {
       const std::lock_guard lock(mutex_);

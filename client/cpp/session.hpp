@@ -29,12 +29,13 @@ class TrialSession {
   // Whether training must stop; set in the middle of an epoch, too.
   bool stopped() const;
   // Reports the epoch that just ended, counted from 1, with the sums of seconds and joules since the first epoch, and
-  // returns the decision. After a stop, it returns that decision and sends nothing.
+  // returns the decision. The monitor says what measured the energy; leave it empty if that is unknown. After a stop, the
+  // call returns the decision to stop and sends nothing.
   //
   // While the server is away, the session keeps the newest report and sends it when the server is back; the call throws an
   // Error that is server_away(): continue training. At the target or after the last epoch, it returns a decision to stop
   // even without the server.
-  v1::Decision report(int epoch, double seconds, double joules, double metric);
+  v1::Decision report(int epoch, double seconds, double joules, double metric, const v1::Monitor& monitor = {});
   // Ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. A second call
   // does nothing.
   void end(v1::EndReason reason);

@@ -22,6 +22,8 @@ type TrialSession struct {
 	Trial *v1.Trial
 	// Reason is one sentence that explains the choice of the batch size.
 	Reason string
+	// Monitor says what measured the energy of the reports; nil if that is unknown. Set it before the first report.
+	Monitor *v1.Monitor
 
 	client  *Client
 	spec    *v1.JobSpec
@@ -77,6 +79,7 @@ func (s *TrialSession) Stopped() <-chan struct{} {
 func (s *TrialSession) Report(ctx context.Context, epoch int, seconds, joules, metric float64) (*v1.Decision, error) {
 	result := &v1.TrainingResult{
 		Trial: s.Trial.Id, CurrentEpoch: int32(epoch), TimeSeconds: seconds, EnergyJoules: joules, Metric: metric,
+		Monitor: s.Monitor,
 	}
 	decision, err := s.answerLocally(result)
 	if decision == nil && err == nil {

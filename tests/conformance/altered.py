@@ -99,9 +99,7 @@ def _changes_of(step: dict[str, Any]) -> Iterator[tuple[str, Change]]:
 def _sort(name: str, value: object) -> str:
     if name == "message" or isinstance(value, list):
         return name
-    return {bool: "a truth", int: "a number", float: "a number", str: "an enum", dict: "a message"}.get(
-        type(value), "nothing"
-    )
+    return {bool: "bool", int: "number", float: "number", str: "enum", dict: "message"}.get(type(value), "unset")
 
 
 def _alter(holder: dict[str, Any], name: str) -> None:

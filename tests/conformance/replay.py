@@ -148,14 +148,14 @@ class Replay:
         self._trials[args["trial"]] = trial.id
         return trial
 
-    def _result(self, given: Mapping[str, Any]) -> v1.TrainingResult:
+    def _result(self, args: Mapping[str, Any]) -> v1.TrainingResult:
         return v1.TrainingResult(
-            trial=self._trials[given["trial"]],
-            time_seconds=given.get("time", 1.0),
-            energy_joules=given["cost"],
-            metric=given["metric"],
-            current_epoch=given["epoch"],
-            monitor=v1.Monitor(**given["monitor"]) if "monitor" in given else None,
+            trial=self._trials[args["trial"]],
+            time_seconds=args.get("time", 1.0),
+            energy_joules=args["cost"],
+            metric=args["metric"],
+            current_epoch=args["epoch"],
+            monitor=v1.Monitor(**args["monitor"]) if "monitor" in args else None,
         )
 
     async def _do_report(self, args: Mapping[str, Any]) -> Message:

@@ -12,11 +12,15 @@ import {
   type Decision,
   EndReason,
   type EpochReport,
+  Monitor,
   ServerUnavailableError,
   type TrialSession,
 } from "../src/index.js";
 
 const [address = "localhost:50051", pace = "0", lease = "300"] = process.argv.slice(2);
+/** What measures the energy: here it is estimated. */
+const MONITOR = Monitor.fromPartial({ kinds: ["estimate"], estimated: true });
+
 const interrupted = new AbortController();
 process.once("SIGTERM", () => interrupted.abort());
 process.once("SIGINT", () => interrupted.abort());
@@ -62,7 +66,7 @@ async function train(trial: TrialSession): Promise<number> {
       }
       const [metric, seconds, joules] = simulateEpoch(trial.batchSize, currentEpoch);
       [timeSeconds, energyJoules] = [timeSeconds + seconds, energyJoules + joules];
-      const decision = await report(trial, { currentEpoch, timeSeconds, energyJoules, metric });
+      const decision = await report(trial, { currentEpoch, timeSeconds, energyJoules, metric, monitor: MONITOR });
       if (decision?.stopTrain) {
         console.log(decision.message);
         reason = EndReason.END_REASON_COMPLETED;

@@ -14,6 +14,7 @@ export {
   Decision,
   EndReason,
   Measurement,
+  Monitor,
   TrainingResult,
   Trial,
   TrialId,

@@ -64,6 +64,7 @@ func train(address string, pace time.Duration, lease float64) (bool, error) {
 		return false, err
 	}
 	fmt.Println(session.Reason)
+	session.Monitor = &v1.Monitor{Kinds: []string{"estimate"}, Estimated: true}
 	// The reason if training ends without a decision of the server. SIGTERM and Ctrl-C cancel ctx.
 	reason := v1.EndReason_END_REASON_ERROR
 	defer func() { session.End(reason) }()

@@ -30,9 +30,9 @@ class _PolicyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     POLICY_UNSPECIFIED: _Policy.ValueType  # 0
     """The default policy: POLICY_PRUNING_GTS."""
     POLICY_PRUNING_GTS: _Policy.ValueType  # 1
-    """Pruning rounds over the batch sizes first, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
+    """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
     POLICY_GTS: _Policy.ValueType  # 2
-    """Gaussian Thompson sampling over every batch size from the first trial on."""
+    """Gaussian Thompson sampling over all batch sizes from the first trial on."""
 
 class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
     """How the next batch size of a job is chosen."""
@@ -40,9 +40,9 @@ class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
 POLICY_UNSPECIFIED: Policy.ValueType  # 0
 """The default policy: POLICY_PRUNING_GTS."""
 POLICY_PRUNING_GTS: Policy.ValueType  # 1
-"""Pruning rounds over the batch sizes first, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
+"""Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
 POLICY_GTS: Policy.ValueType  # 2
-"""Gaussian Thompson sampling over every batch size from the first trial on."""
+"""Gaussian Thompson sampling over all batch sizes from the first trial on."""
 Global___Policy: typing_extensions.TypeAlias = Policy
 
 class _Stage:
@@ -54,24 +54,24 @@ class _StageEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumType
     STAGE_UNSPECIFIED: _Stage.ValueType  # 0
     """Never sent by the server."""
     STAGE_PRUNING: _Stage.ValueType  # 1
-    """Batch sizes are walked through and those that do not converge are pruned."""
+    """The batch sizes are tried one after another, and those that do not converge are pruned."""
     STAGE_MAB: _Stage.ValueType  # 2
     """The surviving batch sizes are the arms of a multi-armed bandit."""
 
 class Stage(_Stage, metaclass=_StageEnumTypeWrapper):
-    """Where a job stands in its search."""
+    """The stage of a job's search."""
 
 STAGE_UNSPECIFIED: Stage.ValueType  # 0
 """Never sent by the server."""
 STAGE_PRUNING: Stage.ValueType  # 1
-"""Batch sizes are walked through and those that do not converge are pruned."""
+"""The batch sizes are tried one after another, and those that do not converge are pruned."""
 STAGE_MAB: Stage.ValueType  # 2
 """The surviving batch sizes are the arms of a multi-armed bandit."""
 Global___Stage: typing_extensions.TypeAlias = Stage
 
 @typing.final
 class GpuConfig(google.protobuf.message.Message):
-    """The GPUs that every trial of a job runs on."""
+    """The GPUs of every trial of a job."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -81,9 +81,9 @@ class GpuConfig(google.protobuf.message.Message):
     max_power_watts: builtins.float
     """Power limit of one GPU times the number of GPUs, in watts: the P of the cost. Must be above 0."""
     number_of_gpus: builtins.int
-    """How many GPUs one trial uses, over all its processes. Must be at least 1."""
+    """Number of GPUs of one trial, over all its processes. Must be at least 1."""
     gpu_model: builtins.str
-    """The model's name as its driver tells it, such as "NVIDIA H200". Must not be empty."""
+    """Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty."""
     def __init__(
         self,
         *,
@@ -97,7 +97,7 @@ Global___GpuConfig: typing_extensions.TypeAlias = GpuConfig
 
 @typing.final
 class JobSpec(google.protobuf.message.Message):
-    """The configuration of a recurring training job. Two registrations under one id must agree in all of it."""
+    """The configuration of a recurring training job. All registrations under one id must have the same configuration."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -123,56 +123,56 @@ class JobSpec(google.protobuf.message.Message):
     GPU_FIELD_NUMBER: builtins.int
     TRIAL_LEASE_SECONDS_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job's identity over all its launches. Unset: the server makes "<prefix>-<8 hex digits>", which is a new job every time."""
+    """The id of the job, the same at every launch. Unset: the server generates "<prefix>-<8 hex digits>", so that every
+    registration creates a new job.
+    """
     job_id_prefix: builtins.str
-    """What job_id starts with, such as the model's or the team's name. Must not be empty."""
+    """Prefix of job_id, such as the name of the model or the team. Must not be empty."""
     default_batch_size: builtins.int
-    """The batch size used so far; the first one tried. Must be among batch_sizes."""
+    """The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused."""
     eta_knob: builtins.float
-    """Weight of energy against time in the cost, from 0 (time alone) to 1 (energy alone). Unset: 0.5."""
+    """Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5."""
     beta_knob: builtins.float
-    """A trial is stopped when its cost exceeds this multiple of the job's cheapest. Must be above 0. Unset: 2."""
+    """A trial is stopped when its cost exceeds this multiple of the job's lowest cost. Must be above 0. Unset: 2."""
     disable_early_stopping: builtins.bool
-    """Switches early stopping by cost off. Setting beta_knob beside it is an error. Unset: false."""
+    """Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false."""
     target_metric: builtins.float
     """The validation metric at which a trained model is good enough. Unset: 0.50."""
     higher_is_better_metric: builtins.bool
-    """Whether a larger metric is a better one (accuracy) or a smaller one (loss). Unset: true."""
+    """Whether a higher metric is better (accuracy) or a lower one (loss). Unset: true."""
     max_epochs: builtins.int
-    """A trial that has not reached the target after this many epochs is over. At least 1. Unset: 100."""
+    """A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100."""
     num_pruning_rounds: builtins.int
-    """How many times the batch sizes are walked through before the bandit starts. 0: not at all. Unset: 2.
-    Without meaning under POLICY_GTS.
-    """
+    """Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Ignored by POLICY_GTS."""
     window_size: builtins.int
-    """How many of an arm's newest observations count, for jobs whose data drift. 0: all of them. Unset: 0."""
+    """Number of an arm's newest observations that count, for jobs whose data drift. 0: all. Unset: 0."""
     mab_prior_mean: builtins.float
     """Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0."""
     mab_prior_precision: builtins.float
     """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
     mab_num_explorations: builtins.int
-    """How many succeeded trials every arm gets before sampling starts. An arm that failed three times in a row, or ran
-    out of memory, is put aside for a while, so that it is not handed out for ever. Unset: 2.
+    """Number of succeeded trials of every arm before sampling starts. An arm that fails three times in a row or runs out
+    of memory is skipped for a while, so that it is not tried forever. Unset: 2.
     """
     mab_seed: builtins.int
-    """Seed of the bandit's random draws: the same seed and results give the same batch sizes. Unset: drawn from entropy."""
+    """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
     policy: Global___Policy.ValueType
     """How the next batch size is chosen. Unspecified: POLICY_PRUNING_GTS."""
     learn_reward_precision: builtins.bool
-    """Under POLICY_GTS: whether an arm's reward precision is learnt from its observations. Unset: true."""
+    """For POLICY_GTS: whether the reward precision of an arm is learned from its observations. Unset: true."""
     reward_precision: builtins.float
-    """Under POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²;
-    it must be above 0 then. Unset: 0.
+    """For POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0.
+    Unset: 0.
     """
     trial_lease_seconds: builtins.float
-    """Seconds without a report or heartbeat after which a dispatched trial is taken for lost. 0: never. Unset: 300."""
+    """Seconds without a report or heartbeat after which a running trial is lost. 0: never. Unset: 300."""
     @property
     def batch_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The global batch sizes to choose from: positive, each once. Their order does not matter."""
+        """The global batch sizes to choose from, in any order. At least one; positive and without duplicates."""
 
     @property
     def gpu(self) -> Global___GpuConfig:
-        """The GPUs that every trial runs on. Must be set."""
+        """The GPUs of every trial. Required."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ Global___JobSpec: typing_extensions.TypeAlias = JobSpec
 
 @typing.final
 class Arm(google.protobuf.message.Message):
-    """What the bandit knows of one batch size. The reward is the negative cost, in joules."""
+    """The bandit's belief about one batch size. The reward is the negative cost, in joules."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -248,15 +248,15 @@ class Arm(google.protobuf.message.Message):
     REWARD_PRECISION_FIELD_NUMBER: builtins.int
     NUM_OBSERVATIONS_FIELD_NUMBER: builtins.int
     batch_size: builtins.int
-    """The batch size that this arm stands for."""
+    """The batch size of the arm. Always set."""
     param_mean: builtins.float
-    """Posterior mean of the reward, in joules; the prior's mean while there is no observation."""
+    """Posterior mean of the reward, in joules. Without observations, the mean of the prior."""
     param_precision: builtins.float
-    """Posterior precision of that mean, in 1/joules²; infinite once equal observations leave no doubt."""
+    """Posterior precision of that mean, in 1/joules². 0: no information; infinite: all observations are equal."""
     reward_precision: builtins.float
-    """Precision of a single reward, in 1/joules²; 0 while unknown, infinite when all observations are equal."""
+    """Precision of a single reward, in 1/joules². 0: unknown; infinite: all observations are equal."""
     num_observations: builtins.int
-    """How many observations the posterior rests on; with a window, at most its size."""
+    """Number of observations in the posterior; with a window, at most its size. 0: none yet."""
     def __init__(
         self,
         *,
@@ -272,7 +272,7 @@ Global___Arm: typing_extensions.TypeAlias = Arm
 
 @typing.final
 class PowerLimit(google.protobuf.message.Message):
-    """The cheapest GPU power limit of one batch size: what was observed at it."""
+    """The cheapest known GPU power limit of one batch size, and what was measured at it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -282,15 +282,15 @@ class PowerLimit(google.protobuf.message.Message):
     TIME_SECONDS_PER_STEP_FIELD_NUMBER: builtins.int
     ENERGY_JOULES_PER_STEP_FIELD_NUMBER: builtins.int
     batch_size: builtins.int
-    """The batch size."""
+    """The batch size. Always set."""
     power_limit_watts: builtins.float
-    """The limit of one GPU, in watts."""
+    """The limit of one GPU, in watts. Always set."""
     cost_per_step: builtins.float
-    """Cost of one training step at this limit, in joules."""
+    """Cost of one training step at this limit, in joules. Always set."""
     time_seconds_per_step: builtins.float
-    """Seconds that one step took."""
+    """Duration of one step, in seconds. Always set."""
     energy_joules_per_step: builtins.float
-    """Joules that all GPUs together used for one step. 0: they used none that could be measured."""
+    """Energy of all GPUs together for one step, in joules. 0: no energy was measured."""
     def __init__(
         self,
         *,
@@ -306,7 +306,7 @@ Global___PowerLimit: typing_extensions.TypeAlias = PowerLimit
 
 @typing.final
 class Job(google.protobuf.message.Message):
-    """A job as the server knows it."""
+    """The state of a job."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -323,48 +323,46 @@ class Job(google.protobuf.message.Message):
     OTHER_MONITOR_FIELD_NUMBER: builtins.int
     POWER_LIMITS_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
-    """Where the job stands in its search."""
+    """The stage of the search. Always set."""
     pruning_round: builtins.int
-    """The pruning round that is being walked, from 0; equals num_pruning_rounds once all are done.
-    0 under POLICY_GTS.
-    """
+    """The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for POLICY_GTS."""
     min_cost: builtins.float
-    """Cost of the cheapest trial that converged, in joules. Unset until one has."""
+    """Cost of the cheapest converged trial, in joules. Unset: no trial has converged."""
     min_cost_batch_size: builtins.int
-    """Batch size of that trial. Unset until one has converged."""
+    """Batch size of that trial. Unset: no trial has converged."""
     num_trials: builtins.int
-    """How many trials have been dispatched so far, which is also the number of the newest."""
+    """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
     @property
     def spec(self) -> Global___JobSpec:
-        """The configuration with every default filled in and the batch sizes in ascending order."""
+        """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
 
     @property
     def surviving_batch_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The batch sizes that have not been pruned, in ascending order."""
+        """The batch sizes that are not pruned, in ascending order. Empty: no batch size is left to try."""
 
     @property
     def arms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Arm]:
-        """One per surviving batch size once the bandit has started; empty before."""
+        """One arm per surviving batch size. Empty: the bandit has not started."""
 
     @property
     def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the job was registered."""
+        """When the job was registered. Always set."""
 
     @property
     def monitor(self) -> wattwise.v1.trial_pb2.Monitor:
-        """What measures its trials: the monitor of the trial that was the last to name new kinds. Unset while none has named any.
-        It is partly estimated once it failed for a while in any trial.
+        """The monitor of the trial that was the last to name new kinds; partly estimated once it has failed for a while in
+        any trial. Unset: no trial has named a monitor.
         """
 
     @property
     def other_monitor(self) -> wattwise.v1.trial_pb2.Monitor:
-        """What earlier trials were measured by where that differs, so that the costs cannot be compared. Unset if all trials
-        that named kinds named the same.
+        """The other monitors of the job's trials, which make their costs incomparable. Unset: all trials that named a monitor
+        named the same.
         """
 
     @property
     def power_limits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
-        """The cheapest power limits that are known, by ascending batch size; empty while no trial has profiled any."""
+        """The known power limits, by ascending batch size. Empty: no trial has reported a profile."""
 
     def __init__(
         self,

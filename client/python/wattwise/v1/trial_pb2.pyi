@@ -29,9 +29,9 @@ class _TrialTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     TRIAL_TYPE_UNSPECIFIED: _TrialType.ValueType  # 0
     """Never sent by the server."""
     TRIAL_TYPE_EXPLORATION: _TrialType.ValueType  # 1
-    """By the pruning stage, as the next step of its walk."""
+    """By the pruning stage, to explore its next batch size."""
     TRIAL_TYPE_CONCURRENT: _TrialType.ValueType  # 2
-    """While the exploration slot was taken; its result never moves the walk."""
+    """While an exploration was running. Its result does not affect the pruning."""
     TRIAL_TYPE_MAB: _TrialType.ValueType  # 3
     """By the bandit."""
 
@@ -41,9 +41,9 @@ class TrialType(_TrialType, metaclass=_TrialTypeEnumTypeWrapper):
 TRIAL_TYPE_UNSPECIFIED: TrialType.ValueType  # 0
 """Never sent by the server."""
 TRIAL_TYPE_EXPLORATION: TrialType.ValueType  # 1
-"""By the pruning stage, as the next step of its walk."""
+"""By the pruning stage, to explore its next batch size."""
 TRIAL_TYPE_CONCURRENT: TrialType.ValueType  # 2
-"""While the exploration slot was taken; its result never moves the walk."""
+"""While an exploration was running. Its result does not affect the pruning."""
 TRIAL_TYPE_MAB: TrialType.ValueType  # 3
 """By the bandit."""
 Global___TrialType: typing_extensions.TypeAlias = TrialType
@@ -55,23 +55,23 @@ class _TrialStatus:
 class _TrialStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_TrialStatus.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     TRIAL_STATUS_UNSPECIFIED: _TrialStatus.ValueType  # 0
-    """Never sent by the server; in a filter: any status."""
+    """Never sent by the server. In a filter: any status."""
     TRIAL_STATUS_DISPATCHED: _TrialStatus.ValueType  # 1
-    """Given to a trainer and not ended."""
+    """Running: dispatched to a trainer and not ended."""
     TRIAL_STATUS_SUCCEEDED: _TrialStatus.ValueType  # 2
-    """Ran to a decision, converged or not."""
+    """Ended by a decision, converged or not."""
     TRIAL_STATUS_FAILED: _TrialStatus.ValueType  # 3
     """Crashed, was lost, or was ended by its trainer before a decision."""
 
 class TrialStatus(_TrialStatus, metaclass=_TrialStatusEnumTypeWrapper):
-    """Whether a trial runs, or how it ended."""
+    """Whether a trial is running, or how it ended."""
 
 TRIAL_STATUS_UNSPECIFIED: TrialStatus.ValueType  # 0
-"""Never sent by the server; in a filter: any status."""
+"""Never sent by the server. In a filter: any status."""
 TRIAL_STATUS_DISPATCHED: TrialStatus.ValueType  # 1
-"""Given to a trainer and not ended."""
+"""Running: dispatched to a trainer and not ended."""
 TRIAL_STATUS_SUCCEEDED: TrialStatus.ValueType  # 2
-"""Ran to a decision, converged or not."""
+"""Ended by a decision, converged or not."""
 TRIAL_STATUS_FAILED: TrialStatus.ValueType  # 3
 """Crashed, was lost, or was ended by its trainer before a decision."""
 Global___TrialStatus: typing_extensions.TypeAlias = TrialStatus
@@ -85,26 +85,26 @@ class _EndReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     END_REASON_UNSPECIFIED: _EndReason.ValueType  # 0
     """The trial has not ended. Refused in EndTrial."""
     END_REASON_TARGET_REACHED: _EndReason.ValueType  # 1
-    """Decided by the server: the metric reached the target within the cost bound."""
+    """Decision of the server: the metric reached the target within the cost bound."""
     END_REASON_COST_BOUND: _EndReason.ValueType  # 2
-    """Decided by the server: the cost exceeded the bound, whatever the metric was."""
+    """Decision of the server: the cost exceeded the bound, whatever the metric was."""
     END_REASON_MAX_EPOCHS: _EndReason.ValueType  # 3
-    """Decided by the server: the job's last epoch passed without reaching the target."""
+    """Decision of the server: the last epoch ended and the target was not reached."""
     END_REASON_JOB_DELETED: _EndReason.ValueType  # 4
-    """Decided by the server: the job was deleted while the trial ran."""
+    """Decision of the server: the job was deleted while the trial was running."""
     END_REASON_COMPLETED: _EndReason.ValueType  # 5
-    """Said by the trainer: the training ended without a decision."""
+    """Reported by the trainer: training ended without a decision."""
     END_REASON_ERROR: _EndReason.ValueType  # 6
-    """Said by the trainer: the training crashed."""
+    """Reported by the trainer: training crashed."""
     END_REASON_OUT_OF_MEMORY: _EndReason.ValueType  # 7
-    """Said by the trainer: the training did not fit into memory, so that trying this batch size again is pointless."""
+    """Reported by the trainer: training ran out of memory, so that this batch size is not worth another trial."""
     END_REASON_PREEMPTED: _EndReason.ValueType  # 8
-    """Said by the trainer: the machine was taken away. Not a failure of the batch size, which is tried again.
-    GetNextBatchSize with `resume` and the trial's request_id takes the trial back, to go on from a checkpoint.
+    """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
+    GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
     """
     END_REASON_LOST: _EndReason.ValueType  # 9
-    """Found by the server: neither report nor heartbeat came during a whole lease. A report revives the trial, as does
-    GetNextBatchSize with `resume` and its request_id.
+    """Detected by the server: no report or heartbeat arrived during a whole lease. A report revives the trial, as does
+    GetNextBatchSize with `resume` and the trial's request_id.
     """
 
 class EndReason(_EndReason, metaclass=_EndReasonEnumTypeWrapper):
@@ -113,32 +113,32 @@ class EndReason(_EndReason, metaclass=_EndReasonEnumTypeWrapper):
 END_REASON_UNSPECIFIED: EndReason.ValueType  # 0
 """The trial has not ended. Refused in EndTrial."""
 END_REASON_TARGET_REACHED: EndReason.ValueType  # 1
-"""Decided by the server: the metric reached the target within the cost bound."""
+"""Decision of the server: the metric reached the target within the cost bound."""
 END_REASON_COST_BOUND: EndReason.ValueType  # 2
-"""Decided by the server: the cost exceeded the bound, whatever the metric was."""
+"""Decision of the server: the cost exceeded the bound, whatever the metric was."""
 END_REASON_MAX_EPOCHS: EndReason.ValueType  # 3
-"""Decided by the server: the job's last epoch passed without reaching the target."""
+"""Decision of the server: the last epoch ended and the target was not reached."""
 END_REASON_JOB_DELETED: EndReason.ValueType  # 4
-"""Decided by the server: the job was deleted while the trial ran."""
+"""Decision of the server: the job was deleted while the trial was running."""
 END_REASON_COMPLETED: EndReason.ValueType  # 5
-"""Said by the trainer: the training ended without a decision."""
+"""Reported by the trainer: training ended without a decision."""
 END_REASON_ERROR: EndReason.ValueType  # 6
-"""Said by the trainer: the training crashed."""
+"""Reported by the trainer: training crashed."""
 END_REASON_OUT_OF_MEMORY: EndReason.ValueType  # 7
-"""Said by the trainer: the training did not fit into memory, so that trying this batch size again is pointless."""
+"""Reported by the trainer: training ran out of memory, so that this batch size is not worth another trial."""
 END_REASON_PREEMPTED: EndReason.ValueType  # 8
-"""Said by the trainer: the machine was taken away. Not a failure of the batch size, which is tried again.
-GetNextBatchSize with `resume` and the trial's request_id takes the trial back, to go on from a checkpoint.
+"""Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
+GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
 """
 END_REASON_LOST: EndReason.ValueType  # 9
-"""Found by the server: neither report nor heartbeat came during a whole lease. A report revives the trial, as does
-GetNextBatchSize with `resume` and its request_id.
+"""Detected by the server: no report or heartbeat arrived during a whole lease. A report revives the trial, as does
+GetNextBatchSize with `resume` and the trial's request_id.
 """
 Global___EndReason: typing_extensions.TypeAlias = EndReason
 
 @typing.final
 class TrialId(google.protobuf.message.Message):
-    """Identifies one trial."""
+    """The id of a trial."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -146,11 +146,11 @@ class TrialId(google.protobuf.message.Message):
     BATCH_SIZE_FIELD_NUMBER: builtins.int
     TRIAL_NUMBER_FIELD_NUMBER: builtins.int
     job_id: builtins.str
-    """The job that the trial belongs to."""
+    """The job of the trial. Required: an empty id is refused as unknown."""
     batch_size: builtins.int
-    """The batch size that it was dispatched with; one that is not the trial's is refused as an unknown trial."""
+    """The batch size of the trial. Another batch size is refused as an unknown trial; 0 is refused except in GetTrial."""
     trial_number: builtins.int
-    """Its number within the job, from 1."""
+    """The number of the trial within its job, from 1. 0 is refused as unknown."""
     def __init__(
         self,
         *,
@@ -164,7 +164,7 @@ Global___TrialId: typing_extensions.TypeAlias = TrialId
 
 @typing.final
 class Trial(google.protobuf.message.Message):
-    """One launch of a job with one batch size."""
+    """The state of a trial: one launch of a job with one batch size."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -184,48 +184,48 @@ class Trial(google.protobuf.message.Message):
     MONITOR_FIELD_NUMBER: builtins.int
     OTHER_MONITOR_FIELD_NUMBER: builtins.int
     type: Global___TrialType.ValueType
-    """Why it was dispatched."""
+    """Why the trial was dispatched. Always set."""
     status: Global___TrialStatus.ValueType
-    """Whether it runs, or how it ended."""
+    """Whether the trial is running, or how it ended. Always set."""
     end_reason: Global___EndReason.ValueType
-    """Why it ended; unspecified while it runs."""
+    """Why the trial ended. Unspecified: it is running."""
     time_seconds: builtins.float
-    """Seconds of training in its newest report; 0 before the first."""
+    """Seconds of training up to its newest report. 0: no report yet."""
     energy_joules: builtins.float
-    """Joules of all its GPUs in its newest report; 0 before the first."""
+    """Joules of all its GPUs up to its newest report. 0: no report yet, or no energy was measured."""
     cost: builtins.float
-    """Cost of its newest report, in joules. Unset before the first."""
+    """Cost of its newest report, in joules. Unset: no report yet."""
     converged: builtins.bool
-    """Whether it reached the target within the cost bound."""
+    """Whether the metric reached the target within the cost bound."""
     last_epoch: builtins.int
-    """Epoch of its newest report; 0 before the first."""
+    """Epoch of its newest report. 0: no report yet."""
     last_metric: builtins.float
-    """Metric of its newest report; may be NaN. Unset before the first."""
+    """Metric of its newest report; may be NaN. Unset: no report yet."""
     @property
     def id(self) -> Global___TrialId:
-        """Identifies the trial."""
+        """The id of the trial. Always set."""
 
     @property
     def start_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it was dispatched."""
+        """When the trial was dispatched. Always set."""
 
     @property
     def end_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When it ended. Unset while it runs."""
+        """When the trial ended. Unset: it is running."""
 
     @property
     def lease_expire_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the trial will be taken for lost unless it is heard of. Unset when it has ended or its lease never runs out."""
+        """When the lease expires: the trial is lost unless a report or heartbeat arrives before. Unset: the trial has ended,
+        or its lease never expires.
+        """
 
     @property
     def monitor(self) -> Global___Monitor:
-        """What measured its energy: every kind that its results named. Unset while none has named any."""
+        """The monitor of its energy, with all kinds that its results have named. Unset: no result has named a monitor."""
 
     @property
     def other_monitor(self) -> Global___Monitor:
-        """What earlier results of the job came from where that differs, so that the costs cannot be compared. Unset if it does
-        not differ.
-        """
+        """The other monitors of earlier results of the job, which make the costs incomparable. Unset: there is none."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ Global___Trial: typing_extensions.TypeAlias = Trial
 
 @typing.final
 class Monitor(google.protobuf.message.Message):
-    """What energy comes from."""
+    """What measures energy."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -265,13 +265,15 @@ class Monitor(google.protobuf.message.Message):
     ESTIMATED_FIELD_NUMBER: builtins.int
     PARTLY_FIELD_NUMBER: builtins.int
     estimated: builtins.bool
-    """Some of the energy is estimated rather than measured: by a monitor that estimates, or in place of one that failed."""
+    """Whether any of the energy is estimated rather than measured: by a monitor that estimates, or in place of a monitor
+    that failed.
+    """
     partly: builtins.bool
-    """Only part of the energy is estimated; the rest was measured. Set only together with `estimated`."""
+    """Whether the energy is estimated only in part and measured otherwise. True only together with `estimated`."""
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The kinds of monitor, in the order in which they were first used: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled",
-        "rapl", "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
+        """The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
+        "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
         """
 
     def __init__(
@@ -287,7 +289,7 @@ Global___Monitor: typing_extensions.TypeAlias = Monitor
 
 @typing.final
 class TrainingResult(google.protobuf.message.Message):
-    """What a trainer measured up to the end of one epoch. Time and energy are sums since the trial's first epoch."""
+    """The result of an epoch, as a trainer reports it. Time and energy are sums since the trial's first epoch."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -298,20 +300,22 @@ class TrainingResult(google.protobuf.message.Message):
     CURRENT_EPOCH_FIELD_NUMBER: builtins.int
     MONITOR_FIELD_NUMBER: builtins.int
     time_seconds: builtins.float
-    """Seconds spent training in this trial so far. Finite, not negative, never less than reported before."""
+    """Seconds of training in this trial so far. Finite, 0 or more, and not less than reported before."""
     energy_joules: builtins.float
-    """Joules used by all GPUs of this trial so far. Finite, not negative, never less than reported before."""
+    """Joules of all GPUs of this trial so far. Finite, 0 or more, and not less than reported before. 0: no energy was
+    measured.
+    """
     metric: builtins.float
-    """The validation metric after this epoch. NaN is taken for a metric that has not reached its target; infinity is refused."""
+    """The validation metric after this epoch. NaN counts as not having reached the target; infinity is refused."""
     current_epoch: builtins.int
-    """The epoch that just ended, counted from 1. Epochs may be skipped but never go back."""
+    """The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease."""
     @property
     def trial(self) -> Global___TrialId:
-        """The trial that this is a result of."""
+        """The trial. Required."""
 
     @property
     def monitor(self) -> Global___Monitor:
-        """What the energy comes from. Unset: unknown, or the same as in the trial's earlier results."""
+        """The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results."""
 
     def __init__(
         self,
@@ -330,7 +334,7 @@ Global___TrainingResult: typing_extensions.TypeAlias = TrainingResult
 
 @typing.final
 class Decision(google.protobuf.message.Message):
-    """What the server makes of a trial."""
+    """The server's answer to a report or a heartbeat: continue or stop."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -342,20 +346,20 @@ class Decision(google.protobuf.message.Message):
     COST_BOUND_FIELD_NUMBER: builtins.int
     WARNING_FIELD_NUMBER: builtins.int
     stop_train: builtins.bool
-    """True: the trial is over, training must stop. False: go on."""
+    """True: the trial has ended and training must stop. False: continue."""
     converged: builtins.bool
     """Whether the metric reached the target within the cost bound."""
     target_reached: builtins.bool
-    """Whether the metric reached the target, however dearly: the model is good."""
+    """Whether the metric reached the target at any cost. If true, the model is good."""
     message: builtins.str
-    """One sentence with the numbers behind the decision."""
+    """One sentence with the numbers of the decision. Never empty."""
     cost: builtins.float
-    """Cost of the newest report in joules: eta * energy + (1 - eta) * max_power_watts * time. 0 before the first."""
+    """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
     cost_bound: builtins.float
-    """The cost at which the trial is stopped, in joules. Unset while there is none."""
+    """The cost at which the trial is stopped, in joules. Unset: there is no bound."""
     warning: builtins.str
-    """A warning for the trainer's user: the trial is measured by other kinds of monitor than earlier trials of its job. Names
-    both. The same in every answer about the trial; empty if there is nothing to warn of.
+    """A warning for the trainer's user: the trial has another monitor than earlier trials of its job. Names both monitors;
+    the same in every answer for the trial. Empty: no warning.
     """
     def __init__(
         self,
@@ -376,7 +380,7 @@ Global___Decision: typing_extensions.TypeAlias = Decision
 
 @typing.final
 class Measurement(google.protobuf.message.Message):
-    """One epoch's measurement as the server keeps it."""
+    """The measurement of an epoch, as the server stores it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -386,16 +390,16 @@ class Measurement(google.protobuf.message.Message):
     METRIC_FIELD_NUMBER: builtins.int
     REPORT_TIME_FIELD_NUMBER: builtins.int
     current_epoch: builtins.int
-    """The epoch, counted from 1."""
+    """The epoch, counted from 1. Always set."""
     time_seconds: builtins.float
-    """Seconds spent training in this trial up to the end of the epoch."""
+    """Seconds of training in this trial up to the end of the epoch."""
     energy_joules: builtins.float
-    """Joules used by all GPUs of this trial up to the end of the epoch."""
+    """Joules of all GPUs of this trial up to the end of the epoch. 0: no energy was measured."""
     metric: builtins.float
     """The validation metric after the epoch; may be NaN."""
     @property
     def report_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the server received it."""
+        """When the server received the report. Always set."""
 
     def __init__(
         self,

@@ -13,9 +13,9 @@ import { Monitor } from "./trial.js";
 export enum Policy {
   /** POLICY_UNSPECIFIED - The default policy: POLICY_PRUNING_GTS. */
   POLICY_UNSPECIFIED = "POLICY_UNSPECIFIED",
-  /** POLICY_PRUNING_GTS - Pruning rounds over the batch sizes first, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus"). */
+  /** POLICY_PRUNING_GTS - Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus"). */
   POLICY_PRUNING_GTS = "POLICY_PRUNING_GTS",
-  /** POLICY_GTS - Gaussian Thompson sampling over every batch size from the first trial on. */
+  /** POLICY_GTS - Gaussian Thompson sampling over all batch sizes from the first trial on. */
   POLICY_GTS = "POLICY_GTS",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
@@ -52,11 +52,11 @@ export function policyToNumber(object: Policy): number {
   }
 }
 
-/** Where a job stands in its search. */
+/** The stage of a job's search. */
 export enum Stage {
   /** STAGE_UNSPECIFIED - Never sent by the server. */
   STAGE_UNSPECIFIED = "STAGE_UNSPECIFIED",
-  /** STAGE_PRUNING - Batch sizes are walked through and those that do not converge are pruned. */
+  /** STAGE_PRUNING - The batch sizes are tried one after another, and those that do not converge are pruned. */
   STAGE_PRUNING = "STAGE_PRUNING",
   /** STAGE_MAB - The surviving batch sizes are the arms of a multi-armed bandit. */
   STAGE_MAB = "STAGE_MAB",
@@ -95,37 +95,40 @@ export function stageToNumber(object: Stage): number {
   }
 }
 
-/** The GPUs that every trial of a job runs on. */
+/** The GPUs of every trial of a job. */
 export interface GpuConfig {
   /** Power limit of one GPU times the number of GPUs, in watts: the P of the cost. Must be above 0. */
   maxPowerWatts: number;
-  /** How many GPUs one trial uses, over all its processes. Must be at least 1. */
+  /** Number of GPUs of one trial, over all its processes. Must be at least 1. */
   numberOfGpus: number;
-  /** The model's name as its driver tells it, such as "NVIDIA H200". Must not be empty. */
+  /** Name of the GPU model as its driver reports it, such as "NVIDIA H200". Must not be empty. */
   gpuModel: string;
 }
 
-/** The configuration of a recurring training job. Two registrations under one id must agree in all of it. */
+/** The configuration of a recurring training job. All registrations under one id must have the same configuration. */
 export interface JobSpec {
-  /** The job's identity over all its launches. Unset: the server makes "<prefix>-<8 hex digits>", which is a new job every time. */
+  /**
+   * The id of the job, the same at every launch. Unset: the server generates "<prefix>-<8 hex digits>", so that every
+   * registration creates a new job.
+   */
   jobId?:
     | string
     | undefined;
-  /** What job_id starts with, such as the model's or the team's name. Must not be empty. */
+  /** Prefix of job_id, such as the name of the model or the team. Must not be empty. */
   jobIdPrefix: string;
-  /** The global batch sizes to choose from: positive, each once. Their order does not matter. */
+  /** The global batch sizes to choose from, in any order. At least one; positive and without duplicates. */
   batchSizes: number[];
-  /** The batch size used so far; the first one tried. Must be among batch_sizes. */
+  /** The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused. */
   defaultBatchSize: number;
-  /** Weight of energy against time in the cost, from 0 (time alone) to 1 (energy alone). Unset: 0.5. */
+  /** Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5. */
   etaKnob?:
     | number
     | undefined;
-  /** A trial is stopped when its cost exceeds this multiple of the job's cheapest. Must be above 0. Unset: 2. */
+  /** A trial is stopped when its cost exceeds this multiple of the job's lowest cost. Must be above 0. Unset: 2. */
   betaKnob?:
     | number
     | undefined;
-  /** Switches early stopping by cost off. Setting beta_knob beside it is an error. Unset: false. */
+  /** Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false. */
   disableEarlyStopping?:
     | boolean
     | undefined;
@@ -133,22 +136,19 @@ export interface JobSpec {
   targetMetric?:
     | number
     | undefined;
-  /** Whether a larger metric is a better one (accuracy) or a smaller one (loss). Unset: true. */
+  /** Whether a higher metric is better (accuracy) or a lower one (loss). Unset: true. */
   higherIsBetterMetric?:
     | boolean
     | undefined;
-  /** A trial that has not reached the target after this many epochs is over. At least 1. Unset: 100. */
+  /** A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100. */
   maxEpochs?:
     | number
     | undefined;
-  /**
-   * How many times the batch sizes are walked through before the bandit starts. 0: not at all. Unset: 2.
-   * Without meaning under POLICY_GTS.
-   */
+  /** Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Ignored by POLICY_GTS. */
   numPruningRounds?:
     | number
     | undefined;
-  /** How many of an arm's newest observations count, for jobs whose data drift. 0: all of them. Unset: 0. */
+  /** Number of an arm's newest observations that count, for jobs whose data drift. 0: all. Unset: 0. */
   windowSize?:
     | number
     | undefined;
@@ -161,111 +161,108 @@ export interface JobSpec {
     | number
     | undefined;
   /**
-   * How many succeeded trials every arm gets before sampling starts. An arm that failed three times in a row, or ran
-   * out of memory, is put aside for a while, so that it is not handed out for ever. Unset: 2.
+   * Number of succeeded trials of every arm before sampling starts. An arm that fails three times in a row or runs out
+   * of memory is skipped for a while, so that it is not tried forever. Unset: 2.
    */
   mabNumExplorations?:
     | number
     | undefined;
-  /** Seed of the bandit's random draws: the same seed and results give the same batch sizes. Unset: drawn from entropy. */
+  /** Seed of the bandit: the same seed and results give the same batch sizes. Unset: random. */
   mabSeed?:
     | bigint
     | undefined;
   /** How the next batch size is chosen. Unspecified: POLICY_PRUNING_GTS. */
   policy: Policy;
-  /** Under POLICY_GTS: whether an arm's reward precision is learnt from its observations. Unset: true. */
+  /** For POLICY_GTS: whether the reward precision of an arm is learned from its observations. Unset: true. */
   learnRewardPrecision?:
     | boolean
     | undefined;
   /**
-   * Under POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²;
-   * it must be above 0 then. Unset: 0.
+   * For POLICY_GTS with learn_reward_precision false: the fixed reward precision, in 1/joules²; must then be above 0.
+   * Unset: 0.
    */
   rewardPrecision?:
     | number
     | undefined;
-  /** The GPUs that every trial runs on. Must be set. */
+  /** The GPUs of every trial. Required. */
   gpu:
     | GpuConfig
     | undefined;
-  /** Seconds without a report or heartbeat after which a dispatched trial is taken for lost. 0: never. Unset: 300. */
+  /** Seconds without a report or heartbeat after which a running trial is lost. 0: never. Unset: 300. */
   trialLeaseSeconds?: number | undefined;
 }
 
-/** What the bandit knows of one batch size. The reward is the negative cost, in joules. */
+/** The bandit's belief about one batch size. The reward is the negative cost, in joules. */
 export interface Arm {
-  /** The batch size that this arm stands for. */
+  /** The batch size of the arm. Always set. */
   batchSize: number;
-  /** Posterior mean of the reward, in joules; the prior's mean while there is no observation. */
+  /** Posterior mean of the reward, in joules. Without observations, the mean of the prior. */
   paramMean: number;
-  /** Posterior precision of that mean, in 1/joules²; infinite once equal observations leave no doubt. */
+  /** Posterior precision of that mean, in 1/joules². 0: no information; infinite: all observations are equal. */
   paramPrecision: number;
-  /** Precision of a single reward, in 1/joules²; 0 while unknown, infinite when all observations are equal. */
+  /** Precision of a single reward, in 1/joules². 0: unknown; infinite: all observations are equal. */
   rewardPrecision: number;
-  /** How many observations the posterior rests on; with a window, at most its size. */
+  /** Number of observations in the posterior; with a window, at most its size. 0: none yet. */
   numObservations: number;
 }
 
-/** The cheapest GPU power limit of one batch size: what was observed at it. */
+/** The cheapest known GPU power limit of one batch size, and what was measured at it. */
 export interface PowerLimit {
-  /** The batch size. */
+  /** The batch size. Always set. */
   batchSize: number;
-  /** The limit of one GPU, in watts. */
+  /** The limit of one GPU, in watts. Always set. */
   powerLimitWatts: number;
-  /** Cost of one training step at this limit, in joules. */
+  /** Cost of one training step at this limit, in joules. Always set. */
   costPerStep: number;
-  /** Seconds that one step took. */
+  /** Duration of one step, in seconds. Always set. */
   timeSecondsPerStep: number;
-  /** Joules that all GPUs together used for one step. 0: they used none that could be measured. */
+  /** Energy of all GPUs together for one step, in joules. 0: no energy was measured. */
   energyJoulesPerStep: number;
 }
 
-/** A job as the server knows it. */
+/** The state of a job. */
 export interface Job {
-  /** The configuration with every default filled in and the batch sizes in ascending order. */
+  /** The configuration, with all defaults filled in and the batch sizes in ascending order. Always set. */
   spec:
     | JobSpec
     | undefined;
-  /** Where the job stands in its search. */
+  /** The stage of the search. Always set. */
   stage: Stage;
-  /**
-   * The pruning round that is being walked, from 0; equals num_pruning_rounds once all are done.
-   * 0 under POLICY_GTS.
-   */
+  /** The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for POLICY_GTS. */
   pruningRound: number;
-  /** The batch sizes that have not been pruned, in ascending order. */
+  /** The batch sizes that are not pruned, in ascending order. Empty: no batch size is left to try. */
   survivingBatchSizes: number[];
-  /** Cost of the cheapest trial that converged, in joules. Unset until one has. */
+  /** Cost of the cheapest converged trial, in joules. Unset: no trial has converged. */
   minCost?:
     | number
     | undefined;
-  /** Batch size of that trial. Unset until one has converged. */
+  /** Batch size of that trial. Unset: no trial has converged. */
   minCostBatchSize?:
     | number
     | undefined;
-  /** One per surviving batch size once the bandit has started; empty before. */
+  /** One arm per surviving batch size. Empty: the bandit has not started. */
   arms: Arm[];
-  /** When the job was registered. */
+  /** When the job was registered. Always set. */
   createTime:
     | Date
     | undefined;
-  /** How many trials have been dispatched so far, which is also the number of the newest. */
+  /** Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet. */
   numTrials: number;
   /**
-   * What measures its trials: the monitor of the trial that was the last to name new kinds. Unset while none has named any.
-   * It is partly estimated once it failed for a while in any trial.
+   * The monitor of the trial that was the last to name new kinds; partly estimated once it has failed for a while in
+   * any trial. Unset: no trial has named a monitor.
    */
   monitor:
     | Monitor
     | undefined;
   /**
-   * What earlier trials were measured by where that differs, so that the costs cannot be compared. Unset if all trials
-   * that named kinds named the same.
+   * The other monitors of the job's trials, which make their costs incomparable. Unset: all trials that named a monitor
+   * named the same.
    */
   otherMonitor:
     | Monitor
     | undefined;
-  /** The cheapest power limits that are known, by ascending batch size; empty while no trial has profiled any. */
+  /** The known power limits, by ascending batch size. Empty: no trial has reported a profile. */
   powerLimits: PowerLimit[];
 }
 

@@ -12,9 +12,9 @@ import { Timestamp } from "../../google/protobuf/timestamp.js";
 export enum TrialType {
   /** TRIAL_TYPE_UNSPECIFIED - Never sent by the server. */
   TRIAL_TYPE_UNSPECIFIED = "TRIAL_TYPE_UNSPECIFIED",
-  /** TRIAL_TYPE_EXPLORATION - By the pruning stage, as the next step of its walk. */
+  /** TRIAL_TYPE_EXPLORATION - By the pruning stage, to explore its next batch size. */
   TRIAL_TYPE_EXPLORATION = "TRIAL_TYPE_EXPLORATION",
-  /** TRIAL_TYPE_CONCURRENT - While the exploration slot was taken; its result never moves the walk. */
+  /** TRIAL_TYPE_CONCURRENT - While an exploration was running. Its result does not affect the pruning. */
   TRIAL_TYPE_CONCURRENT = "TRIAL_TYPE_CONCURRENT",
   /** TRIAL_TYPE_MAB - By the bandit. */
   TRIAL_TYPE_MAB = "TRIAL_TYPE_MAB",
@@ -58,13 +58,13 @@ export function trialTypeToNumber(object: TrialType): number {
   }
 }
 
-/** Whether a trial runs, or how it ended. */
+/** Whether a trial is running, or how it ended. */
 export enum TrialStatus {
-  /** TRIAL_STATUS_UNSPECIFIED - Never sent by the server; in a filter: any status. */
+  /** TRIAL_STATUS_UNSPECIFIED - Never sent by the server. In a filter: any status. */
   TRIAL_STATUS_UNSPECIFIED = "TRIAL_STATUS_UNSPECIFIED",
-  /** TRIAL_STATUS_DISPATCHED - Given to a trainer and not ended. */
+  /** TRIAL_STATUS_DISPATCHED - Running: dispatched to a trainer and not ended. */
   TRIAL_STATUS_DISPATCHED = "TRIAL_STATUS_DISPATCHED",
-  /** TRIAL_STATUS_SUCCEEDED - Ran to a decision, converged or not. */
+  /** TRIAL_STATUS_SUCCEEDED - Ended by a decision, converged or not. */
   TRIAL_STATUS_SUCCEEDED = "TRIAL_STATUS_SUCCEEDED",
   /** TRIAL_STATUS_FAILED - Crashed, was lost, or was ended by its trainer before a decision. */
   TRIAL_STATUS_FAILED = "TRIAL_STATUS_FAILED",
@@ -112,28 +112,28 @@ export function trialStatusToNumber(object: TrialStatus): number {
 export enum EndReason {
   /** END_REASON_UNSPECIFIED - The trial has not ended. Refused in EndTrial. */
   END_REASON_UNSPECIFIED = "END_REASON_UNSPECIFIED",
-  /** END_REASON_TARGET_REACHED - Decided by the server: the metric reached the target within the cost bound. */
+  /** END_REASON_TARGET_REACHED - Decision of the server: the metric reached the target within the cost bound. */
   END_REASON_TARGET_REACHED = "END_REASON_TARGET_REACHED",
-  /** END_REASON_COST_BOUND - Decided by the server: the cost exceeded the bound, whatever the metric was. */
+  /** END_REASON_COST_BOUND - Decision of the server: the cost exceeded the bound, whatever the metric was. */
   END_REASON_COST_BOUND = "END_REASON_COST_BOUND",
-  /** END_REASON_MAX_EPOCHS - Decided by the server: the job's last epoch passed without reaching the target. */
+  /** END_REASON_MAX_EPOCHS - Decision of the server: the last epoch ended and the target was not reached. */
   END_REASON_MAX_EPOCHS = "END_REASON_MAX_EPOCHS",
-  /** END_REASON_JOB_DELETED - Decided by the server: the job was deleted while the trial ran. */
+  /** END_REASON_JOB_DELETED - Decision of the server: the job was deleted while the trial was running. */
   END_REASON_JOB_DELETED = "END_REASON_JOB_DELETED",
-  /** END_REASON_COMPLETED - Said by the trainer: the training ended without a decision. */
+  /** END_REASON_COMPLETED - Reported by the trainer: training ended without a decision. */
   END_REASON_COMPLETED = "END_REASON_COMPLETED",
-  /** END_REASON_ERROR - Said by the trainer: the training crashed. */
+  /** END_REASON_ERROR - Reported by the trainer: training crashed. */
   END_REASON_ERROR = "END_REASON_ERROR",
-  /** END_REASON_OUT_OF_MEMORY - Said by the trainer: the training did not fit into memory, so that trying this batch size again is pointless. */
+  /** END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so that this batch size is not worth another trial. */
   END_REASON_OUT_OF_MEMORY = "END_REASON_OUT_OF_MEMORY",
   /**
-   * END_REASON_PREEMPTED - Said by the trainer: the machine was taken away. Not a failure of the batch size, which is tried again.
-   * GetNextBatchSize with `resume` and the trial's request_id takes the trial back, to go on from a checkpoint.
+   * END_REASON_PREEMPTED - Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
+   * GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
    */
   END_REASON_PREEMPTED = "END_REASON_PREEMPTED",
   /**
-   * END_REASON_LOST - Found by the server: neither report nor heartbeat came during a whole lease. A report revives the trial, as does
-   * GetNextBatchSize with `resume` and its request_id.
+   * END_REASON_LOST - Detected by the server: no report or heartbeat arrived during a whole lease. A report revives the trial, as does
+   * GetNextBatchSize with `resume` and the trial's request_id.
    */
   END_REASON_LOST = "END_REASON_LOST",
   UNRECOGNIZED = "UNRECOGNIZED",
@@ -206,132 +206,138 @@ export function endReasonToNumber(object: EndReason): number {
   }
 }
 
-/** Identifies one trial. */
+/** The id of a trial. */
 export interface TrialId {
-  /** The job that the trial belongs to. */
+  /** The job of the trial. Required: an empty id is refused as unknown. */
   jobId: string;
-  /** The batch size that it was dispatched with; one that is not the trial's is refused as an unknown trial. */
+  /** The batch size of the trial. Another batch size is refused as an unknown trial; 0 is refused except in GetTrial. */
   batchSize: number;
-  /** Its number within the job, from 1. */
+  /** The number of the trial within its job, from 1. 0 is refused as unknown. */
   trialNumber: number;
 }
 
-/** One launch of a job with one batch size. */
+/** The state of a trial: one launch of a job with one batch size. */
 export interface Trial {
-  /** Identifies the trial. */
+  /** The id of the trial. Always set. */
   id:
     | TrialId
     | undefined;
-  /** Why it was dispatched. */
+  /** Why the trial was dispatched. Always set. */
   type: TrialType;
-  /** Whether it runs, or how it ended. */
+  /** Whether the trial is running, or how it ended. Always set. */
   status: TrialStatus;
-  /** Why it ended; unspecified while it runs. */
+  /** Why the trial ended. Unspecified: it is running. */
   endReason: EndReason;
-  /** When it was dispatched. */
+  /** When the trial was dispatched. Always set. */
   startTime:
     | Date
     | undefined;
-  /** When it ended. Unset while it runs. */
+  /** When the trial ended. Unset: it is running. */
   endTime:
     | Date
     | undefined;
-  /** Seconds of training in its newest report; 0 before the first. */
+  /** Seconds of training up to its newest report. 0: no report yet. */
   timeSeconds: number;
-  /** Joules of all its GPUs in its newest report; 0 before the first. */
+  /** Joules of all its GPUs up to its newest report. 0: no report yet, or no energy was measured. */
   energyJoules: number;
-  /** Cost of its newest report, in joules. Unset before the first. */
+  /** Cost of its newest report, in joules. Unset: no report yet. */
   cost?:
     | number
     | undefined;
-  /** Whether it reached the target within the cost bound. */
+  /** Whether the metric reached the target within the cost bound. */
   converged: boolean;
-  /** Epoch of its newest report; 0 before the first. */
+  /** Epoch of its newest report. 0: no report yet. */
   lastEpoch: number;
-  /** Metric of its newest report; may be NaN. Unset before the first. */
+  /** Metric of its newest report; may be NaN. Unset: no report yet. */
   lastMetric?:
     | number
     | undefined;
-  /** When the trial will be taken for lost unless it is heard of. Unset when it has ended or its lease never runs out. */
+  /**
+   * When the lease expires: the trial is lost unless a report or heartbeat arrives before. Unset: the trial has ended,
+   * or its lease never expires.
+   */
   leaseExpireTime:
     | Date
     | undefined;
-  /** What measured its energy: every kind that its results named. Unset while none has named any. */
+  /** The monitor of its energy, with all kinds that its results have named. Unset: no result has named a monitor. */
   monitor:
     | Monitor
     | undefined;
-  /**
-   * What earlier results of the job came from where that differs, so that the costs cannot be compared. Unset if it does
-   * not differ.
-   */
+  /** The other monitors of earlier results of the job, which make the costs incomparable. Unset: there is none. */
   otherMonitor: Monitor | undefined;
 }
 
-/** What energy comes from. */
+/** What measures energy. */
 export interface Monitor {
   /**
-   * The kinds of monitor, in the order in which they were first used: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled",
-   * "rapl", "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
+   * The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
+   * "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
    */
   kinds: string[];
-  /** Some of the energy is estimated rather than measured: by a monitor that estimates, or in place of one that failed. */
+  /**
+   * Whether any of the energy is estimated rather than measured: by a monitor that estimates, or in place of a monitor
+   * that failed.
+   */
   estimated: boolean;
-  /** Only part of the energy is estimated; the rest was measured. Set only together with `estimated`. */
+  /** Whether the energy is estimated only in part and measured otherwise. True only together with `estimated`. */
   partly: boolean;
 }
 
-/** What a trainer measured up to the end of one epoch. Time and energy are sums since the trial's first epoch. */
+/** The result of an epoch, as a trainer reports it. Time and energy are sums since the trial's first epoch. */
 export interface TrainingResult {
-  /** The trial that this is a result of. */
+  /** The trial. Required. */
   trial:
     | TrialId
     | undefined;
-  /** Seconds spent training in this trial so far. Finite, not negative, never less than reported before. */
+  /** Seconds of training in this trial so far. Finite, 0 or more, and not less than reported before. */
   timeSeconds: number;
-  /** Joules used by all GPUs of this trial so far. Finite, not negative, never less than reported before. */
+  /**
+   * Joules of all GPUs of this trial so far. Finite, 0 or more, and not less than reported before. 0: no energy was
+   * measured.
+   */
   energyJoules: number;
-  /** The validation metric after this epoch. NaN is taken for a metric that has not reached its target; infinity is refused. */
+  /** The validation metric after this epoch. NaN counts as not having reached the target; infinity is refused. */
   metric: number;
-  /** The epoch that just ended, counted from 1. Epochs may be skipped but never go back. */
+  /** The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease. */
   currentEpoch: number;
-  /** What the energy comes from. Unset: unknown, or the same as in the trial's earlier results. */
+  /** The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results. */
   monitor: Monitor | undefined;
 }
 
-/** What the server makes of a trial. */
+/** The server's answer to a report or a heartbeat: continue or stop. */
 export interface Decision {
-  /** True: the trial is over, training must stop. False: go on. */
+  /** True: the trial has ended and training must stop. False: continue. */
   stopTrain: boolean;
   /** Whether the metric reached the target within the cost bound. */
   converged: boolean;
-  /** Whether the metric reached the target, however dearly: the model is good. */
+  /** Whether the metric reached the target at any cost. If true, the model is good. */
   targetReached: boolean;
-  /** One sentence with the numbers behind the decision. */
+  /** One sentence with the numbers of the decision. Never empty. */
   message: string;
-  /** Cost of the newest report in joules: eta * energy + (1 - eta) * max_power_watts * time. 0 before the first. */
+  /** Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet. */
   cost: number;
-  /** The cost at which the trial is stopped, in joules. Unset while there is none. */
+  /** The cost at which the trial is stopped, in joules. Unset: there is no bound. */
   costBound?:
     | number
     | undefined;
   /**
-   * A warning for the trainer's user: the trial is measured by other kinds of monitor than earlier trials of its job. Names
-   * both. The same in every answer about the trial; empty if there is nothing to warn of.
+   * A warning for the trainer's user: the trial has another monitor than earlier trials of its job. Names both monitors;
+   * the same in every answer for the trial. Empty: no warning.
    */
   warning: string;
 }
 
-/** One epoch's measurement as the server keeps it. */
+/** The measurement of an epoch, as the server stores it. */
 export interface Measurement {
-  /** The epoch, counted from 1. */
+  /** The epoch, counted from 1. Always set. */
   currentEpoch: number;
-  /** Seconds spent training in this trial up to the end of the epoch. */
+  /** Seconds of training in this trial up to the end of the epoch. */
   timeSeconds: number;
-  /** Joules used by all GPUs of this trial up to the end of the epoch. */
+  /** Joules of all GPUs of this trial up to the end of the epoch. 0: no energy was measured. */
   energyJoules: number;
   /** The validation metric after the epoch; may be NaN. */
   metric: number;
-  /** When the server received it. */
+  /** When the server received the report. Always set. */
   reportTime: Date | undefined;
 }
 
