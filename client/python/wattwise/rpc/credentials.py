@@ -7,14 +7,16 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import grpc
 
 from wattwise.errors import CredentialsError
 from wattwise.rpc.address import is_loopback
 from wattwise.spec import read_switch
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Metadata: TypeAlias = "tuple[tuple[str, str], ...]"
 File: TypeAlias = "str | os.PathLike[str]"
@@ -87,6 +89,8 @@ class Credentials:
         """
         if not self.uses_tls():
             return None
+        from pathlib import Path  # noqa: PLC0415 - slow to import, and not needed without TLS
+
         if bool(self.tls_cert) != bool(self.tls_key):
             present, missing = ("tls_cert", "tls_key") if self.tls_cert else ("tls_key", "tls_cert")
             raise CredentialsError(f"{present} is set without {missing}: set both, a certificate and its key")
@@ -125,6 +129,8 @@ class Authorization:
     """
 
     def __init__(self, token: str | None, file: File | None) -> None:
+        from pathlib import Path  # noqa: PLC0415 - slow to import, and not needed without a token
+
         self._file = None if token or file is None else Path(file)
         self._version = _version(self._file)
         self._metadata = _bearer(token, "the token") if token else ()
