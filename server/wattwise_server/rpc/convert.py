@@ -123,7 +123,7 @@ def _check_named(
     where: str,
 ) -> None:
     if not holder.HasField("trial"):
-        raise InvalidRequestError(Violation(where, "is not set; give the trial id that GetNextBatchSize returned"))
+        raise InvalidRequestError(Violation(where, "is not set; give the trial id that the server returned"))
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:

@@ -1,4 +1,4 @@
-"""The calls that a training loop makes to train at the cheapest power limit."""
+"""The calls of a training loop that trains at the cheapest power limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wattwise.errors import MonitorError, OperationOrderError, log
 from wattwise.monitor import Monitor, monitor_kinds
-from wattwise.power.knowledge import Knowledge
+from wattwise.power.calls import PowerLimitCalls
 from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
 from wattwise.power.settings import profile_settings
 from wattwise.rpc.backoff import seconds
@@ -46,32 +46,32 @@ class PowerLimitOptimizer:
             bso.on_evaluate(evaluate())
 
     The first trial of a batch size walks the limits from the highest that the GPUs allow downwards, until two in a row
-    cost more than the best, and reports what it measured; later ones set the cheapest at their first step. What the
-    walk takes is part of the trial's time and energy. While another trial walks, this one trains at the present limit
-    and asks again after every epoch; so it does while the server is away.
+    cost more than the best, and reports its measurements. Later trials set the cheapest limit at their first step.
+    Profiling is part of the trial's time and energy. While another trial profiles, or the server is unavailable, this
+    one trains at the present limit and asks again after every epoch.
 
-    All GPUs of the monitor get the limit, and each gets its previous one back when the trial is over, this is closed,
-    or the process exits, dies of an exception or is terminated; only what nothing can catch, such as SIGKILL and
-    `os._exit`, leaves the limits as they are. Where limits cannot be set, for want of a GPU or of permission, that is
-    said once and training goes on as without this.
+    All GPUs of the monitor get the limit. The previous limits are restored when the trial is over, this object is
+    closed, or the process exits, fails with an exception or is terminated; only SIGKILL and `os._exit` leave the limits
+    as they are. If limits cannot be set, without a GPU or without permission, one warning is logged and training goes
+    on.
 
     With `torch.distributed` every rank may make the calls; rank 0 sets and measures all GPUs of its own monitor.
 
     Args:
-        bso: the trial, which may still be without its batch size.
-        step_watts: how far apart the limits are; None is what `WATTWISE_PROFILE_STEP_WATTS` says, as `wattwise run`
-            sets it, else 25.
-        profile_warmup_iters: steps at every limit that are not measured; None is `WATTWISE_PROFILE_WARMUP_ITERS`,
-            else 10.
-        profile_measure_iters: steps at every limit that are; together they should take a second or more. None is
-            `WATTWISE_PROFILE_MEASURE_ITERS`, else 40.
-        observer_mode: profile in every trial, then train at the highest limit, and tell in `computed` what the
-            cheapest would have taken; None is whether `WATTWISE_OBSERVER_MODE` is 1.
-        timeout: seconds that a call to the server may hold up the training.
+        bso: the optimizer of the trial; it may not have its batch size yet.
+        step_watts: the distance between two limits. None reads `WATTWISE_PROFILE_STEP_WATTS`, which `wattwise run`
+            sets; the default is 25.
+        profile_warmup_iters: unmeasured steps at each limit. None reads `WATTWISE_PROFILE_WARMUP_ITERS`; the default
+            is 10.
+        profile_measure_iters: measured steps at each limit, which together should take a second or more. None reads
+            `WATTWISE_PROFILE_MEASURE_ITERS`; the default is 40.
+        observer_mode: profile in every trial, then train at the highest limit, and show in `computed` the usage at the
+            cheapest. None reads `WATTWISE_OBSERVER_MODE`; the default is False.
+        timeout: seconds that a call to the server may delay the training.
 
     Raises:
-        PowerProfileError: if one of these makes no sense, or what a variable says instead of it.
-        InvalidArgumentError: if `timeout` is no number of seconds.
+        PowerProfileError: if one of the settings, or its variable, is invalid.
+        InvalidArgumentError: if `timeout` is not a number of seconds.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PowerLimitOptimizer:
         self._pid = os.getpid()
         self._phase = _Phase.NEW
         self._limits: PowerLimits | None = None
-        self._knowledge: Knowledge | None = None
+        self._calls: PowerLimitCalls | None = None
         self._profile: Profile | None = None
         self._watts: float | None = None
         self._steps = 0
@@ -106,7 +106,7 @@ class PowerLimitOptimizer:
 
     @property
     def power_limit_watts(self) -> float | None:
-        """The limit that the GPUs were set to for good; None while there is none, and once they have their own back."""
+        """The limit at which the trial trains; None before it is known, and after the previous limits are restored."""
         return self._watts
 
     @property
@@ -116,14 +116,14 @@ class PowerLimitOptimizer:
 
     @property
     def computed(self) -> ComputedUsage | None:
-        """In observer mode: what the steps so far would have taken; None before the profile is complete."""
+        """In observer mode, the usage at the cheapest and the highest limit; None before the profile is complete."""
         walk = self._profile.walk if self._profile else None
         if not self._settings.observer_mode or walk is None or walk.limit is not None or walk.best is None:
             return None
         return ComputedUsage.of(self._steps, walk.best, walk.samples[0])
 
     def on_step_begin(self) -> None:
-        """A training step begins; the first call asks the server.
+        """Starts a training step; the first call asks the server.
 
         Raises:
             OperationOrderError: before the trial has its batch size.
@@ -135,13 +135,13 @@ class PowerLimitOptimizer:
             self._guarded(self._profile.begin_step)
 
     def on_step_end(self) -> None:
-        """A training step has ended."""
+        """Ends a training step."""
         self._steps += 1
         if self._phase is _Phase.PROFILING and self._profile is not None:
             self._guarded(self._end_step)
 
     def on_epoch_end(self) -> None:
-        """An epoch's last step has ended; call it before the evaluation, which is no part of the profile."""
+        """Ends an epoch; call it after its last step and before the evaluation, which is not profiled."""
         if self._phase in (_Phase.NEW, _Phase.OVER):
             return
         if self._bso.training_finished:
@@ -150,7 +150,7 @@ class PowerLimitOptimizer:
         self._guarded(self._end_epoch)
 
     def close(self) -> None:
-        """Gives the GPUs their previous limits back; may be called repeatedly, and does nothing in a forked process."""
+        """Restores the previous limits. May be called repeatedly; does nothing in a forked process."""
         if os.getpid() != self._pid or self._phase is _Phase.OVER:
             return
         was_profiling, self._closed = self._phase is _Phase.PROFILING, True
@@ -160,15 +160,15 @@ class PowerLimitOptimizer:
         if was_profiling and self._profile is not None:
             walk = self._profile.walk
             log.warning(
-                "training ended while power limits were profiled, and %d of %d were measured: nothing is learnt from "
-                "it; lower profile_measure_iters or raise step_watts if that happens again",
+                "training ended during profiling, after %d of %d power limits: the profile is not stored; lower "
+                "profile_measure_iters or raise step_watts if this happens again",
                 *(len(walk.samples), len(walk.limits)),
             )
-        if self._knowledge is not None and self._knowledge.unreported:
-            log.warning("the server was not told of the power limits that were profiled: the next trial profiles anew")
+        if self._calls is not None and self._calls.unreported:
+            log.warning("the power profile was not reported to the server: the next trial profiles again")
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Does something that the training must not fail of."""
+        """Does something that must not make the training fail."""
         if os.getpid() != self._pid:
             return
         try:
@@ -177,10 +177,10 @@ class PowerLimitOptimizer:
             raise
         except MonitorError as error:
             self._give_up(str(error))
-        except Exception as error:  # noqa: BLE001 - a monitor of another make raises what it likes
-            self._give_up(f"power limits cannot be profiled: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a monitor of another library may raise anything
+            self._give_up(f"cannot profile power limits: {type(error).__name__}: {error}")
         if self._closed:
-            # By a signal handler, in the midst of this.
+            # A signal handler closed this during the action.
             self._phase, self._watts = _Phase.OVER, None
 
     def _give_up(self, why: str) -> None:
@@ -199,20 +199,20 @@ class PowerLimitOptimizer:
             self._give_up(f"{monitor!r} measures no GPU")
             return
         if any(kind.startswith("amdsmi") for kind in monitor_kinds(monitor).kinds):
-            self._give_up(f"power limits are set on NVIDIA GPUs alone, and {monitor!r} measures others")
+            self._give_up(f"power limits can only be set on NVIDIA GPUs, and {monitor!r} measures others")
             return
-        from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - of use only where there are GPUs
+        from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - only needed where there are GPUs
 
         self._limits = PowerLimits(monitor.gpu_indices)
         self._limits.check_permission()
-        self._knowledge = Knowledge(lambda: trial.client(self._timeout), trial.info.id, trial.claim_outage_warning)
+        self._calls = PowerLimitCalls(lambda: trial.client(self._timeout), trial.info.id, trial.claim_outage_warning)
         # Calls back at once if the trial has ended in the meantime.
         trial.call_at_end(self.close)
         if not self._closed:
             self._ask()
 
     def _ask(self) -> None:
-        answer = self._knowledge.ask() if self._knowledge else None
+        answer = self._calls.ask() if self._calls else None
         if answer is None or (answer.profiled_by_another and not answer.HasField("power_limit_watts")):
             self._phase = _Phase.WAITING
         elif answer.HasField("power_limit_watts") and not self._settings.observer_mode:
@@ -226,15 +226,13 @@ class PowerLimitOptimizer:
             return
         spec = trial.job.spec
         between = limits_between(limits.lowest_watts, limits.highest_watts, self._settings.step_watts)
-        walk = Walk(between, lambda sample: cost_per_step(spec, sample))
-        name = f"wattwise power {trial.id.job_id} {trial.id.trial_number}"
-        # A limit is the GPUs', and so is what it saves: of a combined monitor the rest would only blur the comparison.
+        # A limit affects only the GPUs: the other parts of a combined monitor would blur the comparison.
         gpus: Monitor = getattr(monitor, "gpu_monitor", monitor)
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
         self._profile = Profile(
-            walk,
+            Walk(between, lambda sample: cost_per_step(spec, sample)),
             gpus,
-            name,
+            f"wattwise power {trial.id.job_id} {trial.id.trial_number}",
             warmup_iters=self._settings.warmup_iters,
             measure_iters=self._settings.measure_iters,
             set_limit=limits.set,
@@ -242,13 +240,13 @@ class PowerLimitOptimizer:
         self._phase = _Phase.PROFILING
 
     def _end_step(self) -> None:
-        profile, knowledge = self._profile, self._knowledge
-        if profile is None or knowledge is None:
+        profile, calls = self._profile, self._calls
+        if profile is None or calls is None:
             return
         profile.end_step()
         best = profile.walk.best
         if profile.walk.limit is None and best is not None:
-            known = knowledge.report(profile.walk.samples)
+            known = calls.report(profile.walk.samples)
             self._settle(best.power_limit_watts if known is None else known)
 
     def _end_epoch(self) -> None:
@@ -256,8 +254,8 @@ class PowerLimitOptimizer:
             self._ask()
         elif self._phase is _Phase.PROFILING and self._profile is not None:
             self._profile.pause()
-        elif self._knowledge is not None and self._knowledge.unreported:
-            known = self._knowledge.report_again()
+        elif self._calls is not None and self._calls.unreported:
+            known = self._calls.report_again()
             if known is not None:
                 self._settle(known)
         if self.computed is not None:
@@ -265,10 +263,9 @@ class PowerLimitOptimizer:
 
     def _settle(self, watts: float) -> None:
         """Sets the limit to train at from now on."""
-        limits, knowledge = self._limits, self._knowledge
-        if limits is None or knowledge is None:
+        if self._limits is None:
             return
-        self._watts = limits.set(limits.highest_watts if self._settings.observer_mode else watts)
+        self._watts = self._limits.set(self._limits.highest_watts if self._settings.observer_mode else watts)
         self._bso.running_trial.record_power_limit(self._watts)
         log.info("power limit %g W for every GPU (the cheapest is %g W)", self._watts, watts)
         self._phase = _Phase.SETTLED

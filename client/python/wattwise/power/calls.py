@@ -1,4 +1,4 @@
-"""What the server knows of power limits, asked and told so that a server that is away never holds the training up."""
+"""A trial's calls to the server about power limits, which never hold up the training for long."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wattwise.rpc.client import Client
 
 T = TypeVar("T")
 
-_SHARE = 20.0
-"""After a failed call the next one waits that many times as long as it took, so that training loses 5 % at most."""
+_PAUSE_FACTOR = 20.0
+"""After a failed call, calls pause for this many times its duration: training loses 5 % of its time at most."""
 
 
-class Knowledge:
-    """A trial's calls to the server about power limits.
+class PowerLimitCalls:
+    """Asks for the known limit and reports profiles. A failed call is logged, not raised.
 
     Args:
         connect: opens a client for single calls.
@@ -26,7 +26,7 @@ class Knowledge:
         claim_outage_warning: whether a failed call should warn of the server's present outage.
 
     Attributes:
-        unreported: the profile that the server has not taken yet; empty if there is none.
+        unreported: the profile that the server has not accepted yet; empty if there is none.
     """
 
     def __init__(
@@ -40,27 +40,24 @@ class Knowledge:
         self.unreported: tuple[v1.PowerSample, ...] = ()
 
     def ask(self) -> v1.GetPowerLimitResponse | None:
-        """The server's answer; None if there is none at the moment."""
+        """The server's answer about the batch size; None if the call failed."""
         return self._attempt(lambda client: client.get_power_limit(self._trial))
 
     def report(self, samples: Sequence[v1.PowerSample]) -> float | None:
-        """Reports a profile, and keeps it for `report_again` while the server is away.
-
-        Args:
-            samples: the profile.
+        """Reports a profile, and keeps it for `report_again` if the call fails.
 
         Returns:
-            The cheapest limit that any trial has reported, in watts; None if the server did not say.
+            The cheapest limit that any trial has reported, in watts; None if the call failed.
         """
         self.unreported = tuple(samples)
         return self.report_again()
 
     def report_again(self) -> float | None:
-        """Reports the profile that is kept, if one is; answers as `report` does."""
-        kept = self.unreported
-        if not kept:
+        """Reports the unreported profile, if there is one; returns the same as `report`."""
+        samples = self.unreported
+        if not samples:
             return None
-        limit = self._attempt(lambda client: client.report_power_profile(self._trial, kept))
+        limit = self._attempt(lambda client: client.report_power_profile(self._trial, samples))
         if limit is not None:
             self.unreported = ()
         return limit
@@ -74,19 +71,18 @@ class Knowledge:
                 answer = call(client)
         except WattwiseError as error:
             ended = time.monotonic()
-            self._not_before = ended + _SHARE * (ended - begun)
-            self._fail(error)
+            self._not_before = ended + _PAUSE_FACTOR * (ended - begun)
+            self._note_failure(error)
             return None
         self._warned = False
         return answer
 
-    def _fail(self, error: WattwiseError) -> None:
-        refused = isinstance(error, InvalidRequestError | JobNotFoundError | TrialNotFoundError)
-        if refused:
-            # To say it again would not help.
+    def _note_failure(self, error: WattwiseError) -> None:
+        rejected = isinstance(error, InvalidRequestError | JobNotFoundError | TrialNotFoundError)
+        if rejected:
             self.unreported = ()
         if not self._warned:
             self._warned = True
-            after = "what it was told is dropped" if refused else "the server is asked again after the epoch"
-            level = logging.WARNING if refused or self._claim_outage_warning() else logging.INFO
-            log.log(level, "%s; training goes on, and as for power limits, %s", error, after)
+            level = logging.WARNING if rejected or self._claim_outage_warning() else logging.INFO
+            what = "dropped" if rejected else "repeated after the epoch"
+            log.log(level, "%s; training goes on, and the call about power limits is %s", error, what)
