@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.client.training.script import launch, said
+from tests.client.training.script import launch, read_line
 from tests.live_server import LiveServer
 
 Start: TypeAlias = Callable[[str], subprocess.Popen[str]]
@@ -23,7 +23,7 @@ def start(server: LiveServer) -> Iterator[Start]:
         def started(end: str) -> subprocess.Popen[str]:
             process = after.enter_context(launch(server, end))
             after.callback(process.kill)
-            assert said(process) == "one epoch done"
+            assert read_line(process) == "one epoch done"
             return process
 
         yield started

@@ -1,4 +1,4 @@
-"""A training in a process of its own: `python -m tests.client.integrations.process TRAINER ADDRESS JOB END`."""
+"""A training in its own process: `python -m tests.client.integrations.process TRAINER ADDRESS JOB END`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.client.training.script import StepMonitor, job_spec
 
 
 def main(trainer: str, address: str, job_id: str, end: str) -> None:
-    """Trains to the third step, says so, and then ends in the named way."""
+    """Trains to the third step, prints a line, and ends in the given way."""
 
     def in_step() -> None:
         if len(script.sizes) < 3:

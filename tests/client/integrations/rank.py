@@ -16,7 +16,7 @@ from tests.client.training.script import StepMonitor, job_spec
 def main(trainer: str, address: str) -> None:
     """Trains, and prints the sizes of its steps."""
     dist.init_process_group("gloo")
-    # The ranks disagree on the metric; rank 0's counts, or their mean where the trainer is told to make it.
+    # The ranks have different metrics; rank 0's counts, or their mean if the trainer is set up so.
     script = Script(iter([0.1, 0.5, 0.95, 0.99] if os.environ["RANK"] == "0" else [0.1, 0.5, 0.93, 0.99]))
     bso = BatchSizeOptimizer(address, job_spec(job_id=f"test-ranks-{trainer}"), monitor=StepMonitor())
     importlib.import_module(f"tests.client.integrations.{trainer}").fit(bso, script)

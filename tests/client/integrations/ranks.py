@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def two_ranks(trainer: str, address: str) -> list[str]:
-    """The last line that each of two ranks prints before it ends well."""
+    """Runs two ranks and returns the last line that each prints."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -33,4 +33,4 @@ def two_ranks(trainer: str, address: str) -> list[str]:
         for process in running:
             process.kill()
     assert [process.returncode for process in running] == [0, 0], ended
-    return [said.splitlines()[-1] for said, _ in ended]
+    return [output.splitlines()[-1] for output, _ in ended]

@@ -1,4 +1,4 @@
-"""What happens in a training of a test, whichever trainer runs it."""
+"""A training of a test, for any trainer."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from wattwise import BatchSizeOptimizer
 from wattwise.integrations.steps import StepListener
 
 EXAMPLES = 64
-"""Of the training data; four steps an epoch with the batch size 16."""
+"""Size of the training data: four steps per epoch with batch size 16."""
 
 FEATURES = 4
 
 
 def nothing() -> None:
-    """Happens where a test wants nothing to happen."""
+    """Does nothing."""
 
 
 @dataclass
 class Script:
-    """One training: what its evaluations give, and what happens in it.
+    """One training.
 
     Attributes:
-        metrics: what the evaluations give, one after the other.
-        epochs: after how many the trainer stops by itself.
-        metric: what the callback is asked to report; None is the trainer's name of it.
+        metrics: the results of the evaluations, in order.
+        epochs: the number of epochs after which the trainer stops by itself.
+        metric: the metric that the callback reports; None is the trainer's default.
         in_step: called in every training step.
         in_evaluation: called in every step of an evaluation.
-        power: who is told of the steps.
-        sizes: how many examples each training step had.
+        power: is notified of the steps.
+        sizes: the number of examples in each training step.
     """
 
     metrics: Iterator[float]
@@ -42,13 +42,13 @@ class Script:
     sizes: list[int] = field(default_factory=list)
 
     def step(self, examples: int) -> None:
-        """What a trainer's step calls."""
+        """Called by every step of a trainer."""
         self.sizes.append(examples)
         self.in_step()
 
 
 class Fit(Protocol):
-    """Trains as a script says, with one trainer and its callback."""
+    """Runs a script with one trainer and its callback."""
 
     def __call__(self, bso: BatchSizeOptimizer, script: Script, /) -> None:
         """Trains."""

@@ -39,58 +39,56 @@ assert issubclass(WattwiseCallback, pytorch_lightning.Callback)
 
 
 class Batches:
-    """Training data that is no `DataLoader`."""
+    """Training data that is not a `DataLoader`."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(loader(EXAMPLES, 16))
 
 
 class TestLightning(TrainerConformance):
-    """What every trainer's callback does, and what this one's does besides."""
+    """The requirements on every callback, and those on this one."""
 
     name = "with_lightning"
     fit = staticmethod(fit)
 
     @pytest.fixture(autouse=True)
     def sigint(self) -> Iterator[None]:
-        """Lightning ignores Ctrl-C for good once it has seen one."""
+        """Restores the handler of SIGINT: Lightning ignores Ctrl-C after the first one."""
         before = signal.getsignal(signal.SIGINT)
         yield
         signal.signal(signal.SIGINT, before)
 
     @pytest.fixture
     def callback(self, bso: BatchSizeOptimizer) -> WattwiseCallback:
-        """The callback of a trial with the batch size 16."""
+        """The callback of a trial with batch size 16."""
         return WattwiseCallback(bso, "val_accuracy")
 
     def test_accumulated_gradients(self, callback: WattwiseCallback) -> None:
-        """Accumulated batches make up the trial's batch size together."""
+        """Accumulated batches add up to the trial's batch size."""
         script, batches = Script(iter([0.95])), loader(EXAMPLES, callback.loader_batch_size(accumulate_grad_batches=2))
         running = trainer(callback, script, accumulate_grad_batches=2)
         running.fit(Model(script), batches, loader(8, 8))
         assert script.sizes == [8] * 8
         assert running.global_step == 4
 
-    def test_accumulated_steps_are_told_once(self, bso: BatchSizeOptimizer) -> None:
-        """A step that whoever sets power limits hears of is an update of the weights, the last one however short."""
-        told: list[str] = []
-        callback, script = WattwiseCallback(bso, "val_accuracy", power=Listener(told)), Script(iter([0.95]))
+    def test_accumulated_steps_are_one_step(self, bso: BatchSizeOptimizer) -> None:
+        """A step for the listener is an update of the weights, even if the last one accumulates less."""
+        events: list[str] = []
+        callback, script = WattwiseCallback(bso, "val_accuracy", power=Listener(events)), Script(iter([0.95]))
         batches = loader(EXAMPLES - 8, callback.loader_batch_size(accumulate_grad_batches=2))
         trainer(callback, script, accumulate_grad_batches=2).fit(Model(script), batches, loader(8, 8))
-        assert told == [*["begin", "end"] * 4, "epoch", "over"]
+        assert events == [*["begin", "end"] * 4, "epoch", "over"]
 
     def test_size_that_does_not_fit(self, callback: WattwiseCallback) -> None:
-        """A split that does not come out even is refused, and the sizes that do are named."""
-        with pytest.raises(
-            TrainerSetupError, match=r"set batch_size to one of 1, 2, 4, 8, and accumulate_grad_batches"
-        ):
+        """A batch size that cannot be split evenly is refused; the error names the sizes that can."""
+        with pytest.raises(TrainerSetupError, match=r"batch_size to one of 1, 2, 4, 8, .*accumulate_grad_batches"):
             callback.loader_batch_size(devices=2, accumulate_grad_batches=3)
 
     @pytest.mark.parametrize(
         ("given", "fault"),
         [
-            ({"accumulate_grad_batches": 2}, "is 16, but the trainer's is 32 .*accumulate_grad_batches=2"),
-            ({"limit_val_batches": 0}, "there is no validation"),
+            ({"accumulate_grad_batches": 2}, "16.* 32 .*accumulate_grad_batches=2"),
+            ({"limit_val_batches": 0}, "no validation"),
             ({"check_val_every_n_epoch": 2}, "check_val_every_n_epoch is 2"),
             ({"val_check_interval": 0.5}, "val_check_interval is 0.5"),
         ],
@@ -98,7 +96,7 @@ class TestLightning(TrainerConformance):
     def test_trainer_that_does_not_fit(
         self, callback: WattwiseCallback, client: Client, given: dict[str, Any], fault: str
     ) -> None:
-        """A trainer with another batch size, or that validates otherwise than by epochs, is refused in time."""
+        """A trainer with another batch size, or that does not validate every epoch, is refused before training."""
         script = Script(itertools.repeat(0.1))
         with pytest.raises(TrainerSetupError, match=fault):
             trainer(callback, script, **given).fit(Model(script), loader(EXAMPLES, 16), loader(8, 8))
@@ -107,14 +105,14 @@ class TestLightning(TrainerConformance):
         assert trial.end_reason == v1.END_REASON_ERROR
 
     def test_data_without_a_batch_size(self, callback: WattwiseCallback, caplog: pytest.LogCaptureFixture) -> None:
-        """Training data that does not tell its batch size is taken, with a warning."""
+        """Training data without a batch size attribute is accepted with a warning."""
         script = Script(iter([0.95]))
         with caplog.at_level(logging.WARNING, "wattwise"):
             trainer(callback, script).fit(Model(script), Batches(), loader(8, 8))
         assert "the training data has no batch_size: that it trains with 16 is not checked" in caplog.text
 
     def test_other_validations_are_not_reported(self, callback: WattwiseCallback, client: Client) -> None:
-        """Validations outside the training are the user's own."""
+        """Validations outside of the training are not reported."""
         script = Script(iter([1.0, 0.1, 0.95, 1.0]))
         running, model = trainer(callback, script), Model(script)
         running.validate(model, loader(8, 8), verbose=False)
@@ -132,7 +130,7 @@ class TestLightning(TrainerConformance):
     def test_callback_itself_ends_the_trial(
         self, bso: BatchSizeOptimizer, client: Client, error: BaseException, reason: v1.EndReason.ValueType
     ) -> None:
-        """An exception that the user catches around `fit` has ended the trial."""
+        """An exception ends the trial even if the user catches it outside of `fit`."""
 
         def fail() -> None:
             raise error
@@ -142,7 +140,7 @@ class TestLightning(TrainerConformance):
         assert self.trial(client, bso).end_reason == reason
 
     def test_other_name_of_lightning(self) -> None:
-        """With a trainer that imports `pytorch_lightning`, the callback is one of that package."""
+        """In a program that imports `pytorch_lightning`, the callback belongs to that package."""
         subprocess.run([sys.executable, "-W", "ignore", "-c", OTHER_NAME], check=True)
 
     def test_two_ranks(self, grpc_server: LiveServer, client: Client) -> None:
@@ -150,5 +148,5 @@ class TestLightning(TrainerConformance):
         assert two_ranks(self.name, grpc_server.address) == [str([8] * 12)] * 2
         (trial,) = client.list_trials(f"test-ranks-{self.name}")
         assert (trial.converged, trial.last_epoch) == (True, 3)
-        # The mean of the ranks, as the training was told to make it.
+        # The mean of the ranks, as the training logs it.
         assert trial.last_metric == pytest.approx(0.94)

@@ -16,13 +16,13 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 @pytest.fixture
 def bso(grpc_addr: str) -> Iterator[BatchSizeOptimizer]:
-    """A training whose batch size is 16, and that has not asked for it."""
+    """A training with batch size 16 that has not asked for it yet."""
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor()) as training:
         yield training
 
 
 def test_batches_are_of_the_chosen_size(bso: BatchSizeOptimizer) -> None:
-    """The loader asks for the batch size, and hands everything in batches of it."""
+    """The loader asks for the batch size and returns the whole dataset in batches of that size."""
     batches = [batch.tolist() for batch in data_loader(bso, torch.arange(40))]
     assert [len(batch) for batch in batches] == [16, 16, 8]
     assert [sample for batch in batches for sample in batch] == list(range(40))
@@ -30,7 +30,7 @@ def test_batches_are_of_the_chosen_size(bso: BatchSizeOptimizer) -> None:
 
 
 def test_other_arguments_are_passed_on(bso: BatchSizeOptimizer) -> None:
-    """All that a DataLoader takes besides is its own to understand."""
+    """All other arguments go to DataLoader."""
     loader = data_loader(bso, torch.arange(40), shuffle=True, drop_last=True, collate_fn=sorted, timeout=0)
     assert [len(batch) for batch in loader] == [16, 16]
     assert next(iter(loader)) != next(iter(loader))
@@ -41,17 +41,17 @@ def test_other_arguments_are_passed_on(bso: BatchSizeOptimizer) -> None:
 
 
 def test_dataset_that_is_a_stream(bso: BatchSizeOptimizer) -> None:
-    """An IterableDataset is cut into batches as it comes."""
+    """An IterableDataset is split into batches in its order."""
 
-    class Stream(torch.utils.data.IterableDataset):  # type: ignore[name-defined]  # PyTorch may not be there
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[name-defined]  # PyTorch is optional
         def __iter__(self) -> Iterator[int]:
             return iter(range(20))
 
     assert [len(batch) for batch in data_loader(bso, Stream())] == [16, 4]
 
 
-@pytest.mark.parametrize("given", [{"batch_size": 16}, {"batch_sampler": [[0, 1]]}])
-def test_batch_size_of_ones_own(bso: BatchSizeOptimizer, given: dict[str, Any]) -> None:
-    """A batch size beside the server's is refused."""
-    with pytest.raises(InvalidArgumentError, match="the server chooses the batch size: leave it out"):
-        data_loader(bso, torch.arange(40), **given)
+@pytest.mark.parametrize("arguments", [{"batch_size": 16}, {"batch_sampler": [[0, 1]]}])
+def test_batch_size_argument(bso: BatchSizeOptimizer, arguments: dict[str, Any]) -> None:
+    """A batch size in the arguments is refused."""
+    with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
+        data_loader(bso, torch.arange(40), **arguments)

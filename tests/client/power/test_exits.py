@@ -15,7 +15,7 @@ import pytest
 
 from tests.client.monitor.nvml_stub import Machine
 from tests.client.power.training import BEFORE, WALK_STEPS, limits
-from tests.client.training.script import ended, said, tell
+from tests.client.training.script import ended, read_line, send_line
 
 Start: TypeAlias = Callable[[str, int], subprocess.Popen[str]]
 
@@ -44,7 +44,7 @@ def start(grpc_addr: str, machine: Machine, library: Path) -> Iterator[Start]:
             )
             after.callback(process.kill)
             now = 225.0 if steps == DURING_THE_WALK else 175.0
-            assert said(process) == str([now, now])
+            assert read_line(process) == str([now, now])
             return process
 
         yield started
@@ -56,7 +56,7 @@ def test_process_ends_by_itself(start: Start, machine: Machine, end: str, status
     """An exception, the end of the script and the end of a `with` block restore the limits, also during the walk."""
     process = start(end, steps)
     if end == "leave-block":
-        assert said(process) == str(BEFORE)
+        assert read_line(process) == str(BEFORE)
     exit_status, errors = ended(process)
     assert exit_status == status, errors
     assert limits(machine) == BEFORE
@@ -76,8 +76,8 @@ def test_training_that_survives_sigterm(start: Start, machine: Machine) -> None:
     """After SIGTERM the limits stay restored, even if the training goes on."""
     process = start("go-on", DURING_THE_WALK)
     process.terminate()
-    tell(process)
-    assert said(process) == str(BEFORE)
+    send_line(process)
+    assert read_line(process) == str(BEFORE)
     ended(process)
     assert limits(machine) == BEFORE
 

@@ -12,22 +12,22 @@ from tests.client.training.script import StepMonitor, job_spec
 
 
 def main(address: str, file: str) -> None:
-    """Goes on from the checkpoint if there is one; says each epoch and waits for a line before it evaluates it."""
+    """Continues from the checkpoint if there is one; prints each epoch and waits for a line before its evaluation."""
     checkpoint = Path(file)
     bso = BatchSizeOptimizer(address, job_spec(job_id="test-checkpoints"), monitor=StepMonitor())
     if checkpoint.exists():
         bso.load_state_dict(json.loads(checkpoint.read_text()))
     bso.get_batch_size()
     for epoch in bso.epochs():
-        _say(f"trial {bso.trial.id.trial_number} epoch {epoch}")
+        _print(f"trial {bso.trial.id.trial_number} epoch {epoch}")
         sys.stdin.readline()
         bso.on_evaluate(0.2 * epoch)
         if epoch % 2 == 0:
             checkpoint.write_text(json.dumps(bso.state_dict()))
-    _say("target reached" if bso.target_reached else "target missed")
+    _print("target reached" if bso.target_reached else "target missed")
 
 
-def _say(what: str) -> None:
+def _print(what: str) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 

@@ -47,11 +47,11 @@ ENDS: dict[str, Callable[[], None]] = {
 }
 
 METRICS = {"first": (0.25, 0.0), "mean": (0.5, 0.0), "sum": (0.25, 0.0), "min": (0.9, 0.25), "max": (0.0, 0.25)}
-"""By reduction: what the ranks have in each epoch, times its number. The target 0.9 is reached in the fourth."""
+"""By reduction: the factors by which each rank's metric grows per epoch. The target 0.9 is reached in epoch 4."""
 
 
 def main() -> None:
-    """Trains until told to stop, or to the end that one rank comes to; prints what it learns and how it ended."""
+    """Trains until the trial is over or the rank ends in the given way; prints the batch size, epochs and the end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("address")
     parser.add_argument("rank", type=int)
@@ -73,17 +73,17 @@ def main() -> None:
         target_metric=0.9,
         max_epochs=8,
     )
-    # Only rank 0's monitor may be used: the other's would fail.
+    # Rank 1 must not use its default monitor, which fails here.
     monitor = EstimateMonitor(watts=100) if given.rank == 0 else None
     bso = BatchSizeOptimizer(given.address, job, monitor=monitor, timeout=2, reduce_metric=given.reduce)
     try:
         _train(bso, given)
     except WattwiseError as error:
-        _say(f"{type(error).__name__}: {error}")
+        _print(f"{type(error).__name__}: {error}")
     dist.destroy_process_group()
 
 
-def _say(what: object) -> None:
+def _print(what: object) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
@@ -91,11 +91,11 @@ def _say(what: object) -> None:
 def _train(bso: BatchSizeOptimizer, given: argparse.Namespace) -> None:
     if given.checkpoint and given.checkpoint.exists():
         bso.load_state_dict(torch.load(given.checkpoint))
-    _say(bso.get_batch_size())
+    _print(bso.get_batch_size())
     loader = data_loader(bso, torch.arange(256), shuffle=True)
     for epoch in bso.epochs():
         batches = [batch.tolist() for batch in loader]
-        _say(f"{epoch} {len(batches[0])} {sum(map(sum, batches))} {batches[0][:3]}")
+        _print(f"{epoch} {len(batches[0])} {sum(map(sum, batches))} {batches[0][:3]}")
         if epoch == 2 and given.end[0] == str(given.rank):
             ENDS[given.end[1]]()
         metric = METRICS[given.reduce][given.rank] * epoch
@@ -103,9 +103,9 @@ def _train(bso: BatchSizeOptimizer, given: argparse.Namespace) -> None:
             metric = {"nan": math.nan, "none": None}[given.metric[1]]  # type: ignore[assignment]  # wrong on purpose
         bso.on_evaluate(metric)
         if given.checkpoint and given.rank == 1:
-            # Every rank knows all of it.
+            # Every rank has the whole state.
             torch.save(bso.state_dict(), given.checkpoint)
-    _say(f"stopped after epoch {bso.last_epoch}")
+    _print(f"stopped after epoch {bso.last_epoch}")
 
 
 if __name__ == "__main__":

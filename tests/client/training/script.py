@@ -1,4 +1,4 @@
-"""Trainings for tests, in this process and as `python -m tests.client.training.script ADDRESS JOB END`."""
+"""Trainings of tests, in this process and as `python -m tests.client.training.script ADDRESS JOB END`."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class StepMonitor:
         self.open: set[str] = set()
 
     def begin_window(self, name: str) -> None:
-        """Starts to measure."""
+        """Opens a window."""
         assert name not in self.open, f"{name} is open already"
         self.open.add(name)
 
     def end_window(self, name: str) -> Window:
-        """Ends what was begun."""
+        """Closes the window."""
         self.open.remove(name)
         return Window(time=1.0, total_energy=JOULES)
 
 
 def job_spec(**given: Any) -> JobSpec:
-    """A job with an id of its own, batch sizes 8, 16, 32 and default 16."""
+    """A job with a new id, batch sizes 8, 16, 32 and default 16."""
     usual: dict[str, Any] = {
         "job_id_prefix": "test",
         "job_id": f"test-{next(_ids)}",
@@ -63,7 +63,7 @@ def job_spec(**given: Any) -> JobSpec:
 
 
 def begun(address: str, **given: Any) -> BatchSizeOptimizer:
-    """A training that is about to begin its first epoch."""
+    """A training that is ready for its first epoch."""
     bso = BatchSizeOptimizer(address, job_spec(**given), monitor=StepMonitor())
     bso.get_batch_size()
     bso.on_train_begin()
@@ -71,7 +71,7 @@ def begun(address: str, **given: Any) -> BatchSizeOptimizer:
 
 
 def epochs(client: Client, trial: v1.TrialId) -> list[int]:
-    """The epochs that the server has of a trial."""
+    """The epochs that a trial has reported."""
     return [measurement.current_epoch for measurement in client.get_trial(trial).measurements]
 
 
@@ -82,33 +82,33 @@ def launch(server: LiveServer, end: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     """The next line that a training process prints."""
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
 
-def tell(process: subprocess.Popen[str]) -> None:
-    """Lets a training process go on that waits for it."""
+def send_line(process: subprocess.Popen[str]) -> None:
+    """Lets a training process continue that waits for a line."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Waits for a training process to end; returns its exit status and what it wrote to standard error."""
+    """Waits for a training process; returns its exit status and its standard error."""
     _, errors = process.communicate(timeout=60)
     return process.returncode, errors
 
 
 def the_trial(server: LiveServer) -> v1.Trial:
-    """The only trial of the training process's job."""
+    """The only trial of the training process."""
     with Client(server.address) as client:
         (trial,) = client.list_trials(JOB_ID)
     return trial
 
 
-def _say(what: object) -> None:
+def _print(what: object) -> None:
     sys.stdout.write(f"{what}\n")
     sys.stdout.flush()
 
@@ -122,13 +122,13 @@ def _run_out_of_memory(_: BatchSizeOptimizer) -> None:
 
 
 def _run_out_of_memory_in_torch(_: BatchSizeOptimizer) -> None:
-    import torch  # noqa: PLC0415 - loaded by the tests that need it
+    import torch  # noqa: PLC0415 - only some tests need it
 
     torch.empty(2**60)
 
 
 def _raise_in_torch(_: BatchSizeOptimizer) -> None:
-    import torch  # noqa: PLC0415 - loaded by the tests that need it
+    import torch  # noqa: PLC0415 - only some tests need it
 
     raise torch.cuda.OutOfMemoryError
 
@@ -152,7 +152,7 @@ def _interrupt(_: BatchSizeOptimizer) -> None:
 
 
 def _wait(_: BatchSizeOptimizer) -> None:
-    # Not signal.pause(): a signal that comes just before it would be handled only after it.
+    # Not signal.pause(), which would miss a signal that arrives just before it.
     while True:
         time.sleep(0.05)
 
@@ -172,7 +172,7 @@ def _leave_a_loop(bso: BatchSizeOptimizer) -> None:
 def _within_a_loop(action: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
     def loop(bso: BatchSizeOptimizer) -> None:
         for _ in bso.epochs():
-            _say("in the loop")
+            _print("in the loop")
             action(bso)
 
     return loop
@@ -197,24 +197,24 @@ def _exit_in_the_block(bso: BatchSizeOptimizer) -> None:
 
 
 def _fork(in_child: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
-    """Forks as data loaders do, says how the child ended, and reports another epoch when told to."""
+    """Forks as data loaders do, prints the child's exit code, and reports another epoch after a line."""
 
     def fork(bso: BatchSizeOptimizer) -> None:
         child = multiprocessing.get_context("fork").Process(target=in_child, args=(bso,))
         child.start()
-        _say(child.pid)
+        _print(child.pid)
         child.join()
-        _say(child.exitcode)
+        _print(child.exitcode)
         sys.stdin.readline()
         bso.on_evaluate(0.2)
-        _say(bso.decision and bso.decision.cost)
+        _print(bso.decision and bso.decision.cost)
         _wait(bso)
 
     return fork
 
 
 def _fork_often(bso: BatchSizeOptimizer) -> None:
-    """Forks a set of workers per epoch, as data loaders do that keep none, and reports while they run."""
+    """Forks a set of workers per epoch, as data loaders without persistent workers do, and reports while they run."""
     for _ in range(20):
         workers = [multiprocessing.get_context("fork").Process(target=_return, args=(bso,)) for _ in range(4)]
         for worker in workers:
@@ -222,7 +222,7 @@ def _fork_often(bso: BatchSizeOptimizer) -> None:
         bso.on_evaluate(0.2)
         for worker in workers:
             worker.join(20)
-        _say([worker.exitcode for worker in workers])
+        _print([worker.exitcode for worker in workers])
 
 
 ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
@@ -258,7 +258,7 @@ def main(address: str, job_id: str, end: str) -> None:
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
     bso = begun(address, job_id=job_id, max_epochs=100)
     bso.on_evaluate(0.1)
-    _say("one epoch done")
+    _print("one epoch done")
     ENDS[end](bso)
 
 

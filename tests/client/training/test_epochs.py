@@ -18,7 +18,7 @@ from wattwise import (
 )
 
 from tests.client.conftest import Start
-from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, said, the_trial
+from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, the_trial
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -238,7 +238,7 @@ def test_process_that_does_not_finish_the_loop(
     """An exception and SIGTERM within the loop, and the end of the process after break, give the end reason."""
     process = start(end)
     if end == "loop-wait":
-        assert said(process) == "in the loop"
+        assert read_line(process) == "in the loop"
         process.terminate()
     assert ended(process)[0] == status
     assert the_trial(server).end_reason == reason

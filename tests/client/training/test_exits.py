@@ -16,7 +16,7 @@ from wattwise import Client, v1
 from wattwise.training.exits import end_reason
 
 from tests.client.conftest import Start
-from tests.client.training.script import JOB_ID, ended, epochs, said, tell, the_trial
+from tests.client.training.script import JOB_ID, ended, epochs, read_line, send_line, the_trial
 from tests.live_server import LiveServer
 
 
@@ -108,7 +108,7 @@ def test_sigterm_within_a_report(server: LiveServer, start: Start) -> None:
     """SIGTERM that interrupts a report to a hung server ends the process, and the trial if the server wakes in time."""
     process = start("wait-in-report")
     os.kill(server.process.pid, signal.SIGSTOP)
-    tell(process)
+    send_line(process)
     # Whether the signal comes before, within or after the report makes no difference.
     process.terminate()
     os.kill(server.process.pid, signal.SIGCONT)
@@ -119,8 +119,8 @@ def test_sigterm_within_a_report(server: LiveServer, start: Start) -> None:
 def _goes_on(server: LiveServer, process: subprocess.Popen[str], complaints: str = "") -> None:
     """The training reports another epoch, over the connection that it had before the fork, and ends."""
     assert the_trial(server).status == v1.TRIAL_STATUS_DISPATCHED
-    tell(process)
-    assert said(process) == "20.0"
+    send_line(process)
+    assert read_line(process) == "20.0"
     process.terminate()
     status, errors = ended(process)
     assert status == -signal.SIGTERM
@@ -131,24 +131,24 @@ def _goes_on(server: LiveServer, process: subprocess.Popen[str], complaints: str
 def test_terminated_child_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
     """A forked worker dies of SIGTERM as usual, and the training goes on."""
     process = start("forked-wait")
-    os.kill(int(said(process)), signal.SIGTERM)
-    assert said(process) == str(-signal.SIGTERM)
+    os.kill(int(read_line(process)), signal.SIGTERM)
+    assert read_line(process) == str(-signal.SIGTERM)
     _goes_on(server, process)
 
 
 def test_child_that_exits_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
     """A forked worker that ends as data loaders' workers do leaves its parent's connection alone."""
     process = start("forked-exit")
-    said(process)
-    assert said(process) == "0"
+    read_line(process)
+    assert read_line(process) == "0"
     _goes_on(server, process)
 
 
 def test_child_that_crashes_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
     """An exception that kills a forked worker is its parent's to judge."""
     process = start("forked-crash")
-    said(process)
-    assert said(process) == "1"
+    read_line(process)
+    assert read_line(process) == "1"
     _goes_on(server, process, complaints=".*Traceback.*a bug in the training\n")
 
 
@@ -162,8 +162,8 @@ def test_one_fork_whatever_grpc_does_about_it(
     else:
         monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", support)
     process = start("forked-exit")
-    said(process)
-    assert said(process) == "0"
+    read_line(process)
+    assert read_line(process) == "0"
     _goes_on(server, process)
 
 
@@ -175,7 +175,7 @@ def test_many_forks(server: LiveServer, start: Start, monkeypatch: pytest.Monkey
     else:
         monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", support)
     process = start("forks-often")
-    assert [said(process) for _ in range(20)] == ["[0, 0, 0, 0]"] * 20
+    assert [read_line(process) for _ in range(20)] == ["[0, 0, 0, 0]"] * 20
     assert ended(process) == (0, "")
     with Client(server.address) as client:
         assert epochs(client, the_trial(server).id) == list(range(1, 22))

@@ -1,4 +1,4 @@
-"""What docs/trainers.md prints is run."""
+"""The code in docs/trainers.md is run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.client.training.script import StepMonitor, epochs, job_spec
 PAGE = Path(__file__).parents[3] / "docs/trainers.md"
 
 
-def test_loop_of_ones_own(grpc_addr: str) -> None:
-    """The page's loop trains until the target is reached, of a job that leaves `max_epochs` to the server too."""
+def test_your_own_loop(grpc_addr: str) -> None:
+    """The page's loop trains until the target is reached, also if the job leaves `max_epochs` to the server."""
     (first, *_) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert first.count("...") == 1
     bso = BatchSizeOptimizer(grpc_addr, job_spec(max_epochs=None), monitor=StepMonitor())
     loop = first.replace("...", "metric = next(metrics)")
-    exec(loop, {"bso": bso, "metrics": iter([0.1, 0.2, 0.95])})  # noqa: S102 - what the page says is our own code
+    exec(loop, {"bso": bso, "metrics": iter([0.1, 0.2, 0.95])})  # noqa: S102 - our own code
     with Client(grpc_addr) as client:
         assert epochs(client, bso.trial.id) == [1, 2, 3]
         assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED

@@ -23,7 +23,7 @@ from wattwise import (
     v1,
 )
 
-from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, said, tell
+from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
 from tests.live_server import LiveServer
 
 State = dict[str, Any]
@@ -287,9 +287,9 @@ def test_process_that_is_restarted(
     checkpoint = tmp_path / "checkpoint.json"
     first = launched(server, checkpoint)
     for epoch in (1, 2, 3):
-        assert said(first) == f"trial 1 epoch {epoch}"
-        tell(first)
-    assert said(first) == "trial 1 epoch 4"
+        assert read_line(first) == f"trial 1 epoch {epoch}"
+        send_line(first)
+    assert read_line(first) == "trial 1 epoch 4"
     os.kill(first.pid, end)
     assert ended(first)[0] == -end
     with Client(server.address) as client:
@@ -298,9 +298,9 @@ def test_process_that_is_restarted(
         assert (before.last_epoch, before.energy_joules) == (3, 3 * JOULES)
         second = launched(server, checkpoint)
         for epoch in (3, 4, 5):
-            assert said(second) == f"trial 1 epoch {epoch}"
-            tell(second)
-        assert said(second) == "target reached"
+            assert read_line(second) == f"trial 1 epoch {epoch}"
+            send_line(second)
+        assert read_line(second) == "target reached"
         assert ended(second) == (0, "")
         (after,) = client.list_trials("test-checkpoints")
         assert epochs(client, after.id) == [1, 2, 3, 4, 5]

@@ -1,4 +1,4 @@
-"""What the client knows of the server's rules, beside the server's own."""
+"""The client's copy of the server's rules against the server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.client.training.script import job_spec
 @pytest.mark.parametrize("higher", [True, False])
 @pytest.mark.parametrize("metric", [0.4, 0.5, 0.6, math.nan])
 def test_cost_and_target_are_the_servers(grpc_addr: str, metric: float, higher: bool) -> None:
-    """Of the same numbers both compute the same cost, and say the same of the target, reached exactly or not at all."""
+    """Client and server compute the same cost and agree on whether the target was reached."""
     gpu = GpuConfig(max_power_watts=300.0, number_of_gpus=2, gpu_model="Test GPU")
     given = job_spec(eta_knob=0.25, target_metric=0.5, higher_is_better_metric=higher, max_epochs=1, gpu=gpu)
     with Client(grpc_addr) as client:
