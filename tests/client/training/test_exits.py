@@ -1,4 +1,4 @@
-"""How the server learns of a training's end when the process goes away."""
+"""End reasons of trials whose process goes away."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.live_server import LiveServer
 def test_process_ends_by_itself(
     server: LiveServer, start: Start, end: str, status: int, reason: v1.EndReason.ValueType
 ) -> None:
-    """A training process that ends without a decision says why, and its exit status is as ever."""
+    """A process that ends without a decision gives its trial the end reason, and keeps its exit status."""
     exit_status, errors = ended(start(end))
     assert exit_status == status, errors
     assert ("Traceback" in errors) == (status != 0)
@@ -45,10 +45,10 @@ def test_process_ends_by_itself(
 
 
 @pytest.mark.parametrize(("end", "reason"), [("exit", v1.END_REASON_COMPLETED), ("exit-in-block", v1.END_REASON_ERROR)])
-def test_exit_status_is_seen_by_a_block_alone(
+def test_exit_status_is_visible_only_to_a_block(
     server: LiveServer, start: Start, end: str, reason: v1.EndReason.ValueType
 ) -> None:
-    """`sys.exit(3)` is an error where it leaves a `with bso:`; elsewhere nobody can tell it from a script's end."""
+    """`sys.exit(3)` is an error if it leaves a `with bso:` block; elsewhere it looks like the end of the script."""
     assert ended(start(end)) == (3, "")
     assert the_trial(server).end_reason == reason
 
@@ -62,10 +62,11 @@ BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_bat
 
 
 def test_process_that_ends_before_its_stream_is_open(server: LiveServer) -> None:
-    """A process that has nothing to do once it has its batch size ends its trial all the same, and is told of it."""
+    """A process that ends right after get_batch_size ends its trial, with a warning that nothing was reported."""
     command = [sys.executable, "-c", _SHORT, server.address, JOB_ID]
     (line,) = subprocess.run(command, capture_output=True, text=True, check=True).stderr.splitlines()
-    assert line.startswith(f"trial 1 of job '{JOB_ID}' ends without a metric and counts as failed")
+    assert line.startswith(f"trial 1 of job '{JOB_ID}' ")
+    assert "on_evaluate(metric)" in line
     assert the_trial(server).end_reason == v1.END_REASON_COMPLETED
 
 
@@ -73,7 +74,7 @@ def test_process_that_ends_before_its_stream_is_open(server: LiveServer) -> None
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: make test-torch")
 @pytest.mark.parametrize("end", ["torch-out-of-memory", "torch-error"])
 def test_pytorch_runs_out_of_memory(server: LiveServer, start: Start, end: str) -> None:
-    """An allocation that PyTorch really fails, and the class that it raises for GPUs, are out of memory."""
+    """A failed allocation in PyTorch, and its exception for GPUs, are out of memory."""
     assert ended(start(end))[0] == 1
     assert the_trial(server).end_reason == v1.END_REASON_OUT_OF_MEMORY
 
@@ -86,15 +87,15 @@ def test_terminated_process_was_preempted(server: LiveServer, start: Start) -> N
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
-def test_own_handler_of_sigterm_is_called_afterwards(server: LiveServer, start: Start) -> None:
-    """A handler that the training had before decides how the process goes on."""
+def test_previous_handler_of_sigterm_is_called_afterwards(server: LiveServer, start: Start) -> None:
+    """A handler that was installed before runs after the trial has ended."""
     process = start("own-handler")
     process.terminate()
     assert ended(process) == (7, "")
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
-def test_sigterm_without_a_server_is_obeyed_in_time(server: LiveServer, start: Start) -> None:
+def test_sigterm_without_a_server_ends_the_process_in_time(server: LiveServer, start: Start) -> None:
     """A process whose server is away dies of SIGTERM within seconds."""
     process = start("wait")
     server.kill()
@@ -109,54 +110,54 @@ def test_sigterm_within_a_report(server: LiveServer, start: Start) -> None:
     process = start("wait-in-report")
     os.kill(server.process.pid, signal.SIGSTOP)
     send_line(process)
-    # Whether the signal comes before, within or after the report makes no difference.
+    # It makes no difference whether the signal arrives before, during or after the report.
     process.terminate()
     os.kill(server.process.pid, signal.SIGCONT)
     assert ended(process) == (-signal.SIGTERM, "")
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
-def _goes_on(server: LiveServer, process: subprocess.Popen[str], complaints: str = "") -> None:
-    """The training reports another epoch, over the connection that it had before the fork, and ends."""
+def _check_training_continues(server: LiveServer, process: subprocess.Popen[str], expected_errors: str = "") -> None:
+    """The training reports another epoch over the connection from before the fork, and ends."""
     assert the_trial(server).status == v1.TRIAL_STATUS_DISPATCHED
     send_line(process)
     assert read_line(process) == "20.0"
     process.terminate()
     status, errors = ended(process)
     assert status == -signal.SIGTERM
-    assert re.fullmatch(complaints, errors, re.DOTALL), errors
+    assert re.fullmatch(expected_errors, errors, re.DOTALL), errors
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
 def test_terminated_child_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
-    """A forked worker dies of SIGTERM as usual, and the training goes on."""
+    """A forked worker dies of SIGTERM as usual, and the training continues."""
     process = start("forked-wait")
     os.kill(int(read_line(process)), signal.SIGTERM)
     assert read_line(process) == str(-signal.SIGTERM)
-    _goes_on(server, process)
+    _check_training_continues(server, process)
 
 
 def test_child_that_exits_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
-    """A forked worker that ends as data loaders' workers do leaves its parent's connection alone."""
+    """A forked worker that exits does not affect its parent's connection."""
     process = start("forked-exit")
     read_line(process)
     assert read_line(process) == "0"
-    _goes_on(server, process)
+    _check_training_continues(server, process)
 
 
 def test_child_that_crashes_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
-    """An exception that kills a forked worker is its parent's to judge."""
+    """An exception in a forked worker does not end the trial."""
     process = start("forked-crash")
     read_line(process)
     assert read_line(process) == "1"
-    _goes_on(server, process, complaints=".*Traceback.*a bug in the training\n")
+    _check_training_continues(server, process, expected_errors=".*Traceback.*a bug in the training\n")
 
 
 @pytest.mark.parametrize("support", [None, "0", "1"])
-def test_one_fork_whatever_grpc_does_about_it(
+def test_one_fork_with_any_fork_support_of_grpc(
     server: LiveServer, start: Start, monkeypatch: pytest.MonkeyPatch, support: str | None
 ) -> None:
-    """A worker can be forked while the stream is open, with gRPC's support for forks as it is, off or on."""
+    """A worker can be forked while the stream is open, with gRPC's fork support at its default, off or on."""
     if support is None:
         monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
     else:
@@ -164,12 +165,12 @@ def test_one_fork_whatever_grpc_does_about_it(
     process = start("forked-exit")
     read_line(process)
     assert read_line(process) == "0"
-    _goes_on(server, process)
+    _check_training_continues(server, process)
 
 
 @pytest.mark.parametrize("support", [None, "0"])
 def test_many_forks(server: LiveServer, start: Start, monkeypatch: pytest.MonkeyPatch, support: str | None) -> None:
-    """Eighty workers that are forked while the stream carries reports all end well, and no report is lost."""
+    """Eighty workers forked while the stream carries reports all exit with 0, and no report is lost."""
     if support is None:
         monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
     else:
@@ -182,7 +183,7 @@ def test_many_forks(server: LiveServer, start: Start, monkeypatch: pytest.Monkey
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as PyTorch names its own."""
+    """Has the name of PyTorch's exception."""
 
 
 @pytest.mark.parametrize(
@@ -191,17 +192,17 @@ class OutOfMemoryError(RuntimeError):
         (None, v1.END_REASON_COMPLETED),
         (OutOfMemoryError("no room"), v1.END_REASON_OUT_OF_MEMORY),
         (RuntimeError("the disk is full"), v1.END_REASON_ERROR),
-        # A gRPC server's refusal is not about this process's memory.
+        # A refusal by a gRPC server is not about the memory of this process.
         (RuntimeError("StatusCode.RESOURCE_EXHAUSTED: message larger than max"), v1.END_REASON_ERROR),
     ],
 )
 def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReason.ValueType) -> None:
-    """Memory that ran out is known by type or by the words of the frameworks."""
+    """Out of memory is recognised by the exception's type or by its message."""
     assert end_reason(error) == reason
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.77 GiB",
         "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
@@ -216,9 +217,9 @@ def test_reason_of_an_exception(error: BaseException | None, reason: v1.EndReaso
         "{{function_node __wrapped__Mul}} failed to allocate memory [Op:Mul]",
     ],
 )
-def test_words_of_the_frameworks(said: str) -> None:
-    """PyTorch, JAX and TensorFlow are understood when they say that memory ran out."""
-    assert end_reason(RuntimeError(said)) == v1.END_REASON_OUT_OF_MEMORY
+def test_out_of_memory_messages_of_frameworks(message: str) -> None:
+    """The out-of-memory messages of PyTorch, JAX and TensorFlow are recognised."""
+    assert end_reason(RuntimeError(message)) == v1.END_REASON_OUT_OF_MEMORY
 
 
 def _raised_while_handling(*, suppressed: bool) -> BaseException:
@@ -228,21 +229,21 @@ def _raised_while_handling(*, suppressed: bool) -> BaseException:
         except MemoryError:
             if suppressed:
                 raise ValueError("too large") from None
-            raise ValueError("too large")  # noqa: B904 - what the test is about
+            raise ValueError("too large")  # noqa: B904 - the case under test
     except ValueError as error:
         return error
-    raise AssertionError("there was room")
+    raise AssertionError("the allocation succeeded")
 
 
 @pytest.mark.skipif(not hasattr(builtins, "ExceptionGroup"), reason="Python 3.10 has no exception groups")
-def test_one_of_several_exceptions() -> None:
-    """Memory that ran out counts among the exceptions of a group."""
+def test_exception_group() -> None:
+    """An out-of-memory exception in a group is recognised."""
     group: type[Exception] = getattr(builtins, "ExceptionGroup", Exception)
     assert end_reason(group("two", [ValueError("a bug"), MemoryError()])) == v1.END_REASON_OUT_OF_MEMORY
     assert end_reason(group("two", [ValueError("a bug"), KeyError("b")])) == v1.END_REASON_ERROR
 
 
-def test_what_led_to_an_exception() -> None:
-    """Memory that ran out counts behind another exception that it led to, unless the trainer set it aside."""
+def test_cause_of_an_exception() -> None:
+    """An out-of-memory exception is recognised as the cause of another one, unless it is suppressed."""
     assert end_reason(_raised_while_handling(suppressed=False)) == v1.END_REASON_OUT_OF_MEMORY
     assert end_reason(_raised_while_handling(suppressed=True)) == v1.END_REASON_ERROR
