@@ -1,4 +1,4 @@
-"""Holds a server's file against the books: nothing acknowledged is missing, nothing is there that nobody asked for."""
+"""Compares a server's file with the ledger: nothing acknowledged is missing, nothing unrequested is stored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Kept = tuple[dict[int, Trial], dict[int, dict[int, Measurement]]]
 
 
 def check_file(database: Path, ledger: Ledger) -> None:
-    """Every acknowledgement, the numbering, and that whatever was not acknowledged is whole or absent."""
+    """Checks every acknowledgement, the trial numbers, and that what was not acknowledged is whole or absent."""
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         connection.row_factory = sqlite3.Row
         assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
@@ -46,7 +46,7 @@ def check_file(database: Path, ledger: Ledger) -> None:
 
 
 def read_job(connection: sqlite3.Connection, job_id: str) -> Kept:
-    """What the file has of a job."""
+    """What the file contains of a job."""
     (key,) = connection.execute("SELECT job_key FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
     trials = connection.execute("SELECT * FROM trials WHERE job_key = ? ORDER BY trial_number", (key,))
     kept = {row["trial_number"]: read_trial(row, job_id) for row in trials}
@@ -95,7 +95,7 @@ def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measureme
 
 
 def check_replay(database: Path, ledger: Ledger) -> int:
-    """Plays every job that is left again, in process and in the order of its commits, and compares all of its state.
+    """Replays every remaining job in process, in the order of its commits, and compares its whole state.
 
     Returns:
         How many calls were played.
@@ -104,7 +104,7 @@ def check_replay(database: Path, ledger: Ledger) -> int:
 
 
 class _Replay:
-    """An optimizer whose clock stands at the call that is played."""
+    """An optimizer whose clock shows the time of the replayed call."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -164,7 +164,7 @@ def _timeless(trial: Trial) -> str:
 
 
 async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept) -> int:
-    """All that changed the job, by the time that its commit carries: the calls of a job come one after the other."""
+    """The calls that changed the job, by the time of their commits."""
     trials, measured = kept
     calls: list[tuple[datetime, Any, TrialKey]] = []
     for trial in trials.values():

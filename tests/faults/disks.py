@@ -1,4 +1,4 @@
-"""Disks with real faults: too small, or not to be written. What needs rights that are missing skips its test."""
+"""Disks with real faults: full or read-only. Tests are skipped if the required privileges are missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def small_disk(at: Path, size: str) -> Iterator[None]:
-    """A file system of its own for a folder."""
+    """Mounts a small file system on a folder."""
     _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", at)
     try:
         yield
@@ -48,7 +48,7 @@ def _mount(*arguments: str | Path) -> None:
 
 
 def fill(folder: Path) -> Path:
-    """Takes all room that is left; returns what has to go for there to be some again."""
+    """Fills the disk; returns the file to delete to free space again."""
     filler = folder / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (4096, 1):

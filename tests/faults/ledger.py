@@ -1,4 +1,4 @@
-"""What trainers asked for and what they were told: the books against which a server's file is checked."""
+"""The ledger: what trainers sent and the answers that they got, to compare with a server's file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wattwise import v1
 
 @dataclass
 class Report:
-    """An epoch as it was sent, and the first answer to it."""
+    """An epoch as it was sent, and the first response."""
 
     time: float
     energy: float
@@ -22,7 +22,7 @@ class Report:
 
 @dataclass
 class TrialBook:
-    """One trial, kept by the one worker that runs it."""
+    """One trial, written by the one worker that runs it."""
 
     trial: v1.Trial
     reports: dict[int, Report] = field(default_factory=dict)

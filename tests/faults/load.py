@@ -1,4 +1,4 @@
-"""Many trainers at once: over single calls and streams, some ending their trials, some giving up, jobs deleted."""
+"""Many concurrent trainers, with unary calls and streams; some end their trials, some give up, jobs are deleted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 class GaveUpError(Exception):
-    """A trainer that was not answered, and does not ask again."""
+    """A trainer got no response and does not retry."""
 
 
 class GoneError(Exception):
@@ -73,7 +73,7 @@ class Gate:
 
 
 class Worker:
-    """Runs trial after trial of whatever job comes."""
+    """Runs trials, one after the other, of changing jobs."""
 
     def __init__(self, load: Load, number: int) -> None:
         self._load = load
@@ -192,7 +192,7 @@ class Worker:
 
 
 class Load:
-    """Trainers in threads, on a few jobs at a time."""
+    """Trainers in threads, with a few jobs at a time."""
 
     def __init__(self, server: LiveServer, seed: int, workers: int, jobs: int) -> None:
         self.server = server

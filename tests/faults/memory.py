@@ -1,4 +1,4 @@
-"""How much memory a process holds."""
+"""The memory of a process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pathlib import Path
 
 
 def resident(pid: int) -> float:
-    """Megabytes of a process that are in memory."""
+    """Resident memory in megabytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * 4096 / 1e6

@@ -1,4 +1,4 @@
-"""Builds the libraries that are preloaded into a server to stand between it and the machine."""
+"""Builds libraries that are preloaded into a server to intercept its system calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def build_shim(name: str, folder: Path) -> Path:
-    """Compiles `name`.c of this folder; skips the test where that cannot be done, or not be preloaded."""
+    """Compiles `name`.c of this folder; skips the test if it cannot be compiled or preloaded."""
     if not sys.platform.startswith("linux"):
         pytest.skip("LD_PRELOAD is Linux's")
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)

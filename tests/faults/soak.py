@@ -1,4 +1,4 @@
-"""How long a soak test is: `SOAK=short` for whoever must know within minutes, else as long as it takes."""
+"""The length of soak tests: `SOAK=short` takes minutes, otherwise full length."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def number(usual: int, *, short: int) -> int:
-    """How many of something this run does."""
+    """The number of repetitions in this run."""
     return short if os.environ.get("SOAK") == "short" else usual

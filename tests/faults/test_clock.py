@@ -1,4 +1,4 @@
-"""The system's time is set back or forth, under a running server and between two."""
+"""The system clock is changed, while a server runs and between two starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY = 86400
 
 
 class Clock:
-    """The system time of a server, in seconds beside the true one."""
+    """The offset of a server's system time, in seconds."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -37,7 +37,7 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def adrift(tmp_path: Path, clock: Clock) -> Iterator[LiveServer]:
-    """A server whose system time is set by hand."""
+    """A server with an adjustable system time."""
     with LiveServer(tmp_path) as live:
         live.environment = {"LD_PRELOAD": str(build_shim("clock", tmp_path)), "CLOCK_OFFSET": str(clock.file)}
         live.start()
@@ -45,13 +45,13 @@ def adrift(tmp_path: Path, clock: Clock) -> Iterator[LiveServer]:
 
 
 def shown(server: LiveServer, trial: v1.Trial) -> v1.Trial:
-    """The trial as the server has it."""
+    """The trial as the server returns it."""
     return server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
 
 
 @pytest.mark.parametrize("step", [-DAY, 3650 * DAY])
 def test_step_under_a_running_server(adrift: LiveServer, clock: Clock, step: int) -> None:
-    """Leases neither end early nor last longer, and no time that the server tells goes back."""
+    """Leases expire neither early nor late, and times that the server returns never go back."""
     job = Trainer(adrift.trainer, trial_lease_seconds=60)
     short = Trainer(adrift.trainer, trial_lease_seconds=0.5)
     trial, lost = job.next(), short.next()
@@ -67,7 +67,7 @@ def test_step_under_a_running_server(adrift: LiveServer, clock: Clock, step: int
 
 
 def test_step_between_two_servers(adrift: LiveServer, clock: Clock) -> None:
-    """After a restart a day earlier trials go on with a whole lease, end after they began, and numbers go on."""
+    """After a restart with the clock a day earlier, trials keep a full lease, end after they began, and are numbered on."""
     job = Trainer(adrift.trainer, trial_lease_seconds=60)
     trial = job.next()
     job.report(trial, 1.0, metric=0.1, epoch=1)

@@ -1,4 +1,4 @@
-"""Full disks, files that cannot be written, damaged files: what is said, and that nothing acknowledged is lost."""
+"""Full disks, read-only files, damaged files: the errors are clear, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.server.commands.test_serve import refuse
 
 @pytest.fixture
 def on_small_disk(tmp_path: Path) -> Iterator[LiveServer]:
-    """A server whose database is alone on a disk of a few megabytes."""
+    """A server whose database is on a disk of a few megabytes."""
     folder = tmp_path / "disk"
     folder.mkdir()
     with small_disk(folder, "3m"):
@@ -36,7 +36,7 @@ def on_small_disk(tmp_path: Path) -> Iterator[LiveServer]:
 
 
 def reports_until_refused(job: Trainer, trial: v1.Trial, said: str) -> int:
-    """Reports epoch after epoch until there is no room, then once more; returns how many were acknowledged."""
+    """Reports epochs until the disk is full, then once more; returns how many were acknowledged."""
     acknowledged = 0
     with refused() as refusal:
         for acknowledged in range(10**5):
@@ -50,7 +50,7 @@ def reports_until_refused(job: Trainer, trial: v1.Trial, said: str) -> int:
 
 
 def check_all_is_there(server: LiveServer, job: Trainer, trial: v1.Trial, acknowledged: int) -> None:
-    """The acknowledged epochs are there, and the next is taken."""
+    """The acknowledged epochs are stored, and the next one is accepted."""
     kept = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements
     assert [m.current_epoch for m in kept] == list(range(1, acknowledged + 1))
     assert not job.report(trial, acknowledged + 1, metric=0.1, epoch=acknowledged + 1).stop_train
@@ -91,7 +91,7 @@ def test_killed_on_a_full_disk(on_small_disk: LiveServer, tmp_path: Path) -> Non
 
 
 def test_file_that_may_not_grow(server: LiveServer) -> None:
-    """Where a limit on the size of files stops the server, calls are refused until it is lifted; nothing is lost."""
+    """If a limit on file sizes is reached, calls are refused until it is raised; nothing is lost."""
     job = Trainer(server.trainer, max_epochs=10**6)
     trial = job.next()
     unlimited = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
@@ -103,7 +103,7 @@ def test_file_that_may_not_grow(server: LiveServer) -> None:
 
 
 def test_read_only_file_and_folder(server: LiveServer, tmp_path: Path) -> None:
-    """A file, or its folder, that cannot be written is refused at the start with what to look at; then all is there."""
+    """The server refuses to start with a read-only file or folder and says why; nothing is lost."""
     job = Trainer(server.trainer)
     job.run(10.0)
     server.stop()
@@ -116,7 +116,7 @@ def test_read_only_file_and_folder(server: LiveServer, tmp_path: Path) -> None:
 
 
 def overwrite(path: Path, page: int, page_size: int) -> None:
-    """Writes nonsense over a page of a database."""
+    """Overwrites a page of a database with garbage."""
     with path.open("r+b") as file:
         file.seek((page - 1) * page_size)
         file.write(b"\xa5" * page_size)

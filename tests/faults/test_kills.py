@@ -1,4 +1,4 @@
-"""The server is killed at random moments under load; the books and its file agree every time."""
+"""The server is killed at random moments under load; its file agrees with the ledger every time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.live_server import LiveServer
 
 
 def test_a_few_kills(server: LiveServer) -> None:
-    """After each of four kills under load nothing acknowledged is lost, and the end state is that of a replay."""
+    """After each of four kills under load nothing acknowledged is lost, and the final state equals that of a replay."""
     kill_again_and_again(server, kills=4, workers=12)
 
 
@@ -29,7 +29,7 @@ def test_dozens_of_kills(server: LiveServer) -> None:
 
 
 def kill_again_and_again(server: LiveServer, kills: int, workers: int, then: Callable[[], None] | None = None) -> None:
-    """Runs the load, kills the server as often as that, and checks after each and at the end.
+    """Runs the load, kills the server repeatedly, and checks after each kill and at the end.
 
     Args:
         server: the server.
@@ -60,7 +60,7 @@ def kill_again_and_again(server: LiveServer, kills: int, workers: int, then: Cal
 
 
 def check_requests(server: LiveServer, load: Load, rng: random.Random) -> None:
-    """A request that was answered before the kill is given the same trial after it."""
+    """A request that was answered before the kill gets the same trial after it."""
     known = [
         (book.trial, request_id)
         for job in load.ledger.jobs.values()

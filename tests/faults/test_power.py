@@ -1,4 +1,4 @@
-"""The power fails: of the server's files there is left what was synced, and nothing else."""
+"""Power failures: only synced data of the server's files is left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.live_server import LiveServer
 
 
 class Disk:
-    """What a power cut would leave of a server's folder."""
+    """What a power failure would leave of a server's folder."""
 
     def __init__(self, folder: Path, kept: Path) -> None:
         self._folder = folder
@@ -41,7 +41,7 @@ class Disk:
 
 
 def cut_again_and_again(folder: Path, cuts: int, workers: int) -> None:
-    """Runs the load on a server that loses its power as often as that."""
+    """Runs the load on a server that loses power repeatedly."""
     home = folder / "server"
     home.mkdir()
     server = LiveServer(home)
@@ -60,12 +60,12 @@ def cut_again_and_again(folder: Path, cuts: int, workers: int) -> None:
 
 
 def test_a_few_power_cuts(tmp_path: Path) -> None:
-    """After each of three power cuts under load, all that was acknowledged had been synced, and nothing is half."""
+    """After each of three power failures under load, everything acknowledged was synced, and nothing is incomplete."""
     cut_again_and_again(tmp_path, cuts=3, workers=12)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_many_power_cuts(tmp_path: Path) -> None:
-    """The same after each of forty power cuts."""
+    """The same after each of forty power failures."""
     cut_again_and_again(tmp_path, cuts=number(40, short=8), workers=24)

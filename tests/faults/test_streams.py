@@ -1,4 +1,4 @@
-"""Streams without number, and clients that vanish: what they took comes back."""
+"""Very many streams, and clients that vanish: their resources are freed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 STREAMS = 40
 FLAT_MEGABYTES = 8.0
-"""Far below what a kilobyte of each stream comes to in a soak; a bare server of gRPC's keeps a little of each, too."""
+"""Far below a kilobyte per stream in a soak; a bare gRPC server keeps a little memory per stream, too."""
 
 CLIENT = """
 import sys
@@ -52,14 +52,14 @@ time.sleep(3600)
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[LiveServer]:
-    """A server that takes no more streams than one client opens here."""
+    """A server whose limit is the number of streams that one client opens here."""
     with LiveServer(tmp_path) as live:
         live.start("--max-streams", str(STREAMS))
         yield live
 
 
 def vanish(server: LiveServer, job: Trainer) -> None:
-    """A client opens all streams that there may be, and is killed."""
+    """A client opens as many streams as allowed, and is killed."""
     command = [sys.executable, "-c", CLIENT, server.address, job.job_id, str(STREAMS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
@@ -69,7 +69,7 @@ def vanish(server: LiveServer, job: Trainer) -> None:
 
 
 def has_room(server: LiveServer, job: Trainer) -> bool:
-    """Whether the server takes a stream."""
+    """Whether the server accepts a stream."""
     watch = server.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id))
     try:
         return bool(next(watch).job.spec.job_id == job.job_id)
@@ -81,7 +81,7 @@ def has_room(server: LiveServer, job: Trainer) -> bool:
 
 
 def test_vanished_clients_leave_nothing(limited: LiveServer) -> None:
-    """Each time a client with all streams is killed all of them are free again, and memory does not grow."""
+    """When a client with all streams is killed, all of them are free again, and memory does not grow."""
     job = Trainer(limited.trainer, max_epochs=10**6)
     held = []
     for _ in range(3):
@@ -140,7 +140,7 @@ async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:
 
 
 async def churn(server: LiveServer, number: int) -> None:
-    """Opens and cancels streams, and holds the memory against that of the first tenth."""
+    """Opens and cancels streams, and compares the memory with that after the first tenth."""
     job = Trainer(server.trainer, max_epochs=10**6)
     trial = job.next()
     await open_and_cancel(server.address, trial.id, number // 10)
@@ -155,21 +155,21 @@ async def churn(server: LiveServer, number: int) -> None:
 
 
 async def test_cancelled_streams_leave_memory_flat(server: LiveServer) -> None:
-    """Of two thousand streams that were opened and cancelled nothing is left."""
+    """Two thousand streams that were opened and cancelled leave nothing behind."""
     await churn(server, 2_000)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 async def test_many_cancelled_streams_leave_memory_flat(server: LiveServer) -> None:
-    """Nor of a hundred thousand."""
+    """Nor do a hundred thousand."""
     await churn(server, number(100_000, short=10_000))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 async def test_a_days_reports_leave_memory_flat(server: LiveServer) -> None:
-    """A day of sixty-four trainers that report twice a minute, as fast as it goes: memory and -wal stay small."""
+    """A day of 64 trainers that report twice a minute, as fast as possible: memory and -wal stay small."""
     reports = number(184_320, short=12_800)
     jobs = [Trainer(server.trainer, max_epochs=10**6) for _ in range(64)]
 

@@ -1,1 +1,1 @@
-"""What a stranger may send, and what must become of it."""
+"""Arbitrary input from clients, and what must happen to it."""

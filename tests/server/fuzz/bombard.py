@@ -1,4 +1,4 @@
-"""How often something is fired: a little in every run of the tests, much in a soak."""
+"""How many inputs are sent: few in a normal test run, many in a soak."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ depths = pytest.mark.parametrize(
 
 
 def bombard(fire: Fire, depth: settings) -> None:
-    """Fires as often as the depth says."""
+    """Sends as many inputs as the depth says."""
     depth(given(st.data())(fire))()

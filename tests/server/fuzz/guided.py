@@ -1,4 +1,4 @@
-"""Fuzzing that is guided by the server's own code: `python -m tests.server.fuzz.guided FOLDER [libFuzzer's options]`.
+"""Coverage-guided fuzzing of the server: `python -m tests.server.fuzz.guided FOLDER [libFuzzer's options]`.
 
 The server runs in this process, so that atheris sees which of its branches an input reaches. An input is a method's
 number and the bytes of one request.

@@ -1,4 +1,4 @@
-"""Strategies that build any message of the protos, near-valid ones included, and that spoil its bytes."""
+"""Strategies that build any message of the protos, near-valid ones included, and corrupt its bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.jobs import job_spec, power_sample
 from tests.server.fuzz.methods import OTHERS
 
 BASE, VICTIM = "fuzz-base", "fuzz-victim"
-"""Jobs that the server knows unless a call has deleted them."""
+"""Jobs that exist unless a call deleted them."""
 
 BASE_SPEC = job_spec(job_id=BASE, job_id_prefix="fuzz", trial_lease_seconds=0)
 VICTIM_SPEC = job_spec(job_id=VICTIM, job_id_prefix="fuzz", trial_lease_seconds=0, num_pruning_rounds=0)
@@ -66,7 +66,7 @@ def _values(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 
 @st.composite
 def messages(draw: st.DrawFn, kind: Descriptor) -> Message:
-    """Any message of a type: every field may be unset, extreme or senseless."""
+    """Any message of a type: every field may be unset, extreme or meaningless."""
     message = GetMessageClass(kind)()
     for field in kind.fields:
         if not draw(st.integers(0, 3)):

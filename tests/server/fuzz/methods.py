@@ -1,4 +1,4 @@
-"""Every method that the server answers, as the protos describe it."""
+"""Every method of the server, from the protos."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def _methods(*files: Any) -> tuple[MethodDescriptor, ...]:
 
 METHODS = _methods(v1.RegisterJobRequest.DESCRIPTOR.file, v1.GetJobRequest.DESCRIPTOR.file)
 OTHERS = _methods(health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR)
-"""What the server answers besides its own services."""
+"""The standard services of the server."""
 
 
 def path(method: MethodDescriptor) -> str:
-    """What a method is called on the wire."""
+    """The full name of a method."""
     return f"/{method.containing_service.full_name}/{method.name}"

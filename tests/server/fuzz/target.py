@@ -1,4 +1,4 @@
-"""A server under fire: sends raw bytes, and judges every answer and what it left behind."""
+"""Sends raw bytes to a server, and checks every response and the server's state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALLOWED = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-"""What a stranger may be told. The rest of the contract's list speaks of tokens and outages: there are none here."""
+"""The statuses that may occur here; the others of the contract need tokens or outages."""
 
 _SECONDS = 20.0
 
@@ -46,7 +46,7 @@ class Answer:
 
 
 class StateFile:
-    """Reads the file of a server that runs.
+    """Reads the database of a running server.
 
     Args:
         database: The file.
@@ -70,7 +70,7 @@ class StateFile:
 
 
 class Target:
-    """A server with two jobs, one with a trial that runs.
+    """A server with two jobs, one with a running trial.
 
     Args:
         server: A running server with a fresh file.
@@ -136,7 +136,7 @@ class Target:
 
 
 def judge(answer: Answer, *, ours: bool = True) -> None:
-    """A refusal has one of the contract's statuses; one by our own services says something and has our reason."""
+    """A refusal has a status of the contract; one by Wattwise's services also has a message and a reason."""
     error = answer.error
     assert answer.code in ALLOWED or (not ours and answer.code is grpc.StatusCode.UNIMPLEMENTED), error
     if ours:

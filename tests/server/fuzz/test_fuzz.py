@@ -1,4 +1,4 @@
-"""Whatever bytes a stranger sends: a status of the contract with its reason, no incident, no change by a refusal."""
+"""Arbitrary bytes get a status of the contract with its reason, cause no incident, and refusals change nothing."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.server.fuzz.target import Answer, Metadata, Target, judge
 
 @pytest.fixture(scope="module")
 def target(grpc_server: LiveServer) -> Iterator[Target]:
-    """One server for the whole bombardment; its log is read at the end."""
+    """One server for all tests; its log is checked at the end."""
     with closing(Target(grpc_server)) as under_fire:
         yield under_fire
 
 
 def some_method(data: st.DataObject) -> MethodDescriptor:
-    """Any method that the server answers, mostly one of its own."""
+    """Any method of the server, mostly one of its own services."""
     return data.draw(st.sampled_from(METHODS * 2 + OTHERS), "method")
 
 
 def test_every_method_is_under_fire() -> None:
-    """The walk over the descriptors finds all services, and there is a valid request for each method."""
+    """The descriptors contain all services, and there is a valid request for each method."""
     assert {path(method).split("/")[1] for method in METHODS + OTHERS} == {
         "wattwise.v1.BatchSizeOptimizer",
         "wattwise.v1.JobAdmin",
@@ -48,7 +48,7 @@ def test_every_method_is_under_fire() -> None:
 
 @depths
 def test_random_bytes(target: Target, depth: settings) -> None:
-    """Bytes without sense are refused, or are a message by accident."""
+    """Random bytes are refused, or happen to be a message."""
 
     def fire(data: st.DataObject) -> None:
         target.fire(some_method(data), [data.draw(st.binary(max_size=200))])
@@ -71,7 +71,7 @@ def test_malformed_messages(target: Target, depth: settings) -> None:
 
 @depths
 def test_senseless_messages(target: Target, depth: settings) -> None:
-    """Well-formed requests with whatever in their fields are refused or carried out."""
+    """Well-formed requests with arbitrary fields are refused or executed."""
 
     def fire(data: st.DataObject) -> None:
         method = some_method(data)
@@ -93,7 +93,7 @@ METADATA = st.lists(
 
 @depths
 def test_random_metadata(target: Target, depth: settings) -> None:
-    """Metadata of any kind change nothing about an answer."""
+    """Arbitrary metadata do not change the response."""
     known = seeds(target.trial)
 
     def fire(data: st.DataObject) -> None:
@@ -124,7 +124,7 @@ def test_random_conversations(target: Target, depth: settings) -> None:
 
 
 def leave(target: Target, method: MethodDescriptor, sent: list[bytes]) -> None:
-    """Opens a stream, sends something, and cancels once the last of it is on its way."""
+    """Opens a stream, sends messages, and cancels it after the last one."""
     channel: Any = target.server.channel
     taken, held = threading.Event(), threading.Event()
 
@@ -144,7 +144,7 @@ def leave(target: Target, method: MethodDescriptor, sent: list[bytes]) -> None:
     "spoiler", [b"\xff", b"", v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest()).SerializeToString()]
 )
 def test_refusal_within_a_conversation(target: Target, spoiler: bytes) -> None:
-    """What a stream's earlier messages did stands, and a refused one adds nothing."""
+    """Earlier messages of a stream take effect, a refused one does not."""
     target.clear()
     channel: Any = target.server.channel
     (method,) = (method for method in METHODS if method.client_streaming)
@@ -162,7 +162,7 @@ def test_refusal_within_a_conversation(target: Target, spoiler: bytes) -> None:
 
 
 def test_no_message_at_all(target: Target) -> None:
-    """Calls that end before their message leave the server as it was."""
+    """Calls that end before their message do not change the server's state."""
     channel: Any = target.server.channel
     before = target.state()
     # Where there should be one message, gRPC neither tells the server nor ends the call.
@@ -174,7 +174,7 @@ def test_no_message_at_all(target: Target) -> None:
 
 
 def test_message_beyond_the_limit(target: Target) -> None:
-    """More bytes than a message may have are RESOURCE_EXHAUSTED, and nothing is changed."""
+    """A message above the size limit is RESOURCE_EXHAUSTED and changes nothing."""
     before = target.state()
     for method in (METHODS[0], *(method for method in METHODS if method.server_streaming)):
         answer = target.call(method, [bytes(4_200_000)])
@@ -183,13 +183,13 @@ def test_message_beyond_the_limit(target: Target) -> None:
 
 
 def test_metadata_beyond_the_limit(target: Target) -> None:
-    """More metadata than gRPC takes are RESOURCE_EXHAUSTED."""
+    """Metadata above gRPC's limit are RESOURCE_EXHAUSTED."""
     answer = target.call(METHODS[0], [b""], [("x-request-id", "x" * 100_000)])
     assert answer.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 def test_unreadable_requests_of_other_services(target: Target) -> None:
-    """Health and reflection refuse what they cannot read as this server's own services do."""
+    """Health and reflection refuse unparsable requests as Wattwise's services do."""
     for method in OTHERS:
         answer = target.call(method, [b"\xff"])
         assert answer.code is grpc.StatusCode.INVALID_ARGUMENT, (method.full_name, answer.error)
@@ -197,7 +197,7 @@ def test_unreadable_requests_of_other_services(target: Target) -> None:
 
 
 def test_readable_requests_of_other_services(target: Target) -> None:
-    """Health and reflection answer what they can read; what the health service lacks is UNIMPLEMENTED."""
+    """Health and reflection answer valid requests; a method that the health service lacks is UNIMPLEMENTED."""
     for method in OTHERS:
         expected = grpc.StatusCode.UNIMPLEMENTED if method.name == "List" else grpc.StatusCode.OK
         request = seeds(target.trial)[method.input_type.full_name][0]

@@ -1,4 +1,4 @@
-"""Fuzzing guided by coverage, where atheris can be had."""
+"""Coverage-guided fuzzing, if atheris is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 30 if os.environ.get("SOAK") == "short" else 900
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 120)
 def test_guided(tmp_path: Path) -> None:
-    """No request that atheris finds on its way into the server's branches is more than refused."""
+    """No request that atheris generates causes more than a refusal."""
     pytest.importorskip("atheris", reason="needs atheris, which `make soak` could not install")
     command = [sys.executable, "-m", "tests.server.fuzz.guided", str(tmp_path), f"-max_total_time={SECONDS}"]
     root = Path(__file__).parents[3]

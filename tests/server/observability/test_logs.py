@@ -25,7 +25,7 @@ from tests.watched import WatchedServer, read_json_log
 
 
 def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
-    """Every event is one JSON line with job, trial and, if a call brought it about, peer and request id."""
+    """Every event is one JSON line with job, trial and, if a call caused it, peer and request id."""
     job = Trainer(watched.trainer, trial_lease_seconds=0.3)
     lost = job.next()
     lose(watched, lost)
@@ -49,16 +49,20 @@ def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
         "shutting down",
         "stopped",
     ]
-    told = lines[3:11]
-    assert {line["job"] for line in told} == {job.job_id}
-    assert [line.get("trial") for line in told] == [None, 1, 1, 1, 1, 2, 2, None]
-    assert {line["batch_size"] for line in told if "trial" in line} == {16, 8}
-    by_calls = [line for line in told if line["event"] != "trial lost"]
+    reported = lines[3:11]
+    assert {line["job"] for line in reported} == {job.job_id}
+    assert [line.get("trial") for line in reported] == [None, 1, 1, 1, 1, 2, 2, None]
+    assert {line["batch_size"] for line in reported if "trial" in line} == {16, 8}
+    by_calls = [line for line in reported if line["event"] != "trial lost"]
     assert all(re.fullmatch(r"ipv[46]:\S+:\d+", line["peer"]) for line in by_calls)
     assert all(line["request_id"] for line in by_calls)
-    assert not {"peer", "request_id"} & told[2].keys()
-    assert (told[2]["level"], told[4]["reason"], told[4]["cost_joules"]) == ("warning", "TARGET_REACHED", 10.0)
-    assert told[7]["request_id"] == "cleanup 7"
+    assert not {"peer", "request_id"} & reported[2].keys()
+    assert (reported[2]["level"], reported[4]["reason"], reported[4]["cost_joules"]) == (
+        "warning",
+        "TARGET_REACHED",
+        10.0,
+    )
+    assert reported[7]["request_id"] == "cleanup 7"
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in lines)
 
 
@@ -89,7 +93,7 @@ def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: Watche
         watched.trainer.Heartbeat(request, metadata=(("x-request-id", "x" * 101),))
     ids = [refusal.metadata["request_id"] for refusal in (own, made, unfit)]
     assert ids[0] == "nightly-7"
-    assert all(re.fullmatch("[0-9a-f]{16}", made_up) for made_up in ids[1:])
+    assert all(re.fullmatch("[0-9a-f]{16}", generated) for generated in ids[1:])
     lines = watched.events("call refused")
     assert [line["request_id"] for line in lines] == ids
     for line in lines:
@@ -149,14 +153,14 @@ def test_failed_commit_is_logged(watched: WatchedServer) -> None:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
     with refused():
         job.next()
-    (failed,), (told,) = watched.events("commit failed"), watched.events("call refused")
+    (failed,), (reported,) = watched.events("commit failed"), watched.events("call refused")
     assert failed["level"] == "error"
     assert "full" in failed["cause"]
-    assert (told["level"], told["code"], told["job"]) == ("warning", "UNAVAILABLE", job.job_id)
+    assert (reported["level"], reported["code"], reported["job"]) == ("warning", "UNAVAILABLE", job.job_id)
 
 
-def test_human_lines_quote_what_is_odd(server: LiveServer) -> None:
-    """For people every event is one line too, and an id with spaces, quotes and signs stays within its quotes."""
+def test_human_lines_quote_special_characters(server: LiveServer) -> None:
+    """In the human format every event is one line, and an id with spaces and quotes stays within its quotes."""
     odd = 'test-a b" job=other\\'
     for job_id in ("test-a=b", odd):
         server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id)))
@@ -172,7 +176,7 @@ def test_human_lines_quote_what_is_odd(server: LiveServer) -> None:
 @settings(deadline=None)
 @given(event=st.text(), value=st.text() | st.floats() | st.integers())
 def test_one_event_is_one_line(event: str, value: float | str) -> None:
-    """Whatever is in an event, it is one line: printable for people, an object that holds it all as JSON."""
+    """Any event is one printable line, in the human format and in JSON, and the JSON object contains all of it."""
     record = logging.makeLogRecord({"name": "wattwise_server.test", "msg": "%s", "args": (event,), "levelname": "INFO"})
     record.fields = {"field": value}
     human, machine = HumanFormatter().format(record), JsonFormatter().format(record)
@@ -185,7 +189,7 @@ def test_one_event_is_one_line(event: str, value: float | str) -> None:
 
 
 def test_start_that_fails_is_a_line_too(tmp_path: Path) -> None:
-    """With a JSON log what keeps the server from starting is an object as well."""
+    """With a JSON log the reason of a failed start is an object too."""
     live = LiveServer(tmp_path)
     live.database.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
     with pytest.raises(AssertionError):

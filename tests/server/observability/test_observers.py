@@ -17,24 +17,24 @@ class Faulty:
     """An observer all of whose methods fail.
 
     Args:
-        blind: whether it fails when it witnesses an event already, and not only when it is to tell it.
+        early: Whether `prepare` fails, and not only the notification.
     """
 
     wants_reports = True
 
-    def __init__(self, *, blind: bool) -> None:
-        self._blind = blind
+    def __init__(self, *, early: bool) -> None:
+        self._early = early
 
     def opened(self, jobs: int, running_trials: int) -> None:
         raise OSError(f"{jobs} jobs, {running_trials} trials")
 
     def prepare(self, event: Event) -> Notification:
-        def tell() -> None:
-            raise OSError(f"witnessed {type(event).__name__}")
+        def notify() -> None:
+            raise OSError(f"notified of {type(event).__name__}")
 
-        if self._blind:
-            tell()
-        return tell
+        if self._early:
+            notify()
+        return notify
 
     def committed(self, rows: int, seconds: float) -> None:
         raise OSError(f"{rows} rows in {seconds} s")
@@ -47,12 +47,12 @@ async def test_failing_observer_is_logged_and_disturbs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A job is registered and a trial dispatched although every observer raises."""
-    observers, clock = Observers([Faulty(blind=True), Faulty(blind=False)]), steady_clock()
+    observers, clock = Observers([Faulty(early=True), Faulty(early=False)]), steady_clock()
     async with open_store(f"sqlite:///{tmp_path / 'observed.db'}", clock, observers) as store:
         optimizer = Optimizer(store, clock, observer=observers)
         assert (await optimizer.register(draft("j-1")))[1]
         trial, _ = await optimizer.next_trial("j-1", "")
         assert trial.number == 1
-    said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
-    for told in ("0 jobs, 0 trials", "witnessed JobRegistered", "witnessed TrialDispatched"):
-        assert said.count(told) == 2
+    messages = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    for message in ("0 jobs, 0 trials", "notified of JobRegistered", "notified of TrialDispatched"):
+        assert messages.count(message) == 2
