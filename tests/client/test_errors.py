@@ -54,10 +54,10 @@ def test_failure_carries_its_decision_through_pickling() -> None:
 
 def test_error_of_the_server(grpc_addr: str) -> None:
     """An error has the server's reason, metadata and message."""
-    with Client(grpc_addr) as client, pytest.raises(JobNotFoundError, match="test-nobody") as caught:
-        client.get_job("test-nobody")
+    with Client(grpc_addr) as client, pytest.raises(JobNotFoundError, match="test-unknown") as caught:
+        client.get_job("test-unknown")
     assert caught.value.reason == "ERROR_REASON_JOB_NOT_FOUND"
-    assert caught.value.metadata["job_id"] == "test-nobody"
+    assert caught.value.metadata["job_id"] == "test-unknown"
     assert not caught.value.retryable
 
 
@@ -92,7 +92,7 @@ def test_grpc_error_is_logged(grpc_addr: str, caplog: pytest.LogCaptureFixture) 
     """GRPC's error is not part of the traceback; it is logged at level DEBUG."""
     caplog.set_level(logging.DEBUG, "wattwise")
     with Client(grpc_addr) as client, pytest.raises(JobNotFoundError) as caught:
-        client.get_job("test-nobody")
+        client.get_job("test-unknown")
     assert (caught.value.__cause__, caught.value.__suppress_context__) == (None, True)
     assert f"a call to {grpc_addr} failed: <_InactiveRpcError" in caplog.text
     assert "debug_error_string" in caplog.text
@@ -115,15 +115,15 @@ def test_messages_name_no_rpc(grpc_addr: str) -> None:
         messages = [client.heartbeat(trial).message]
         trial = client.get_next_batch_size(job_id).trial.id
         messages.append(client.report_result(v1.TrainingResult(trial=trial, metric=0, current_epoch=1)).message)
-        stranger = v1.TrialId(job_id=job_id, batch_size=8, trial_number=7)
+        unknown = v1.TrialId(job_id=job_id, batch_size=8, trial_number=7)
         messages += [
-            _message(lambda: client.get_job("test-nobody")),
-            _message(lambda: client.get_next_batch_size("test-nobody")),
+            _message(lambda: client.get_job("test-unknown")),
+            _message(lambda: client.get_next_batch_size("test-unknown")),
             _message(lambda: client.get_next_batch_size(job_id)),
-            _message(lambda: client.heartbeat(stranger)),
+            _message(lambda: client.heartbeat(unknown)),
             _message(lambda: client.heartbeat(v1.TrialId())),
             _message(lambda: client.report_result(v1.TrainingResult())),
-            _message(lambda: client.end_trial(stranger, v1.END_REASON_UNSPECIFIED)),
+            _message(lambda: client.end_trial(unknown, v1.END_REASON_UNSPECIFIED)),
             _message(lambda: next(client.list_jobs(page_size=-1))),
             _message(lambda: client.register_job(job_spec(job_id=job_id))),
         ]

@@ -23,7 +23,7 @@ def test_fields_are_those_of_the_wire(ours: type[JobSpec], theirs: type[v1.JobSp
 
 def test_every_field_is_sent() -> None:
     """Every value is sent in the field of its name, zero and False included."""
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "job_id": "test-1",
         "eta_knob": 0.0,
         "beta_knob": 3.5,
@@ -42,11 +42,11 @@ def test_every_field_is_sent() -> None:
         "trial_lease_seconds": 0.0,
     }
     spec = JobSpec(
-        job_id_prefix="test", batch_sizes=[8, 16], default_batch_size=8, policy="POLICY_GTS", gpu=GPU, **given
+        job_id_prefix="test", batch_sizes=[8, 16], default_batch_size=8, policy="POLICY_GTS", gpu=GPU, **values
     )
     message = spec.to_proto()
     present = {field.name: value for field, value in message.ListFields()}
-    assert {name: present[name] for name in given} == given
+    assert {name: present[name] for name in values} == values
     assert (message.policy, list(message.batch_sizes)) == (v1.POLICY_GTS, [8, 16])
     assert message.gpu == v1.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="Test GPU")
 

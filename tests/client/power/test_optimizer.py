@@ -210,8 +210,8 @@ def case_any_table(machine: Machine, address: str) -> int:
         nonlocal walks
         walks += 1
         table = dict(zip(VALLEY, map(float, costs), strict=True))
-        given: dict[str, Any] = {"profile_warmup_iters": warmup, "profile_measure_iters": measured}
-        training = Training(machine, address, table, f"{job_id_of(machine)}-{walks}", **given)
+        arguments: dict[str, Any] = {"profile_warmup_iters": warmup, "profile_measure_iters": measured}
+        training = Training(machine, address, table, f"{job_id_of(machine)}-{walks}", **arguments)
         before = len(visited(machine))
         with contextlib.suppress(RuntimeError), training.bso:
             training.steps(7 * (warmup + measured))
@@ -233,10 +233,10 @@ def case_any_table(machine: Machine, address: str) -> int:
 
 def test_unknown_limit_is_profiled(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """The walk goes down until two limits in a row cost more; the cheapest is reported and set on every GPU."""
-    seen, known, now, said = run(case_walk, machine, grpc_addr)
+    seen, known, now, attribute = run(case_walk, machine, grpc_addr)
     # The first is the check of the permission, which sets the present limit.
     assert seen == [200.0, *VISITED, 175.0]
-    assert (now, said) == ([175.0, 175.0], 175.0)
+    assert (now, attribute) == ([175.0, 175.0], 175.0)
     (limit,) = known
     assert (limit.batch_size, limit.power_limit_watts) == (16, 175)
     assert limit.cost_per_step == pytest.approx(2 * VALLEY[175])
@@ -396,7 +396,7 @@ def test_steps_before_the_batch_size(grpc_addr: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         {"step_watts": 0},
         {"step_watts": float("nan")},
@@ -411,12 +411,12 @@ def test_steps_before_the_batch_size(grpc_addr: str) -> None:
         {"timeout": -1},
     ],
 )
-def test_invalid_arguments(grpc_addr: str, given: dict[str, Any]) -> None:
+def test_invalid_arguments(grpc_addr: str, arguments: dict[str, Any]) -> None:
     """An invalid argument is named: a walk that would never end or measure nothing, or a value of the wrong type."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
-    fault = rf"^{next(iter(given))}=.* is invalid; give"
+    fault = rf"^{next(iter(arguments))}=.* is invalid; give"
     with pytest.raises((PowerProfileError, InvalidArgumentError), match=fault):
-        PowerLimitOptimizer(bso, **given)
+        PowerLimitOptimizer(bso, **arguments)
 
 
 def test_default_settings() -> None:

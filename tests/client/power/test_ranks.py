@@ -30,9 +30,9 @@ def test_rank_0_alone_sets_limits(grpc_addr: str, machine: Machine, library: Pat
         )
         for rank in ("0", "1")
     ]
-    said = [process.communicate(timeout=100) for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    outputs = [process.communicate(timeout=100) for process in running]
+    assert [process.returncode for process in running] == [0, 0], outputs
     seen = [200.0, *VISITED, 175.0]
-    assert said[0][0] == f"175.0 {seen}\n"
-    assert said[1][0] == "None\n"
+    assert outputs[0][0] == f"175.0 {seen}\n"
+    assert outputs[1][0] == "None\n"
     assert limits(machine) == BEFORE

@@ -284,8 +284,8 @@ def test_outage_during_a_profile_is_logged(machine: Machine, run: Runner, tmp_pa
 
 def test_server_unavailable_at_the_first_step(machine: Machine, run: Runner, tmp_path: Path) -> None:
     """Without an answer no limit is set, with one warning; the walk begins when the server is back."""
-    (before, after), now, said = run(case_server_away, machine, tmp_path)
-    assert (before, len(said)) == ([200.0], 1)
+    (before, after), now, warnings = run(case_server_away, machine, tmp_path)
+    assert (before, len(warnings)) == ([200.0], 1)
     assert after == [200.0, *VISITED, 175.0]
     assert now == [175.0, 175.0]
 
@@ -300,9 +300,9 @@ def test_trial_that_ends_without_a_server_restores_the_limits(
 
 def test_rejected_profile_is_dropped(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """A profile that the server rejects is dropped with one warning; the best limit is set until training ends."""
-    said, walked, at_last = run(case_deleted, machine, grpc_addr)
-    assert len(said) == 1
-    assert "dropped" in said[0]
+    warnings, walked, at_last = run(case_deleted, machine, grpc_addr)
+    assert len(warnings) == 1
+    assert "dropped" in warnings[0]
     assert (walked, at_last) == ([175.0, 175.0], BEFORE)
 
 

@@ -78,7 +78,7 @@ class Training:
         table: Mapping[int, float] = VALLEY,
         job_id: str = "",
         monitor: Callable[[], Monitor] = NvmlMonitor,
-        **given: Any,
+        **arguments: Any,
     ) -> None:
         self.machine = machine
         self._address = address
@@ -87,8 +87,8 @@ class Training:
         self._show()
         spec = power_job(job_id or job_id_of(machine))
         self.bso = BatchSizeOptimizer(address, spec, monitor=monitor())
-        usual: dict[str, Any] = {"profile_warmup_iters": WARMUP, "profile_measure_iters": MEASURED}
-        self.plo = PowerLimitOptimizer(self.bso, **(usual | given))
+        defaults: dict[str, Any] = {"profile_warmup_iters": WARMUP, "profile_measure_iters": MEASURED}
+        self.plo = PowerLimitOptimizer(self.bso, **(defaults | arguments))
         self.bso.get_batch_size()
         self.bso.on_train_begin()
 

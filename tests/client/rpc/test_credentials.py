@@ -198,8 +198,8 @@ def test_malformed_token_is_not_sent(tmp_path: Path, token: str) -> None:
     """A token with invalid characters, or such a file, is rejected before gRPC sees it, and not shown."""
     file = tmp_path / "token"
     file.write_text(token)
-    given = [Credentials(token_file=file)] + ([Credentials(token=token)] if token else [])
-    for credentials in given:
+    candidates = [Credentials(token_file=file)] + ([Credentials(token=token)] if token else [])
+    for credentials in candidates:
         with Client("localhost:1", credentials=credentials) as client, pytest.raises(CredentialsError) as caught:
             client.get_job("test-1")
         assert SECRET not in str(caught.value)
@@ -353,8 +353,8 @@ def test_variables() -> None:
     """Each variable sets the argument of the same name; an empty variable counts as unset."""
     names = ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE")
     assert Credentials.from_env({}) == Credentials.from_env({f"WATTWISE_{name}": "" for name in names}) == Credentials()
-    given = {f"WATTWISE_{name}": name for name in names} | {"WATTWISE_TLS": "1", "WATTWISE_INSECURE": "true"}
-    assert Credentials.from_env(given) == Credentials(
+    variables = {f"WATTWISE_{name}": name for name in names} | {"WATTWISE_TLS": "1", "WATTWISE_INSECURE": "true"}
+    assert Credentials.from_env(variables) == Credentials(
         "TOKEN", "TOKEN_FILE", tls=True, tls_ca="TLS_CA", tls_cert="TLS_CERT", tls_key="TLS_KEY", insecure=True
     )
     with pytest.raises(CredentialsError, match="WATTWISE_TLS='maybe'"):

@@ -16,11 +16,11 @@ def test_each_call_has_an_id(watched: WatchedServer) -> None:
     with Client(watched.address) as client:
         for _ in range(2):
             with pytest.raises(JobNotFoundError) as caught:
-                client.get_job("test-nobody")
+                client.get_job("test-unknown")
             assert str(caught.value).endswith(f" (request {caught.value.request_id})")
             ids.append(caught.value.request_id)
         with pytest.raises(JobNotFoundError) as caught:
-            next(client.watch_job("test-nobody"))
+            next(client.watch_job("test-unknown"))
         ids.append(caught.value.request_id)
     assert len(set(ids)) == 3
     assert [line["request_id"] for line in watched.events("call refused")] == ids
@@ -31,7 +31,7 @@ def test_id_of_a_client(watched: WatchedServer) -> None:
     with Client(watched.address, request_id="nightly 7") as client:
         client.register_job(job_spec())
         with pytest.raises(JobNotFoundError, match=r"\(request nightly 7\)"):
-            client.get_job("test-nobody")
+            client.get_job("test-unknown")
     lines = watched.events("job registered") + watched.events("call refused")
     assert [line["request_id"] for line in lines] == ["nightly 7"] * 2
 
