@@ -46,7 +46,7 @@ class TestKeras(TrainerConformance):
         train(callback, Script(iter([0.95])), sgd, batch_size=size)
         assert events == [*["begin", "end"] * 4, "epoch", "over"]
 
-    def test_accumulation_that_nobody_spoke_of(self, callback: WattwiseCallback) -> None:
+    def test_accumulation_that_fit_batch_size_was_not_given(self, callback: WattwiseCallback) -> None:
         """An optimizer that accumulates more steps than fit_batch_size was given is refused."""
         script, sgd = Script(iter([0.95])), keras.optimizers.SGD(gradient_accumulation_steps=2)
         with pytest.raises(TrainerSetupError, match=r"fit_batch_size\(gradient_accumulation_steps=2\)"):

@@ -37,7 +37,7 @@ from tests.waiting import wait_until
 
 
 def test_three_calls_in_a_loop(grpc_addr: str) -> None:
-    """A trainer asks for its batch size, reports epochs, and is told to stop when the target is reached."""
+    """A trainer gets its batch size, reports epochs, and finishes when the target is reached."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
     assert bso.get_batch_size() == 16
     bso.on_train_begin()
