@@ -110,7 +110,7 @@ __all__ = [
 
 # Where each name is defined, if not in wattwise.errors.
 _MODULES = {
-    "AmdSmiMonitor": "wattwise.monitor.amdsmi",
+    "AmdSmiMonitor": "wattwise.monitor.amd_gpu",
     "BatchSizeOptimizer": "wattwise.training.optimizer",
     "Client": "wattwise.rpc.client",
     "CombinedMonitor": "wattwise.monitor.combined",
@@ -119,7 +119,7 @@ _MODULES = {
     "GpuConfig": "wattwise.spec",
     "JobSpec": "wattwise.spec",
     "Monitor": "wattwise.monitor",
-    "NvmlMonitor": "wattwise.monitor.nvml",
+    "NvmlMonitor": "wattwise.monitor.gpu",
     "PowerLimitOptimizer": "wattwise.power.optimizer",
     "RaplMonitor": "wattwise.monitor.rapl",
     "data_loader": "wattwise.integrations.loader",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from wattwise import v1
@@ -161,8 +162,35 @@ class NoDriverError(WattwiseError):
     """`wattwise run` did not start this process, or the environment variables that it sets are wrong."""
 
 
+class Remedy(Enum):
+    """What helps against a `MonitorError`; the value says it to a program's author."""
+
+    OTHER_MONITOR = (
+        "pass another monitor instead: monitor=RaplMonitor() for training on the processor, "
+        "monitor=EstimateMonitor(watts=...) for a known power (both in wattwise.monitor), or a ZeusMonitor"
+    )
+    ESTIMATE = "pass monitor=EstimateMonitor(watts=...)"
+    GPU_CONFIG = "give the job gpu=GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"
+    SELECT_GPUS = "select other GPUs with gpu_indices or CUDA_VISIBLE_DEVICES"
+
+
 class MonitorError(WattwiseError):
-    """Energy cannot be measured on this machine; the message says what to pass instead."""
+    """Energy cannot be measured on this machine; the message says what to do.
+
+    Args:
+        problem: what is wrong.
+        remedies: what helps; any one of them is enough.
+
+    Attributes:
+        problem: the message without the remedies.
+        remedies: as given.
+    """
+
+    def __init__(self, problem: str, *remedies: Remedy) -> None:
+        advice = ", or ".join(remedy.value for remedy in remedies)
+        super().__init__(f"{problem}; {advice}" if advice else problem)
+        self.problem = problem
+        self.remedies = remedies
 
 
 class TrainerSetupError(InvalidArgumentError):

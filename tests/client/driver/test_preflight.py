@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 
 import pytest
 import wattwise
 from wattwise import Client, GpuConfig, JobSpec
-from wattwise.driver.monitor_advice import for_job_file
-from wattwise.monitor.gpu import INSTEAD
+from wattwise.driver.preflight import REMEDIES, monitor_fault
+from wattwise.errors import MonitorError, Remedy
 
 from tests.client.driver.running import Runs, result, shell, write_job
 from tests.client.monitor.nvml_stub import Machine
@@ -105,18 +104,24 @@ def test_dry_run_without_the_packages_of_a_server(runs: Runs) -> None:
     assert 'pip install "wattwise[run]"' in done.stderr
 
 
-def test_no_monitor_speaks_of_arguments_of_python() -> None:
-    """Whatever one of our monitors says, a job file's writer is not told to pass arguments of Python's."""
-    folder = Path(wattwise.__path__[0], "monitor")
+def test_remedies_are_in_the_terms_of_the_job_file() -> None:
+    """Every remedy of a monitor's error has a text for job files, without Python arguments."""
+    error = MonitorError("no GPU", *Remedy)
+    assert all(word in str(error) for word in _PYTHONS)
+    assert monitor_fault(error).startswith("no GPU; ")
+    assert set(REMEDIES) == set(Remedy)
+    assert not any(word in monitor_fault(error) for word in _PYTHONS)
+
+
+def test_problems_name_no_arguments_of_python() -> None:
+    """What monitors' errors say beside their remedies does not mention Python arguments."""
     texts = [
         node.value
-        for file in folder.glob("*.py")
+        for file in Path(wattwise.__path__[0], "monitor").glob("*.py")
         for call in ast.walk(ast.parse(file.read_text()))
-        if isinstance(call, ast.Call)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "MonitorError"
         for node in ast.walk(call)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
-    advice = [text for text in (*texts, f"there is none; {INSTEAD}") if any(word in text for word in _PYTHONS)]
-    assert len(advice) >= 6
-    assert [text for text in map(for_job_file, advice) if any(word in text for word in _PYTHONS)] == []
-    assert os.linesep not in for_job_file(INSTEAD)
+    assert len(texts) > 20
+    assert not [text for text in texts if any(word in text for word in _PYTHONS)]

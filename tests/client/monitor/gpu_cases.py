@@ -91,7 +91,7 @@ def case_names() -> None:
     with pytest.raises(MonitorError, match="'epoch' is not open"):
         monitor.end_window("epoch")
     monitor.begin_window("epoch")
-    with pytest.raises(MonitorError, match="'epoch' is open already"):
+    with pytest.raises(MonitorError, match="'epoch' is already open"):
         monitor.begin_window("epoch")
     monitor.end_window("epoch")
 

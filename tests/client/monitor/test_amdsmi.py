@@ -152,7 +152,9 @@ def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner, gp
 def test_a_mute_gpu(machine: Machine, run: Runner) -> None:
     """A GPU that tells neither energy nor power is refused, with what to pass instead."""
     machine.show(replace(FIRST, step_uj=None, current_watts=None))
-    with pytest.raises(MonitorError, match=r"Stub MI300X \(GPU-00000000000000aa\) does not tell its power; .*Estimate"):
+    with pytest.raises(
+        MonitorError, match=r"Stub MI300X \(GPU-00000000000000aa\) does not report its power; .*Estimate"
+    ):
         run(AmdSmiMonitor)
 
 
@@ -220,7 +222,7 @@ def test_hidden_gpus(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_driver(machine: Machine, run: Runner) -> None:
     """Without a loaded driver the user is told what to pass instead."""
     machine.file.unlink()
-    with pytest.raises(MonitorError, match=r"AMD's driver cannot be reached \(AMDSMI_STATUS_DRIVER_NOT.*Estimate"):
+    with pytest.raises(MonitorError, match=r"the AMD driver cannot be reached \(AMDSMI_STATUS_DRIVER_NOT.*Estimate"):
         run(AmdSmiMonitor)
 
 
@@ -232,7 +234,7 @@ def test_no_library(tmp_path: Path) -> None:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.search(r"MonitorError: .*libamd_smi.so.*same version.*EstimateMonitor", done.stderr)
+    assert re.search(r"MonitorError: .*libamd_smi.so.*EstimateMonitor", done.stderr)
 
 
 @pytest.mark.usefixtures("machine")

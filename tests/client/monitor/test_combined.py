@@ -104,7 +104,7 @@ def test_names(root: Path) -> None:
     with pytest.raises(MonitorError, match="'epoch' is not open"):
         monitor.end_window("epoch")
     monitor.begin_window("epoch")
-    with pytest.raises(MonitorError, match="'epoch' is open already"):
+    with pytest.raises(MonitorError, match="'epoch' is already open"):
         monitor.begin_window("epoch")
     assert monitor.end_window("epoch").time > 0
 
@@ -114,7 +114,7 @@ def test_a_monitor_whose_window_is_open_already(root: Path) -> None:
     rapl, estimate = RaplMonitor(root), EstimateMonitor(watts=1)
     estimate.begin_window("epoch")
     monitor = CombinedMonitor(rapl, estimate)
-    with pytest.raises(MonitorError, match="'epoch' is open already"):
+    with pytest.raises(MonitorError, match="'epoch' is already open"):
         monitor.begin_window("epoch")
     assert estimate.end_window("epoch").time > 0
     monitor.begin_window("epoch")
@@ -130,7 +130,7 @@ def test_without_gpus(root: Path) -> None:
 def test_what_would_count_twice(root: Path) -> None:
     """One monitor alone, and two of a kind even within another sum, are refused with what to pass."""
     rapl = RaplMonitor(root)
-    with pytest.raises(MonitorError, match="two monitors or more"):
+    with pytest.raises(MonitorError, match="two or more monitors"):
         CombinedMonitor(rapl)
     with pytest.raises(MonitorError, match="rapl would count twice"):
         CombinedMonitor(CombinedMonitor(EstimateMonitor(watts=1), rapl), rapl)

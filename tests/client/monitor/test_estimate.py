@@ -47,7 +47,7 @@ def test_a_window_begun_twice() -> None:
     """A second window under an open one's name is refused by name, and the first goes on."""
     monitor = EstimateMonitor(watts=1)
     monitor.begin_window("epoch")
-    with pytest.raises(MonitorError, match="'epoch' is open already"):
+    with pytest.raises(MonitorError, match="'epoch' is already open"):
         monitor.begin_window("epoch")
     assert monitor.end_window("epoch").time >= 0
 

@@ -16,10 +16,9 @@ from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.jobfile import JobFile, JobFileError, read
 from wattwise.driver.launching import RecurringRun
 from wattwise.driver.loop import drive
-from wattwise.driver.monitor_advice import for_job_file
 from wattwise.driver.output import Board, summary
 from wattwise.driver.own_server import OwnServer
-from wattwise.driver.preflight import dry_run, open_monitor
+from wattwise.driver.preflight import dry_run, monitor_fault, open_monitor
 from wattwise.errors import CredentialsError, InvalidAddressError, MonitorError
 from wattwise.monitor.named import name_of
 from wattwise.monitor.window import WindowMonitor
@@ -73,7 +72,7 @@ class RunCommand:
                 complain(f"wattwise run: {error}")
             return MISUSED
         except MonitorError as error:
-            raise MonitorError(for_job_file(str(error))) from error
+            raise MonitorError(monitor_fault(error)) from error
         except InterruptedRunError as interrupted:
             complain(f"wattwise run: {interrupted}; run the same command to continue")
             return interrupted.status

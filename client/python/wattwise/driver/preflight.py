@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from wattwise.driver.folder import folder_name
 from wattwise.driver.jobfile import JobFile, JobFileError
 from wattwise.driver.launch_context import LaunchContext, command_line, search_path
-from wattwise.driver.monitor_advice import for_job_file
 from wattwise.driver.own_server import OwnServer, OwnServerError
-from wattwise.errors import InvalidJobSpecError, JobDiffersError, MonitorError, Violation
+from wattwise.errors import InvalidJobSpecError, JobDiffersError, MonitorError, Remedy, Violation
 from wattwise.monitor import gpu_config
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
@@ -26,6 +25,22 @@ if TYPE_CHECKING:
     from wattwise import v1
     from wattwise.monitor.window import WindowMonitor
     from wattwise.spec import GpuConfig, JobSpec
+
+
+REMEDIES = {
+    Remedy.OTHER_MONITOR: 'write monitor = "rapl" under [run] for training on the processor, '
+    'or monitor = "estimate:150" with the power of the training in watts',
+    Remedy.ESTIMATE: 'write monitor = "estimate:150" under [run], with the power of the training in watts',
+    Remedy.GPU_CONFIG: "write max_power_watts, number_of_gpus and gpu_model under [job.gpu]",
+    Remedy.SELECT_GPUS: "select other GPUs with CUDA_VISIBLE_DEVICES",
+}
+"""The remedies of a `MonitorError`, for the author of a job file."""
+
+
+def monitor_fault(error: MonitorError) -> str:
+    """The message of a monitor's error, for the author of a job file."""
+    remedies = ", or ".join(REMEDIES[remedy] for remedy in error.remedies)
+    return f"{error.problem}; {remedies}" if remedies else error.problem
 
 
 def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
@@ -38,12 +53,12 @@ def open_monitor(file: JobFile) -> tuple[WindowMonitor, GpuConfig]:
     try:
         monitor = named_monitor(file.run.monitor)
     except MonitorError as error:
-        faults.append(Violation("run.monitor", for_job_file(str(error))))
+        faults.append(Violation("run.monitor", monitor_fault(error)))
     else:
         try:
             gpu = replace(gpu_config(monitor), **file.gpu) if file.job.gpu is None else file.job.gpu
         except MonitorError as error:
-            faults.append(Violation("job.gpu", for_job_file(str(error))))
+            faults.append(Violation("job.gpu", monitor_fault(error)))
     if faults:
         raise JobFileError("the program, the monitor or the GPUs of the job file are not found", violations=faults)
     return monitor, gpu

@@ -1,4 +1,4 @@
-"""`python -m wattwise.monitor`: which monitors this machine has, and what each one measures right now."""
+"""`python -m wattwise.monitor`: which monitors work on this machine, and what each of them measures now."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.amdsmi import AmdSmiMonitor
+from wattwise.monitor.amd_gpu import AmdSmiMonitor
+from wattwise.monitor.gpu import NvmlMonitor
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS, GpuMonitor
-from wattwise.monitor.nvml import NvmlMonitor
 from wattwise.monitor.present import PresentMonitor, present_monitors
 from wattwise.monitor.rapl import POWERCAP
 from wattwise.monitor.window import WindowMonitor
@@ -23,10 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Prints a line per monitor.
 
     Args:
-        argv: The arguments; None for those of the process.
+        argv: The arguments; by default those of the process.
 
     Returns:
-        The exit status: 0, or 1 when nothing here can be measured.
+        The exit status: 0, or 1 if no monitor works.
     """
     args = _parser().parse_args(argv)
     monitors = [other for monitor in present_monitors(args.powercap) for other in (monitor, *_by_power(monitor))]
@@ -35,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for monitor in monitors:
         _print(monitor, watts.get(id(monitor.monitor)))
-    if not any(isinstance(told, float) for told in watts.values()):
-        _say("Nothing measures here: pass EstimateMonitor(watts=...), with the watts that your training draws.")
+    if not any(isinstance(measured, float) for measured in watts.values()):
+        _print_line("No monitor works here: pass EstimateMonitor(watts=...), with the power of your training in watts.")
         return 1
     return 0
 
@@ -44,11 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m wattwise.monitor",
-        description="Shows which energy monitors this machine has and what each measures, all at the same time. GPUs "
-        "that count energy are measured by their power too, so that the two can be compared: run it beside a load.",
+        description="Shows which energy monitors work on this machine and what they measure in the same seconds. GPUs "
+        "with energy counters are also measured by their power, to compare the two: run it while they are busy.",
     )
-    parser.add_argument("--seconds", type=_seconds, default=3.0, help="how long to measure (default: 3)")
-    parser.add_argument("--powercap", type=Path, default=POWERCAP, help=f"the kernel's zones (default: {POWERCAP})")
+    parser.add_argument("--seconds", type=_seconds, default=3.0, help="the length of the measurement (default: 3)")
+    parser.add_argument(
+        "--powercap", type=Path, default=POWERCAP, help=f"the kernel's folder of powercap zones (default: {POWERCAP})"
+    )
     return parser
 
 
@@ -60,7 +62,7 @@ def _seconds(text: str) -> float:
 
 
 def _by_power(monitor: PresentMonitor) -> list[PresentMonitor]:
-    """The same GPUs by their power, where some of them count energy."""
+    """The same GPUs measured by their power, if some of them have energy counters."""
     if not isinstance(monitor.monitor, GpuMonitor) or not monitor.monitor.counts_energy:
         return []
     kind = AmdSmiMonitor if isinstance(monitor.monitor, AmdSmiMonitor) else NvmlMonitor
@@ -72,13 +74,13 @@ def _by_power(monitor: PresentMonitor) -> list[PresentMonitor]:
 
 
 def _watts(monitors: Sequence[WindowMonitor], seconds: float) -> dict[int, float | MonitorError]:
-    """What each monitor measures within the same seconds, or why it cannot, by the monitor's id."""
-    begun = {id(monitor): _begun(monitor) for monitor in monitors}
+    """The mean power that each monitor measures, or its error, by the id of the monitor."""
+    errors = {id(monitor): _begin(monitor) for monitor in monitors}
     time.sleep(seconds)
-    return {id(monitor): begun[id(monitor)] or _ended(monitor) for monitor in monitors}
+    return {id(monitor): errors[id(monitor)] or _end(monitor) for monitor in monitors}
 
 
-def _begun(monitor: WindowMonitor) -> MonitorError | None:
+def _begin(monitor: WindowMonitor) -> MonitorError | None:
     try:
         monitor.begin_window(_WINDOW)
     except MonitorError as error:
@@ -86,7 +88,7 @@ def _begun(monitor: WindowMonitor) -> MonitorError | None:
     return None
 
 
-def _ended(monitor: WindowMonitor) -> float | MonitorError:
+def _end(monitor: WindowMonitor) -> float | MonitorError:
     try:
         window = monitor.end_window(_WINDOW)
     except MonitorError as error:
@@ -94,16 +96,16 @@ def _ended(monitor: WindowMonitor) -> float | MonitorError:
     return window.total_energy / window.time
 
 
-def _print(monitor: PresentMonitor, told: float | MonitorError | None) -> None:
+def _print(monitor: PresentMonitor, measured: float | MonitorError | None) -> None:
     if isinstance(monitor.monitor, MonitorError):
-        _say(f"{monitor.call:33} not here: {monitor.why_not}")
-    elif isinstance(told, float):
-        _say(f"{monitor.call:33} {told:8.1f} W  {monitor.monitor!r}")
+        _print_line(f"{monitor.call:33} not available: {monitor.monitor.problem}")
+    elif isinstance(measured, float):
+        _print_line(f"{monitor.call:33} {measured:8.1f} W  {monitor.monitor!r}")
     else:
-        _say(f"{monitor.call:33} fails: {told}")
+        _print_line(f"{monitor.call:33} fails: {measured}")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(" ".join(line.split()) if "\n" in line else line)  # noqa: T201 - the command's answer
 
 

@@ -1,4 +1,4 @@
-"""One GPU as AMD SMI knows it: SI units out, MonitorError when something fails, amdsmi imported on first use.
+"""AMD GPUs: their monitor, and access through AMD SMI in SI units; amdsmi is imported on first use.
 
 Names, units and "N/A" are those of https://rocm.docs.amd.com/projects/amdsmi; older versions differ in places.
 """
@@ -12,14 +12,39 @@ from io import StringIO
 from operator import itemgetter
 from typing import Any
 
-from wattwise.errors import MonitorError
-from wattwise.monitor.gpu import INSTEAD
+from wattwise.errors import MonitorError, Remedy
+from wattwise.monitor.gpu_monitor import GpuMonitor
 from wattwise.monitor.visible import chosen_devices, visible_devices
 
-# What stands for "not known" in fields of 16 and of 32 bits, where no "N/A" does.
+# Means "unknown" in fields of 16 and 32 bits, which have no "N/A".
 _UNKNOWN_WATTS = 0xFFFF
-# Below this a limit is one in watts, as guests of a hypervisor are told it: nobody limits a GPU to 10 mW.
+# A lower number is in watts, the unit that virtual machines get: no GPU is limited to 10 mW.
 _LOWEST_LIMIT_MICROWATTS = 10_000
+
+
+class AmdSmiMonitor(GpuMonitor):
+    """Measures AMD GPUs: the sum of their energy counters.
+
+    GPUs without a counter, short windows and wrong counters are treated as by `NvmlMonitor`.
+
+    Args:
+        gpu_indices: The GPUs to measure, numbered from 0 among those that ROCR_VISIBLE_DEVICES and
+            HIP_VISIBLE_DEVICES (or, where that is unset, CUDA_VISIBLE_DEVICES) show, as in PyTorch; None for all.
+        use_counter: False integrates power even where there is a counter, to compare the two.
+
+    Attributes:
+        gpu_indices: As given, or the numbers of all visible GPUs.
+
+    Raises:
+        MonitorError: The package amdsmi, its library or the AMD driver is missing, there is no such GPU, or one is
+            partitioned.
+    """
+
+    kind = "amdsmi"
+
+    def __init__(self, gpu_indices: Sequence[int] | None = None, *, use_counter: bool = True) -> None:
+        gpus = visible_amd_gpus(gpu_indices)
+        super().__init__(gpus, range(len(gpus)) if gpu_indices is None else gpu_indices, use_counter=use_counter)
 
 
 class AmdGpu:
@@ -28,71 +53,71 @@ class AmdGpu:
     Attributes:
         name: Its model, such as "AMD Instinct MI300X".
         uuid: "GPU-" and its serial number, as ROCR_VISIBLE_DEVICES has it.
-        position: Its number in HIP where no GPU is hidden; None where AMD SMI does not tell.
+        position: Its number in HIP if no GPU is hidden; None if AMD SMI does not report it.
         is_split: Whether it is partitioned into several devices.
-        has_energy_counter: Whether it counts energy itself.
+        has_energy_counter: Whether it counts energy.
     """
 
     def __init__(self, smi: Any, handle: Any, number: int) -> None:
         self._smi = smi
         self._handle = handle
-        self._called = f"AMD GPU {number}"
-        asic = self._asked("amdsmi_get_gpu_asic_info") or {}
-        place = self._asked("amdsmi_get_gpu_enumeration_info") or {}
-        self.name = _told(asic.get("market_name")) or "AMD GPU"
-        self.uuid = _uuid(_told(place.get("hip_uuid")) or _told(asic.get("asic_serial")) or str(number))
-        self._called = f"{self.name} ({self.uuid})"
+        self._label = f"AMD GPU {number}"
+        asic = self._query("amdsmi_get_gpu_asic_info") or {}
+        place = self._query("amdsmi_get_gpu_enumeration_info") or {}
+        self.name = _text(asic.get("market_name")) or "AMD GPU"
+        self.uuid = _uuid(_text(place.get("hip_uuid")) or _text(asic.get("asic_serial")) or str(number))
+        self._label = f"{self.name} ({self.uuid})"
         self.position = place["hip_id"] if isinstance(place.get("hip_id"), int) else None
-        self.is_split = (_told(self._asked("amdsmi_get_gpu_compute_partition")) or "SPX") != "SPX"
-        self.has_energy_counter = self._counted() is not None
+        self.is_split = (_text(self._query("amdsmi_get_gpu_compute_partition")) or "SPX") != "SPX"
+        self.has_energy_counter = self._counter() is not None
 
     def energy_joules(self) -> float:
-        """Joules since the driver was loaded."""
-        microjoules = self._counted()
+        """Joules since the AMD driver was loaded."""
+        microjoules = self._counter()
         if microjoules is None:
-            raise self._mute("its energy")
+            raise self._missing("its energy")
         return microjoules / 1e6
 
     def power_watts(self) -> float:
-        """Watts that it draws now, or drew on average of late where it tells no more."""
-        info = self._asked("amdsmi_get_power_info") or {}
-        told = [info.get(field) for field in ("current_socket_power", "average_socket_power", "socket_power")]
-        watts = [float(value) for value in told if isinstance(value, int) and 0 <= value < _UNKNOWN_WATTS]
+        """The current power; a recent average if the GPU reports only that."""
+        info = self._query("amdsmi_get_power_info") or {}
+        reported = [info.get(field) for field in ("current_socket_power", "average_socket_power", "socket_power")]
+        watts = [float(value) for value in reported if isinstance(value, int) and 0 <= value < _UNKNOWN_WATTS]
         if not watts:
-            raise self._mute("its power")
+            raise self._missing("its power")
         return next(filter(None, watts), 0.0)
 
     def max_power_watts(self) -> float:
-        """The highest power limit that it may be set to; where limits are fixed, the one in force."""
-        info = self._asked("amdsmi_get_power_cap_info") or {}
+        """The highest power limit that can be set; the current one if limits are fixed."""
+        info = self._query("amdsmi_get_power_cap_info") or {}
         for limit in (info.get("max_power_cap"), info.get("power_cap")):
             if isinstance(limit, int) and limit > 0:
                 return limit / 1e6 if limit >= _LOWEST_LIMIT_MICROWATTS else float(limit)
-        raise self._mute("its power limit", "give the job gpu=GpuConfig(max_power_watts=..., ...)")
+        raise self._missing("its power limit", Remedy.GPU_CONFIG)
 
-    def _counted(self) -> float | None:
-        count = self._asked("amdsmi_get_energy_count") or {}
+    def _counter(self) -> float | None:
+        count = self._query("amdsmi_get_energy_count") or {}
         # Called "power" before ROCm 6.2.
         steps, microjoules = count.get("energy_accumulator", count.get("power")), count.get("counter_resolution")
         if not isinstance(steps, int) or not isinstance(microjoules, float | int) or microjoules <= 0:
             return None
         return steps * float(microjoules)
 
-    def _mute(self, what: str, instead: str = INSTEAD) -> MonitorError:
-        return MonitorError(f"{self._called} does not tell {what}; {instead}")
+    def _missing(self, what: str, remedy: Remedy = Remedy.OTHER_MONITOR) -> MonitorError:
+        return MonitorError(f"{self._label} does not report {what}", remedy)
 
-    def _asked(self, function: str) -> Any | None:
-        """The answer, or None from a GPU, a driver or an amdsmi that has none."""
+    def _query(self, function: str) -> Any | None:
+        """The answer; None if the GPU, its driver or this version of amdsmi does not support the query."""
         query: Callable[[Any], Any] | None = getattr(self._smi, function, None)
         if query is None:
             return None
         wrapper = self._smi.amdsmi_wrapper
-        silent = {wrapper.AMDSMI_STATUS_NOT_SUPPORTED, wrapper.AMDSMI_STATUS_NOT_YET_IMPLEMENTED}
-        with _explained(self._smi, self._called):
+        unsupported = {wrapper.AMDSMI_STATUS_NOT_SUPPORTED, wrapper.AMDSMI_STATUS_NOT_YET_IMPLEMENTED}
+        with _error_context(self._smi, self._label):
             try:
                 return query(self._handle)
             except self._smi.AmdSmiLibraryException as error:
-                if error.get_error_code() in silent:
+                if error.get_error_code() in unsupported:
                     return None
                 raise
 
@@ -104,10 +129,10 @@ def visible_amd_gpus(gpu_indices: Sequence[int] | None = None) -> list[AmdGpu]:
         gpu_indices: Which of the visible GPUs, from 0; None for all of them.
 
     Raises:
-        MonitorError: There is no amdsmi, driver or such GPU, a GPU is asked for twice, or one is partitioned.
+        MonitorError: There is no amdsmi, AMD driver or such GPU, a GPU is listed twice, or one is partitioned.
     """
     smi = _load()
-    with _explained(smi, "the number of AMD GPUs"):
+    with _error_context(smi, "the number of AMD GPUs"):
         handles = smi.amdsmi_get_processor_handles()
     gpus = [_open(smi, handle, number) for number, handle in enumerate(handles)]
     positions = [gpu.position for gpu in gpus if isinstance(gpu, AmdGpu) and gpu.position is not None]
@@ -116,12 +141,12 @@ def visible_amd_gpus(gpu_indices: Sequence[int] | None = None) -> list[AmdGpu]:
     visible = _visible([gpu.uuid if isinstance(gpu, AmdGpu) else "" for gpu in gpus])
     if not visible:
         shown = " and ".join(f"{name}={value!r}" for name, value in _variables().items())
-        raise MonitorError(f"this machine has no AMD GPU{shown and f' that {shown} shows'}; {INSTEAD}")
+        raise MonitorError(f"this machine has no AMD GPU{shown and f' that {shown} shows'}", Remedy.OTHER_MONITOR)
     return [_usable(gpus[i]) for i in chosen_devices(visible, gpu_indices)]
 
 
 def _open(smi: Any, handle: Any, number: int) -> AmdGpu | MonitorError:
-    """The GPU, or why there is none: a broken one is nobody's business but of those who choose it."""
+    """The GPU, or its error, which is raised only if this GPU is selected."""
     try:
         return AmdGpu(smi, handle, number)
     except MonitorError as error:
@@ -133,8 +158,8 @@ def _usable(gpu: AmdGpu | MonitorError) -> AmdGpu:
         raise gpu
     if gpu.is_split:
         raise MonitorError(
-            f"{gpu.name} ({gpu.uuid}) is partitioned, and no energy is counted for each part; set it to SPX mode, or "
-            "pass monitor=EstimateMonitor(watts=...)"
+            f"{gpu.name} ({gpu.uuid}) is partitioned, and its parts have no energy counters; set it to SPX mode",
+            Remedy.ESTIMATE,
         )
     return gpu
 
@@ -149,45 +174,46 @@ def _visible(uuids: Sequence[str]) -> list[int]:
 
 
 def _variables() -> dict[str, str]:
-    """The variables in force, in the order in which ROCm reads them."""
+    """The variables that take effect, in the order in which ROCm reads them."""
     hip = next((name for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if os.environ.get(name)), None)
     names = (name for name in ("ROCR_VISIBLE_DEVICES", hip) if name is not None)
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _uuid(text: str) -> str:
-    """A serial number in the one spelling that can be compared: "0x00AB" and "GPU-00ab" are "GPU-00ab"."""
+    """A serial number in comparable form: "0x00AB" and "GPU-00ab" are "GPU-00ab"."""
     return "GPU-" + text.removeprefix("GPU-").lower().removeprefix("0x")
 
 
-def _told(value: object) -> str | None:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value not in {"", "N/A"} else None
 
 
 def _load() -> Any:
     try:
-        # It prints what it misses, before it fails.
+        # It prints what is missing before it fails.
         with redirect_stdout(StringIO()):
-            import amdsmi  # noqa: PLC0415 - a machine without AMD's GPUs need not have it
+            import amdsmi  # noqa: PLC0415 - not needed on a machine without AMD GPUs
     except ModuleNotFoundError:
         raise MonitorError(
-            "the package amdsmi is not installed, so AMD's GPUs cannot be read; install the one that comes with ROCm "
-            f"(pip install /opt/rocm/share/amd_smi), or {INSTEAD}"
+            "the package amdsmi is not installed, so AMD GPUs cannot be read; install the one that comes with ROCm "
+            "(pip install /opt/rocm/share/amd_smi)",
+            Remedy.OTHER_MONITOR,
         ) from None
     except (ImportError, OSError, KeyError, AttributeError) as error:
         raise MonitorError(
-            f"the package amdsmi cannot load its library libamd_smi.so ({error}); it must be of the same version as "
-            f"ROCm's, or {INSTEAD}"
+            f"the package amdsmi cannot load its library libamd_smi.so ({error}); its version must be that of ROCm",
+            Remedy.OTHER_MONITOR,
         ) from error
     try:
         amdsmi.amdsmi_init()
     except amdsmi.AmdSmiException as error:
-        raise MonitorError(f"AMD's driver cannot be reached ({_info(error)}); {INSTEAD}") from error
+        raise MonitorError(f"the AMD driver cannot be reached ({_info(error)})", Remedy.OTHER_MONITOR) from error
     return amdsmi
 
 
 @contextmanager
-def _explained(smi: Any, what: str) -> Iterator[None]:
+def _error_context(smi: Any, what: str) -> Iterator[None]:
     try:
         yield
     except smi.AmdSmiException as error:
@@ -195,6 +221,6 @@ def _explained(smi: Any, what: str) -> Iterator[None]:
 
 
 def _info(error: Exception) -> str:
-    """What AMD SMI says in one line, where it has one."""
+    """The one-line description of an error, if AMD SMI has one."""
     info = getattr(error, "get_error_info", None)
     return str(info() if callable(info) else error)

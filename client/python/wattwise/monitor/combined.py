@@ -1,13 +1,13 @@
-"""Several monitors as one: the GPUs and the processors that feed them."""
+"""Several monitors as one, such as those of the GPUs and the processors."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 from wattwise.errors import MonitorError
-from wattwise.monitor import Monitor, MonitorKinds, gpu_config, monitor_kinds
-from wattwise.monitor.kind import MOST_KINDS
-from wattwise.monitor.window import Measurement, Window
+from wattwise.monitor.config import gpu_config
+from wattwise.monitor.kind import MOST_KINDS, MonitorKinds, monitor_kinds
+from wattwise.monitor.window import Monitor, Window, WindowMeasurement
 from wattwise.spec import GpuConfig
 
 
@@ -16,38 +16,36 @@ class CombinedMonitor:
 
         monitor = CombinedMonitor(NvmlMonitor(), RaplMonitor())
 
-    A job's maximum power stays that of the GPUs, as its cost has it: P counts GPUs alone.
+    The maximum power of a job remains that of the GPUs, since its cost counts only their power.
 
     Args:
-        monitors: Monitors of different kinds; one of them at most measures GPUs.
+        monitors: Monitors of different kinds; at most one of them measures GPUs.
 
     Attributes:
-        tells_failures: As of our monitors: what it raises, but for a MonitorError, is the training's failure.
+        raises_own_errors: True, as for all monitors of Wattwise.
         kinds: The kinds of all of them.
-        gpu_indices: Those of the monitor that measures GPUs; empty when none does.
+        gpu_indices: Those of the monitor that measures GPUs; empty if none does.
 
     Raises:
-        MonitorError: There are fewer than two, or two that would measure the same thing.
+        MonitorError: There are fewer than two, or two measure the same devices.
     """
 
-    tells_failures = True
+    raises_own_errors = True
 
     def __init__(self, *monitors: Monitor) -> None:
         if len(monitors) < 2:
             raise MonitorError(
-                "CombinedMonitor adds up two monitors or more: CombinedMonitor(NvmlMonitor(), RaplMonitor())"
+                "CombinedMonitor needs two or more monitors: CombinedMonitor(NvmlMonitor(), RaplMonitor())"
             )
         kinds = [kind for monitor in monitors for kind in monitor_kinds(monitor).kinds]
         twice = sorted({kind for kind in kinds if kinds.count(kind) > 1})
         if twice:
             raise MonitorError(
-                f"{' and '.join(twice)} would count twice; pass one monitor of a kind, over all its devices"
+                f"{' and '.join(twice)} would count twice; pass one monitor of each kind, for all its devices"
             )
         of_gpus = [monitor for monitor in monitors if len(monitor.gpu_indices) > 0]
         if len(of_gpus) > 1:
-            raise MonitorError(
-                f"{of_gpus[0]!r} and {of_gpus[1]!r} both measure GPUs; pass one monitor over all of them"
-            )
+            raise MonitorError(f"{of_gpus[0]!r} and {of_gpus[1]!r} both measure GPUs; pass one monitor for all of them")
         if len(kinds) > MOST_KINDS:
             raise MonitorError(f"{len(kinds)} kinds of monitor are too many; combine at most {MOST_KINDS}")
         self.kinds = MonitorKinds.of(kinds)
@@ -60,23 +58,23 @@ class CombinedMonitor:
 
     @property
     def gpu_monitor(self) -> Monitor:
-        """The one of them that measures GPUs; without GPUs, the first."""
+        """The monitor that measures GPUs; the first one if none does."""
         monitor: Monitor = getattr(self._main, "gpu_monitor", self._main)
         return monitor
 
     def gpu_config(self) -> GpuConfig:
-        """What the monitor of the GPUs tells; without GPUs, what the first monitor tells.
+        """The configuration of the GPUs; that of the first monitor if none measures GPUs.
 
         Raises:
-            MonitorError: It cannot tell.
+            MonitorError: It is unknown.
         """
         return gpu_config(self._main)
 
     def begin_window(self, name: str, /) -> None:
-        """Starts to measure under this name with every monitor, or, if one cannot, with none.
+        """Begins a window of every monitor, or of none if one of them fails.
 
         Args:
-            name: Any name that no open window of theirs has.
+            name: A name without an open window in any of them.
 
         Raises:
             MonitorError: A window of this name is open, or a monitor cannot be read.
@@ -88,16 +86,16 @@ class CombinedMonitor:
                 begun.append(monitor)
         except BaseException:
             for monitor in begun:
-                # What made the other monitor fail is the error to be told.
+                # The error of the other monitor is the one to raise.
                 with suppress(Exception):
                     monitor.end_window(name)
             raise
 
     def end_window(self, name: str, /) -> Window:
-        """Ends the window of this name with every monitor.
+        """Ends the window of every monitor.
 
         Args:
-            name: The name that it was begun under; it is free again afterwards, even when a monitor cannot be read.
+            name: The name given to `begin_window`; it can be used again afterwards, even if a monitor fails.
 
         Returns:
             The first monitor's seconds, and the joules of all of them.
@@ -109,7 +107,7 @@ class CombinedMonitor:
         measured = [window for window in ended if not isinstance(window, Exception)]
         for monitor, failure in zip(self._monitors, ended, strict=True):
             if isinstance(failure, Exception):
-                raise _told(monitor, failure)
+                raise _as_failure(monitor, failure)
         return Window(measured[0].time, sum(window.total_energy for window in measured))
 
 
@@ -117,19 +115,19 @@ def _begin(monitor: Monitor, name: str) -> None:
     try:
         monitor.begin_window(name)
     except Exception as error:
-        raise _told(monitor, error) from error
+        raise _as_failure(monitor, error) from error
 
 
-def _told(monitor: Monitor, error: Exception) -> Exception:
-    """What a monitor raised; out of another's monitor anything may come, and all of it is the monitor's failure."""
-    if isinstance(error, MonitorError) or getattr(monitor, "tells_failures", False):
+def _as_failure(monitor: Monitor, error: Exception) -> Exception:
+    """A monitor's error; whatever a third-party monitor raises is its failure."""
+    if isinstance(error, MonitorError) or getattr(monitor, "raises_own_errors", False):
         return error
     return MonitorError(f"{monitor!r} failed: {type(error).__name__}: {error}")
 
 
-def _ended(monitor: Monitor, name: str) -> Measurement | Exception:
-    """What the monitor measured, or why it could not: the others' windows are to be ended all the same."""
+def _ended(monitor: Monitor, name: str) -> WindowMeasurement | Exception:
+    """What the monitor measured, or its error: the windows of the others must be ended too."""
     try:
         return monitor.end_window(name)
-    except Exception as error:  # noqa: BLE001 - the monitor may be anybody's
+    except Exception as error:  # noqa: BLE001 - third-party monitors may raise anything
         return error

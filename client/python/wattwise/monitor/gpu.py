@@ -1,141 +1,168 @@
-"""One GPU as NVML knows it: SI units out, MonitorError when something fails, pynvml imported on first use."""
+"""NVIDIA GPUs: their monitor, and access through NVML in SI units; pynvml is imported on first use."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wattwise.errors import MonitorError
+from wattwise.errors import MonitorError, Remedy, log
+from wattwise.monitor.gpu_monitor import GpuMonitor
 from wattwise.monitor.visible import chosen_devices, visible_devices
 
-INSTEAD = (
-    "pass another monitor instead: monitor=RaplMonitor() for training on the processor, "
-    "monitor=EstimateMonitor(watts=...) for a known power (both in wattwise.monitor), or a ZeusMonitor"
-)
-_logger = logging.getLogger(__name__)
+
+class NvmlMonitor(GpuMonitor):
+    """Measures NVIDIA GPUs: the sum of their energy counters.
+
+    GPUs before Volta have no such counter: their power is read ten times a second while a window is open, and
+    integrated by trapezoids. In windows shorter than 0.1 s, for which counters are too coarse, and after a counter was
+    reset or did not change, a GPU's energy is its power at the end of the window times the window's length.
+
+    Args:
+        gpu_indices: The GPUs to measure, numbered from 0 among those that CUDA_VISIBLE_DEVICES shows, as in PyTorch;
+            None for all of those. Rank 0 of a distributed training measures the GPUs of all ranks.
+        use_counter: False integrates power even where there is a counter, to compare the two.
+
+    Attributes:
+        gpu_indices: As given, or the numbers of all visible GPUs.
+        kind: "nvml"; "nvml-polled" if a GPU among them has no energy counter.
+
+    Raises:
+        MonitorError: There is no NVIDIA driver or no such GPU, or one is split into MIG slices.
+    """
+
+    kind = "nvml"
+
+    def __init__(self, gpu_indices: Sequence[int] | None = None, *, use_counter: bool = True) -> None:
+        self._gpus = visible_gpus(gpu_indices)
+        indices = range(len(self._gpus)) if gpu_indices is None else gpu_indices
+        super().__init__(self._gpus, indices, use_counter=use_counter)
 
 
-class Gpu:
+class NvidiaGpu:
     """A GPU by its NVML handle.
 
     Attributes:
         name: Its model, such as "NVIDIA H200".
         uuid: "GPU-…".
         is_split: Whether it is in MIG mode, in which several trainings may share it.
-        has_energy_counter: Whether it counts energy itself; GPUs before Volta only tell their power.
+        has_energy_counter: Whether it counts energy; GPUs before Volta only report their power.
     """
 
     def __init__(self, nvml: Any, index: int) -> None:
         self._nvml = nvml
-        with _explained(nvml, f"GPU {index}"):
+        with _error_context(nvml, f"GPU {index}"):
             self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
             self.name = str(nvml.nvmlDeviceGetName(self._handle))
             self.uuid = str(nvml.nvmlDeviceGetUUID(self._handle))
-        self.is_split = (self._asked(nvml.nvmlDeviceGetMigMode) or [0])[0] == nvml.NVML_DEVICE_MIG_ENABLE
-        self.has_energy_counter = self._asked(nvml.nvmlDeviceGetTotalEnergyConsumption) is not None
+        self.is_split = (self._query(nvml.nvmlDeviceGetMigMode) or [0])[0] == nvml.NVML_DEVICE_MIG_ENABLE
+        self.has_energy_counter = self._query(nvml.nvmlDeviceGetTotalEnergyConsumption) is not None
 
     def energy_joules(self) -> float:
-        """Joules since the driver was loaded."""
+        """Joules since the NVIDIA driver was loaded."""
         return self._number(self._nvml.nvmlDeviceGetTotalEnergyConsumption, "its energy") / 1e3
 
     def power_watts(self) -> float:
-        """Watts that it draws now."""
+        """The current power."""
         return self._number(self._nvml.nvmlDeviceGetPowerUsage, "its power") / 1e3
 
     def max_power_watts(self) -> float:
-        """The highest power limit that it may be set to; where limits are fixed, the one in force."""
-        constraints = self._asked(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
+        """The highest power limit that can be set; the current one if limits are fixed."""
+        constraints = self._query(self._nvml.nvmlDeviceGetPowerManagementLimitConstraints)
         if constraints is not None:
             return int(constraints[1]) / 1e3
-        instead = "give the job gpu=GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"
-        return self._number(self._nvml.nvmlDeviceGetEnforcedPowerLimit, "its power limit", instead) / 1e3
+        limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit
+        return self._number(limit, "its power limit", Remedy.GPU_CONFIG) / 1e3
 
-    def _number(self, query: Callable[[Any], int], what: str, instead: str = INSTEAD) -> int:
-        number = self._asked(query)
+    def _number(self, query: Callable[[Any], int], what: str, remedy: Remedy = Remedy.OTHER_MONITOR) -> int:
+        number = self._query(query)
         if number is None:
-            raise MonitorError(f"{self.name} ({self.uuid}) does not tell {what}; {instead}")
+            raise MonitorError(f"{self.name} ({self.uuid}) does not report {what}", remedy)
         return int(number)
 
-    def _asked(self, query: Callable[[Any], Any]) -> Any | None:
-        """The answer, or None from a GPU or driver that has none."""
-        with _explained(self._nvml, f"{self.name} ({self.uuid})"):
+    def _query(self, query: Callable[[Any], Any]) -> Any | None:
+        """The answer; None if the GPU or its driver does not support the query."""
+        with _error_context(self._nvml, f"{self.name} ({self.uuid})"):
             try:
                 return query(self._handle)
             except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
                 return None
 
 
-def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[Gpu]:
+def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[NvidiaGpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES shows, or those of them that `gpu_indices` choose.
 
-    CUDA numbers the GPUs of a mixed machine by speed and NVML by place. CUDA_DEVICE_ORDER=PCI_BUS_ID makes them agree.
+    On a machine with different GPUs, CUDA numbers them by speed and NVML by PCI bus; CUDA_DEVICE_ORDER=PCI_BUS_ID makes
+    CUDA use the order of NVML.
 
     Args:
         gpu_indices: Which of the visible GPUs, from 0; None for all of them.
 
     Raises:
-        MonitorError: There is no driver or no such GPU, a GPU is asked for twice, or one is split into MIG slices.
+        MonitorError: There is no NVIDIA driver or no such GPU, a GPU is listed twice, or one is split into MIG slices.
     """
     nvml = _load()
-    with _explained(nvml, "the number of GPUs"):
+    with _error_context(nvml, "the number of GPUs"):
         gpus = [_open(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = visible_devices(variable, [gpu.uuid if isinstance(gpu, Gpu) else "" for gpu in gpus])
+    visible = visible_devices(variable, [gpu.uuid if isinstance(gpu, NvidiaGpu) else "" for gpu in gpus])
     if not visible:
         hidden = "" if variable is None else f" that CUDA_VISIBLE_DEVICES={variable!r} shows"
-        raise MonitorError(f"this machine has no NVIDIA GPU{hidden}; {INSTEAD}")
+        raise MonitorError(f"this machine has no NVIDIA GPU{hidden}", Remedy.OTHER_MONITOR)
     chosen = [_usable(gpus[i]) for i in chosen_devices(visible, gpu_indices)]
     if len(chosen) < len(gpus) and "GPU-" not in (variable or ""):
-        _warn_of_order([gpu for gpu in gpus if isinstance(gpu, Gpu)], chosen)
+        _warn_of_order([gpu for gpu in gpus if isinstance(gpu, NvidiaGpu)], chosen)
     return chosen
 
 
-def _open(nvml: Any, index: int) -> Gpu | MonitorError:
-    """The GPU, or why there is none: a broken one is nobody's business but of those who choose it."""
+def _open(nvml: Any, index: int) -> NvidiaGpu | MonitorError:
+    """The GPU, or its error, which is raised only if this GPU is selected."""
     try:
-        return Gpu(nvml, index)
+        return NvidiaGpu(nvml, index)
     except MonitorError as error:
         return error
 
 
-def _usable(gpu: Gpu | MonitorError) -> Gpu:
+def _usable(gpu: NvidiaGpu | MonitorError) -> NvidiaGpu:
     if isinstance(gpu, MonitorError):
         raise gpu
     if gpu.is_split:
         raise MonitorError(
-            f"{gpu.name} ({gpu.uuid}) is split into MIG slices, whose energy no GPU measures apart from the others'; "
-            "leave it out with gpu_indices or CUDA_VISIBLE_DEVICES, or pass monitor=EstimateMonitor(watts=...)"
+            f"{gpu.name} ({gpu.uuid}) is split into MIG slices, whose energy cannot be measured separately",
+            Remedy.SELECT_GPUS,
+            Remedy.ESTIMATE,
         )
     return gpu
 
 
-def _warn_of_order(gpus: Sequence[Gpu], chosen: Sequence[Gpu]) -> None:
-    """Says what is measured where CUDA may have meant other GPUs by the same numbers."""
+def _warn_of_order(gpus: Sequence[NvidiaGpu], chosen: Sequence[NvidiaGpu]) -> None:
+    """Logs the measured GPUs if CUDA may give their numbers to other GPUs."""
     if len({gpu.name for gpu in gpus}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        _logger.warning(
-            "This machine's GPUs differ, so that CUDA may number them otherwise than the driver; measuring %s. "
-            "Set CUDA_DEVICE_ORDER=PCI_BUS_ID to be sure that these are the GPUs that train.",
+        log.warning(
+            "This machine has different GPUs, which CUDA may number in another order than the NVIDIA driver; "
+            "measuring %s. "
+            "Set CUDA_DEVICE_ORDER=PCI_BUS_ID so that both use the same order.",
             ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in chosen),
         )
 
 
 def _load() -> Any:
     try:
-        import pynvml  # noqa: PLC0415 - a machine without GPUs need not have it
+        import pynvml  # noqa: PLC0415 - not needed on a machine without NVIDIA GPUs
     except ModuleNotFoundError:
-        raise MonitorError(f"the package nvidia-ml-py is not installed, so GPUs cannot be read; {INSTEAD}") from None
+        raise MonitorError(
+            "the package nvidia-ml-py is not installed, so NVIDIA GPUs cannot be read", Remedy.OTHER_MONITOR
+        ) from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise MonitorError(f"NVIDIA's driver cannot be reached ({error}); {INSTEAD}") from error
+        raise MonitorError(f"the NVIDIA driver cannot be reached ({error})", Remedy.OTHER_MONITOR) from error
     return pynvml
 
 
 @contextmanager
-def _explained(nvml: Any, what: str) -> Iterator[None]:
+def _error_context(nvml: Any, what: str) -> Iterator[None]:
     try:
         yield
     except nvml.NVMLError as error:

@@ -1,19 +1,27 @@
-"""Monitors by the names that a job file and its variables give them."""
+"""Monitors by the names that job files and the driver's variables use."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from wattwise.errors import MonitorError
+from wattwise.errors import MonitorError, Remedy
+from wattwise.monitor.amd_gpu import AmdSmiMonitor
+from wattwise.monitor.estimate import EstimateMonitor
+from wattwise.monitor.gpu import NvmlMonitor
+from wattwise.monitor.rapl import RaplMonitor
+from wattwise.monitor.window import WindowMonitor
 
-if TYPE_CHECKING:
-    from wattwise.monitor.window import WindowMonitor
+# In the order in which they are tried.
+_MONITORS: dict[str, tuple[str, Callable[[], WindowMonitor]]] = {
+    "nvml": ("NVIDIA GPU", NvmlMonitor),
+    "amdsmi": ("AMD GPU", AmdSmiMonitor),
+    "rapl": ("processor", RaplMonitor),
+}
 
 
 def checked_monitor(name: str) -> float | None:
-    """Whether a name is that of a monitor.
+    """Checks the name of a monitor.
 
     Args:
         name: "nvml", "amdsmi", "rapl" or "estimate:WATTS".
@@ -22,19 +30,20 @@ def checked_monitor(name: str) -> float | None:
         The watts of an estimate, else None.
 
     Raises:
-        MonitorError: It is none.
+        MonitorError: There is no monitor of this name.
     """
-    kind, colon, given = name.partition(":")
-    if name in ("nvml", "amdsmi", "rapl"):
+    if name in _MONITORS:
         return None
+    kind, colon, text = name.partition(":")
     try:
-        watts = float(given) if kind == "estimate" and colon else math.nan
+        watts = float(text) if kind == "estimate" and colon else math.nan
     except ValueError:
         watts = math.nan
     if 0 < watts < math.inf:
         return watts
     raise MonitorError(
-        f'{name!r} is no monitor; use "nvml", "amdsmi", "rapl" or, with the watts that training draws, "estimate:150"'
+        f'{name!r} is not a monitor; use "nvml", "amdsmi", "rapl" or, with the power of the training in watts, '
+        '"estimate:150"'
     )
 
 
@@ -42,27 +51,15 @@ def named_monitor(name: str | None) -> WindowMonitor:
     """Opens a monitor.
 
     Args:
-        name: As `checked_monitor` takes it; None is the best one present: the GPUs', else the processor's.
+        name: As in `checked_monitor`; None for the first that works: of the GPUs, else of the processors.
 
     Raises:
-        MonitorError: It is none, or it is not present.
+        MonitorError: There is no monitor of this name, or it does not work on this machine.
     """
-    watts = None if name is None else checked_monitor(name)
-    if watts is not None:
-        from wattwise.monitor.estimate import EstimateMonitor  # noqa: PLC0415 - whoever has one needs no other
-
-        return EstimateMonitor(watts)
-    if name == "amdsmi":
-        from wattwise.monitor.amdsmi import AmdSmiMonitor  # noqa: PLC0415
-
-        return AmdSmiMonitor()
-    if name == "rapl":
-        from wattwise.monitor.rapl import RaplMonitor  # noqa: PLC0415
-
-        return RaplMonitor()
-    from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415
-
-    return NvmlMonitor() if name == "nvml" else _best()
+    if name is None:
+        return _first()
+    watts = checked_monitor(name)
+    return _MONITORS[name][1]() if watts is None else EstimateMonitor(watts)
 
 
 def name_of(monitor: WindowMonitor) -> str:
@@ -71,31 +68,12 @@ def name_of(monitor: WindowMonitor) -> str:
     return monitor.kind.partition("-")[0] if watts is None else f"{monitor.kind}:{watts:.17g}"
 
 
-def _best() -> WindowMonitor:
-    """The first that is present, in the order of `present_monitors`; the others are not opened."""
-    from wattwise.monitor.amdsmi import AmdSmiMonitor  # noqa: PLC0415
-    from wattwise.monitor.nvml import NvmlMonitor  # noqa: PLC0415
-    from wattwise.monitor.rapl import RaplMonitor  # noqa: PLC0415
-
-    monitors: dict[str, Callable[[], WindowMonitor]] = {
-        "NVIDIA GPU": NvmlMonitor,
-        "AMD GPU": AmdSmiMonitor,
-        "processor": RaplMonitor,
-    }
+def _first() -> WindowMonitor:
+    """The first monitor that works; the others are not opened."""
     missing = []
-    for what, make in monitors.items():
-        found = _opened(make)
-        if not isinstance(found, MonitorError):
-            return found
-        missing.append(f"no {what} ({str(found).partition(';')[0]})")
-    raise MonitorError(
-        f"no energy monitor is present: {', '.join(missing)}; "
-        'to estimate from a known power write monitor = "estimate:150" under [run]'
-    )
-
-
-def _opened(make: Callable[[], WindowMonitor]) -> WindowMonitor | MonitorError:
-    try:
-        return make()
-    except MonitorError as error:
-        return error
+    for device, create in _MONITORS.values():
+        try:
+            return create()
+        except MonitorError as error:  # noqa: PERF203 - at most three
+            missing.append(f"no {device} ({error.problem})")
+    raise MonitorError(f"no energy monitor works on this machine: {', '.join(missing)}", Remedy.ESTIMATE)

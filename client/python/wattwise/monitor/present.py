@@ -1,4 +1,4 @@
-"""Which monitors this machine has."""
+"""The monitors that work on this machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.amdsmi import AmdSmiMonitor
-from wattwise.monitor.gpu import INSTEAD
-from wattwise.monitor.nvml import NvmlMonitor
+from wattwise.monitor.amd_gpu import AmdSmiMonitor
+from wattwise.monitor.gpu import NvmlMonitor
 from wattwise.monitor.rapl import POWERCAP, RaplMonitor
 from wattwise.monitor.window import WindowMonitor
 
@@ -19,55 +18,61 @@ class PresentMonitor(NamedTuple):
     """A monitor that this machine may have.
 
     Attributes:
-        call: What makes it.
-        monitor: It, or why this machine has none.
+        call: The Python expression that creates it.
+        monitor: The monitor, or the error of creating it.
     """
 
     call: str
     monitor: WindowMonitor | MonitorError
 
-    @property
-    def why_not(self) -> str:
-        """Why this machine has none, without what to pass instead."""
-        return str(self.monitor).replace(f"; {INSTEAD}", "").replace(f", or {INSTEAD}", "")
+
+def default_monitor() -> NvmlMonitor:
+    """Returns the monitor of a trainer that names none: all visible NVIDIA GPUs.
+
+    Raises:
+        MonitorError: There is no such GPU; the message says what to pass instead, and what works on this machine.
+    """
+    try:
+        return NvmlMonitor()
+    except MonitorError as error:
+        raise MonitorError(f"{error}. {alternatives()}") from None
 
 
 def present_monitors(powercap: str | Path = POWERCAP) -> list[PresentMonitor]:
     """Every monitor that measures, in the order in which a trainer should try them.
 
     Args:
-        powercap: Where the kernel shows its powercap zones.
+        powercap: The kernel's folder of powercap zones.
     """
-    return [_monitor("NvmlMonitor()", NvmlMonitor), *other_monitors(powercap)]
-
-
-def other_monitors(powercap: str | Path = POWERCAP) -> list[PresentMonitor]:
-    """Every monitor that measures but the default one.
-
-    Args:
-        powercap: Where the kernel shows its powercap zones.
-    """
-    return [_monitor("AmdSmiMonitor()", AmdSmiMonitor), _monitor("RaplMonitor()", lambda: RaplMonitor(powercap))]
+    return [_monitor("NvmlMonitor()", NvmlMonitor), *_others(powercap)]
 
 
 def alternatives(powercap: str | Path = POWERCAP) -> str:
-    """What a trainer without an NVIDIA GPU can pass on this machine, in a sentence.
+    """A sentence on the monitors that a trainer without an NVIDIA GPU can pass on this machine.
 
     Args:
-        powercap: Where the kernel shows its powercap zones.
+        powercap: The kernel's folder of powercap zones.
     """
-    monitors = other_monitors(powercap)
+    monitors = _others(powercap)
     working = [monitor.call for monitor in monitors if isinstance(monitor.monitor, WindowMonitor)]
     if working:
         return f"On this machine {' and '.join(working)} can measure."
-    # Nobody without AMD's GPUs need hear of a package that is not installed.
-    wanted = [monitor for monitor in monitors if monitor.call != "AmdSmiMonitor()" or find_spec("amdsmi") is not None]
-    reasons = "; ".join(f"{monitor.call}: {monitor.why_not}" for monitor in wanted)
-    return f"On this machine only EstimateMonitor(watts=...) works ({reasons})."
+    # On a machine without AMD GPUs it does not matter that amdsmi is not installed.
+    failures = [
+        f"{monitor.call}: {monitor.monitor.problem}"
+        for monitor in monitors
+        if isinstance(monitor.monitor, MonitorError)
+        and (monitor.call != "AmdSmiMonitor()" or find_spec("amdsmi") is not None)
+    ]
+    return f"On this machine only EstimateMonitor(watts=...) works ({'; '.join(failures)})."
 
 
-def _monitor(call: str, make: Callable[[], WindowMonitor]) -> PresentMonitor:
+def _others(powercap: str | Path) -> list[PresentMonitor]:
+    return [_monitor("AmdSmiMonitor()", AmdSmiMonitor), _monitor("RaplMonitor()", lambda: RaplMonitor(powercap))]
+
+
+def _monitor(call: str, create: Callable[[], WindowMonitor]) -> PresentMonitor:
     try:
-        return PresentMonitor(call, make())
+        return PresentMonitor(call, create())
     except MonitorError as error:
         return PresentMonitor(call, error)

@@ -1,19 +1,24 @@
-"""The processor's own energy monitor: Intel's and AMD's RAPL, read through Linux's powercap folders."""
+"""Processors: the energy counters (RAPL) of Intel and AMD, read through the powercap folders of Linux.
+
+The folders are described in Documentation/power/powercap of the kernel's sources.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
-from wattwise.errors import MonitorError
-from wattwise.monitor.rapl_zone import find_zones
+from wattwise.errors import MonitorError, Remedy
 from wattwise.monitor.window import Reading, WindowMonitor
 from wattwise.spec import GpuConfig
 
 POWERCAP = "/sys/class/powercap"
 _HIGHEST_ZONE_POWER_WATTS = 2000.0
 _LONGEST_POLL_SECONDS = 30.0
+_PACKAGE = re.compile(r"intel-rapl:\d+")
+_SUBZONE = re.compile(r"intel-rapl:\d+:\d+")
 
 
 class RaplMonitor(WindowMonitor):
@@ -26,7 +31,7 @@ class RaplMonitor(WindowMonitor):
         root: Where the kernel shows its powercap zones.
 
     Raises:
-        MonitorError: There are no RAPL zones here, or they may not be read; the message says what to do.
+        MonitorError: There are no RAPL zones, or this process may not read them; the message says what to do.
     """
 
     kind = "rapl"
@@ -35,7 +40,7 @@ class RaplMonitor(WindowMonitor):
         self._zones = find_zones(Path(root))
         shortest = min(zone.range_joules for zone in self._zones) / _HIGHEST_ZONE_POWER_WATTS
         super().__init__(poll_seconds=min(shortest, _LONGEST_POLL_SECONDS))
-        self._read()  # refuses here what may not be read, rather than in the first window
+        self._read()  # raises here rather than in the first window
 
     def __repr__(self) -> str:
         return f"RaplMonitor({', '.join(zone.name for zone in self._zones)})"
@@ -53,17 +58,14 @@ class RaplMonitor(WindowMonitor):
         """All packages as one device: the processor's model and the sum of the zones' power limits.
 
         Raises:
-            MonitorError: A package tells no power limit.
+            MonitorError: A package reports no power limit.
         """
         watts = 0.0
         for zone in self._zones:
             limit = zone.max_power_watts()
-            # Few boards tell a limit for memory, and its share is small; a package without one would make time cheap.
+            # Few boards report a limit for memory, and its share is small. A package without one would make time cheap.
             if limit is None and zone.is_package:
-                raise MonitorError(
-                    f"RAPL zone {zone.name} tells no power limit; give the job "
-                    "gpu=GpuConfig(max_power_watts=..., number_of_gpus=1, gpu_model=...)"
-                )
+                raise MonitorError(f"RAPL zone {zone.name} reports no power limit", Remedy.GPU_CONFIG)
             watts += limit or 0.0
         return GpuConfig(max_power_watts=watts, number_of_gpus=1, gpu_model=cpu_model())
 
@@ -72,10 +74,96 @@ class RaplMonitor(WindowMonitor):
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel tells it, or its architecture where the kernel tells none."""
+    """The processor's name according to the kernel, or else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next((name for name in names if name), f"{os.uname().machine} processor")
+
+
+class RaplZone:
+    """A RAPL zone: an energy counter whose wraps are counted.
+
+    Args:
+        folder: The zone's folder.
+        name: What the zone measures: "package-0", "dram".
+        is_package: Whether it is a zone of its own rather than a part of one.
+
+    Raises:
+        MonitorError: The zone cannot be read, or is not a zone.
+    """
+
+    def __init__(self, folder: Path, name: str, *, is_package: bool) -> None:
+        self.name = name
+        self.is_package = is_package
+        self._folder = folder
+        self.range_joules = self._number("max_energy_range_uj") / 1e6
+        if self.range_joules <= 0:
+            raise MonitorError(f"{folder} does not say where its energy counter wraps around, so it cannot be used")
+        self._last = self._number("energy_uj")
+        self._wraps = 0
+
+    def read_joules(self) -> float:
+        """Joules since the counter's zero, wraps since this object was created included."""
+        now = self._number("energy_uj")
+        if now < self._last:
+            self._wraps += 1
+        self._last = now
+        return self._wraps * self.range_joules + now / 1e6
+
+    def max_power_watts(self) -> float | None:
+        """The zone's highest long-term power limit, or else the current one, in watts; None if it reports neither."""
+        for file in ("constraint_0_max_power_uw", "constraint_0_power_limit_uw"):
+            try:
+                microwatts = self._number(file)
+            except MonitorError:
+                continue
+            if microwatts > 0:
+                return microwatts / 1e6
+        return None
+
+    def _number(self, file: str) -> int:
+        path = self._folder / file
+        try:
+            return int(path.read_text(encoding="ascii"))
+        except PermissionError:
+            raise MonitorError(
+                f"this process may not read {path}; run as root, or allow it until the next boot with "
+                f"'sudo chmod a+r {self._folder.parent}/intel-rapl:*/energy_uj' (a udev rule does it for good)"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise MonitorError(f"cannot read the RAPL zone at {path}: {error}") from error
+
+
+def find_zones(root: Path) -> list[RaplZone]:
+    """The zones of the processors and their memory, in which each joule counts once.
+
+    These are the packages and their dram subzones. The core and uncore subzones are part of their package; psys is the
+    whole platform, packages included, and not connected on many boards; intel-rapl-mmio repeats a package.
+
+    Raises:
+        MonitorError: There is no package zone, or it cannot be read.
+    """
+    zones = []
+    for folder in sorted(root.glob("intel-rapl:*")):
+        name = _name(folder)
+        if _PACKAGE.fullmatch(folder.name) and name.startswith("package"):
+            zones.append(RaplZone(folder, name, is_package=True))
+        elif _SUBZONE.fullmatch(folder.name) and name == "dram":
+            zones.append(RaplZone(folder, f"{_name(root / folder.name.rpartition(':')[0])} dram", is_package=False))
+    if not any(zone.is_package for zone in zones):
+        raise MonitorError(
+            f"no RAPL package zone under {root}: this needs Linux on an Intel or AMD processor with the module "
+            "intel_rapl_common, and not a virtual machine",
+            Remedy.ESTIMATE,
+        )
+    return zones
+
+
+def _name(folder: Path) -> str:
+    try:
+        return (folder / "name").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

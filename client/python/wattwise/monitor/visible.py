@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wattwise.errors import MonitorError
+from wattwise.errors import MonitorError, Remedy
 
 
 def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUDA_VISIBLE_DEVICES") -> list[int]:
@@ -13,15 +13,15 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
     As in CUDA, the first entry that names no GPU hides itself and all after it.
 
     Args:
-        variable: The variable's value; None when it is not set, which shows every GPU.
-        uuids: The UUIDs ("GPU-…") of the machine's GPUs, in the driver's order.
-        name: What the variable is called.
+        variable: The variable's value; None if it is not set, which shows every GPU.
+        uuids: The UUIDs ("GPU-…") of the machine's GPUs, in the order of the NVIDIA driver.
+        name: The variable's name.
 
     Returns:
         The positions in `uuids` of the visible GPUs, in the order of the variable.
 
     Raises:
-        MonitorError: A GPU is listed twice, or a slice of one ("MIG-…") is listed, which has no monitor of its own.
+        MonitorError: A GPU is listed twice, or a MIG slice ("MIG-…") is listed, whose energy cannot be measured.
     """
     if variable is None:
         return list(range(len(uuids)))
@@ -29,8 +29,7 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
     for entry in (part.strip() for part in variable.split(",")):
         if entry.startswith("MIG-"):
             raise MonitorError(
-                f"{name}={variable} names a MIG slice, whose energy no GPU measures apart from the "
-                "others'; pass monitor=EstimateMonitor(watts=...)"
+                f"{name}={variable} names a MIG slice, whose energy cannot be measured separately", Remedy.ESTIMATE
             )
         device = _device(entry, uuids)
         if device is None:
@@ -42,14 +41,14 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
 
 
 def chosen_devices(visible: Sequence[int], indices: Sequence[int] | None) -> list[int]:
-    """Those of the visible devices that a monitor is asked for.
+    """The selected ones of the visible devices.
 
     Args:
         visible: The visible devices.
         indices: Positions in `visible`; None for all of them.
 
     Raises:
-        MonitorError: An index names no device, or one is named twice, or there is none.
+        MonitorError: An index is out of range or repeated, or there is none.
     """
     if indices is None:
         return list(visible)

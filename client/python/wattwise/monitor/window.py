@@ -1,22 +1,21 @@
-"""What an energy monitor is: the protocol, one window's result, and the window keeping that our own monitors share."""
+"""The protocol of energy monitors, and the base class of Wattwise's own."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from wattwise.errors import MonitorError
-from wattwise.monitor.in_flight import synchronize
-from wattwise.monitor.poller import Poller
 from wattwise.spec import GpuConfig
 
 
-class Measurement(Protocol):
-    """What a closed window answers; Zeus's `Measurement` fits."""
+class WindowMeasurement(Protocol):
+    """The result of a window; Zeus's `Measurement` fits."""
 
     @property
     def time(self) -> float:
@@ -24,25 +23,25 @@ class Measurement(Protocol):
 
     @property
     def total_energy(self) -> float:
-        """Joules that everything the monitor measures used within the window."""
+        """Joules used within the window by all measured devices."""
 
 
 class Monitor(Protocol):
-    """An energy monitor. Ours fit, and Zeus's `ZeusMonitor` as it is.
+    """An energy monitor: those of this package, Zeus's `ZeusMonitor`, or your own.
 
-    A monitor may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are read through NVML.
-    And it may have a `kind: str`, a word that is shown beside its energy: "estimate" where it does not measure.
+    A monitor may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are looked up. And it may
+    have a `kind: str`, the name that is shown beside its energy: "estimate" if it does not measure.
     """
 
     @property
     def gpu_indices(self) -> Sequence[int]:
-        """The measured GPUs, counted among those that CUDA_VISIBLE_DEVICES shows; empty when no GPU is measured."""
+        """The measured GPUs, counted among those that CUDA_VISIBLE_DEVICES shows; empty if no GPU is measured."""
 
     def begin_window(self, name: str, /) -> None:
-        """Starts to measure under this name."""
+        """Begins a window of this name."""
 
-    def end_window(self, name: str, /) -> Measurement:
-        """Ends the window of this name and says what happened within it."""
+    def end_window(self, name: str, /) -> WindowMeasurement:
+        """Ends the window of this name and returns what it measured."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Window:
 
     Attributes:
         time: Its length in seconds.
-        total_energy: Joules that everything the monitor measures used within it.
+        total_energy: Joules used within it by all measured devices.
     """
 
     time: float
@@ -60,7 +59,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Reading:
-    """A monitor's counters at one moment; only the difference of two means anything.
+    """A monitor's counters at one moment; only differences between readings are meaningful.
 
     Attributes:
         time: Seconds of the monotonic clock.
@@ -72,19 +71,19 @@ class Reading:
 
 
 class WindowMonitor(ABC):
-    """Windows by name over energy counters: they may nest and overlap, and threads may share the monitor.
+    """Named windows over energy counters. They may nest and overlap, and threads may share the monitor.
 
     Args:
-        gpu_indices: The measured GPUs among the visible ones; empty when no GPU is measured.
-        poll_seconds: How often the counter must be read while a window is open; None when its ends are enough.
+        gpu_indices: The measured GPUs among the visible ones; empty if no GPU is measured.
+        poll_seconds: How often the counters must be read while a window is open; None if only at its ends.
 
     Attributes:
-        tells_failures: Whether what it raises, but for a MonitorError, is the training's failure and not its own.
-        kind: What measures: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl" or "estimate".
+        raises_own_errors: True: its failures are MonitorErrors, and any other exception comes from the training.
+        kind: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl" or "estimate".
         gpu_indices: As given.
     """
 
-    tells_failures = True
+    raises_own_errors = True
     kind: str
 
     def __init__(self, gpu_indices: Sequence[int] = (), poll_seconds: float | None = None) -> None:
@@ -94,10 +93,10 @@ class WindowMonitor(ABC):
         self._poller = None if poll_seconds is None else Poller(self._poll, poll_seconds)
 
     def begin_window(self, name: str, /) -> None:
-        """Starts to measure under this name, once the work that PyTorch or JAX has queued is done.
+        """Begins a window, after the work that PyTorch or JAX has queued is done.
 
         Args:
-            name: Any name that no open window has.
+            name: A name without an open window.
 
         Raises:
             MonitorError: A window of this name is open, or the monitor cannot be read.
@@ -105,16 +104,16 @@ class WindowMonitor(ABC):
         synchronize()
         with self._lock:
             if name in self._open:
-                raise MonitorError(f"window {name!r} is open already; end it before you begin it again")
+                raise MonitorError(f"window {name!r} is already open; end it before beginning it again")
             self._open[name] = self._read()
             if self._poller:
                 self._poller.start()
 
     def end_window(self, name: str, /) -> Window:
-        """Ends the window of this name, once the work that PyTorch or JAX has queued is done.
+        """Ends a window, after the work that PyTorch or JAX has queued is done.
 
         Args:
-            name: The name that it was begun under; it is free again afterwards, even when the monitor cannot be read.
+            name: The name given to `begin_window`; it can be used again afterwards, even if the monitor fails.
 
         Returns:
             Seconds and joules between the two calls.
@@ -124,33 +123,33 @@ class WindowMonitor(ABC):
         """
         synchronize()
         with self._lock:
-            begun = self._open.pop(name, None)
-            if begun is None:
+            start = self._open.pop(name, None)
+            if start is None:
                 raise MonitorError(f"window {name!r} is not open; call begin_window({name!r}) first")
             if self._poller and not self._open:
                 self._poller.stop()
-            ended = self._read()
-        seconds = ended.time - begun.time
-        used = [end - start for start, end in zip(begun.energies, ended.energies, strict=True)]
+            end = self._read()
+        seconds = end.time - start.time
+        used = [last - first for first, last in zip(start.energies, end.energies, strict=True)]
         return Window(seconds, self._joules(used, seconds))
 
     @abstractmethod
     def gpu_config(self) -> GpuConfig:
-        """What is measured, as a job's specification names it.
+        """The measured devices, for the specification of a job.
 
         Raises:
-            MonitorError: It cannot be told; the message says what to give instead.
+            MonitorError: They are unknown; the message says what to give instead.
         """
 
     def _joules(self, used: Sequence[float], seconds: float) -> float:  # noqa: ARG002 - for monitors that need it
-        """What a window used.
+        """The energy of a window.
 
         Args:
-            used: By how much each counter grew within it, in joules.
+            used: The growth of each counter within it, in joules.
             seconds: Its length.
 
         Raises:
-            MonitorError: It cannot be told.
+            MonitorError: It cannot be determined.
         """
         return sum(used)
 
@@ -159,6 +158,67 @@ class WindowMonitor(ABC):
         """Reads clock and counters; called under the lock."""
 
     def _poll(self) -> None:
-        # What fails here fails in end_window too, where somebody is there to be told.
+        # A failure here also occurs in end_window, which raises it.
         with self._lock, suppress(MonitorError):
             self._read()
+
+
+class Poller:
+    """Calls `action` every `period` seconds between `start` and `stop`.
+
+    Neither waits for the thread, so both may be called while holding a lock that `action` takes; `action` may
+    therefore run once more after `stop`.
+    """
+
+    def __init__(self, action: Callable[[], None], period: float) -> None:
+        self._action = action
+        self._period = period
+        self._stopped: threading.Event | None = None
+
+    def start(self) -> None:
+        """Starts the calls, the first after one period; does nothing if they are running."""
+        if self._stopped is not None:
+            return
+        self._stopped = threading.Event()
+        threading.Thread(target=self._run, args=(self._stopped,), name="wattwise-poller", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stops the calls; does nothing if they are not running."""
+        if self._stopped is not None:
+            self._stopped.set()
+            self._stopped = None
+
+    def _run(self, stopped: threading.Event) -> None:
+        while not stopped.wait(self._period):
+            self._action()
+
+
+def synchronize() -> None:
+    """Waits for the work that PyTorch and JAX have queued, so that a window contains its own work only.
+
+    Neither is imported or initialized by this.
+    """
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None:
+        _wait_for_torch(torch)
+    if jax is not None:
+        _wait_for_jax(jax)
+
+
+def _wait_for_torch(torch: Any) -> None:
+    # Absent while another thread is still importing PyTorch.
+    cuda = getattr(torch, "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return
+    # Synchronizing an unused device would create a context there, which takes memory.
+    touched = {i for i in range(cuda.device_count()) if cuda.memory_reserved(i)}
+    for device in sorted(touched | {cuda.current_device()}):
+        cuda.synchronize(device)
+
+
+def _wait_for_jax(jax: Any) -> None:
+    # Asking for arrays would initialize JAX, which takes most of the memory of a GPU.
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    started = getattr(bridge, "backends_are_initialized", None)
+    if hasattr(jax, "live_arrays") and (started is None or started()):
+        jax.block_until_ready(jax.live_arrays())

@@ -1,4 +1,4 @@
-"""What a trial has used so far: the sum over the measurement windows of its epochs."""
+"""Time and energy of a trial: sums over the measurement windows of its epochs."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from wattwise.monitor import Monitor, MonitorKinds, monitor_kinds
 
 
 def monitor_message(known: MonitorKinds) -> v1.Monitor:
-    """The message of what energy comes from."""
+    """The monitor as a message."""
     return v1.Monitor(kinds=known.kinds, estimated=known.estimated, partly=known.partly)
 
 
 class TrainingWindows:
-    """Adds up one window after another.
+    """Adds up measurement windows.
 
-    A monitor that fails once training runs does not end it: the window then counts with its length by the clock, and
-    with the trial's mean power so far. A trial's first window counts at the job's maximum power, so that
-    nothing looks cheap for not having been measured.
+    A monitor that fails during training does not end it: the energy of the window is its length by the clock times the
+    trial's mean power so far. In the trial's first window it is the job's maximum power, so that an unmeasured trial
+    does not look cheap.
 
     Args:
         monitor: the energy monitor.
-        name: what its windows are called; no other window of the monitor may have this name.
+        name: the name of the windows; no other window of the monitor may have it.
         max_power_watts: the job's maximum power.
 
     Attributes:
         time_seconds: length of all closed windows.
         energy_joules: energy within them.
-        estimated_seconds: how much of that time the monitor could not measure.
+        estimated_seconds: the part of that time that the monitor could not measure.
     """
 
     def __init__(self, monitor: Monitor, name: str, max_power_watts: float) -> None:
@@ -38,9 +38,10 @@ class TrainingWindows:
         self._name = name
         self._max_power_watts = max_power_watts
         self._kinds = monitor_kinds(monitor)
-        # Ours raise MonitorError. Others may raise anything; what else ours raise is the training's own failure.
-        self._failures = MonitorError if getattr(monitor, "tells_failures", False) else Exception
-        self._began = 0.0
+        # Wattwise's monitors raise MonitorError; any other exception of theirs comes from the training.
+        # Third-party monitors may raise anything.
+        self._failures = MonitorError if getattr(monitor, "raises_own_errors", False) else Exception
+        self._start_time = 0.0
         self._failure: BaseException | None = None
         self._warned = False
         self.time_seconds = 0.0
@@ -49,7 +50,7 @@ class TrainingWindows:
 
     @property
     def monitor(self) -> MonitorKinds:
-        """What the sums come from, estimates included."""
+        """What the energy comes from, estimates included."""
         return self._kinds.with_failure() if self.estimated_seconds else self._kinds
 
     def open(self) -> None:
@@ -58,19 +59,19 @@ class TrainingWindows:
         Raises:
             MonitorError: if the monitor cannot be read.
         """
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         self._monitor.begin_window(self._name)
 
     def reopen(self) -> None:
-        """Starts the next window, whether or not the monitor can."""
+        """Starts the next window, even if the monitor fails."""
         try:
             self.open()
         except self._failures as error:
             self._failure = error
 
     def close(self) -> None:
-        """Ends the window and counts it, by estimate where the monitor fails."""
-        seconds = time.monotonic() - self._began
+        """Ends the window and adds it, estimated if the monitor fails."""
+        seconds = time.monotonic() - self._start_time
         try:
             if self._failure is None:
                 self._measure()
@@ -90,18 +91,19 @@ class TrainingWindows:
         self.energy_joules += joules
 
     def _estimate(self, seconds: float, failure: BaseException) -> None:
-        watts, whose = self._max_power_watts, "the job's maximum power"
+        watts, basis = self._max_power_watts, "the job's maximum power"
         if self.time_seconds > 0:
-            watts, whose = self.energy_joules / self.time_seconds, "this trial's mean power so far"
+            watts, basis = self.energy_joules / self.time_seconds, "this trial's mean power so far"
         self.time_seconds += seconds
         self.energy_joules += watts * seconds
         self.estimated_seconds += seconds
         if not self._warned:
             self._warned = True
             log.warning(
-                "energy cannot be measured (%s: %s); until it can, it is estimated at %.4g W, %s, and training goes on",
+                "energy cannot be measured (%s: %s); training continues, and the energy is estimated from %.4g W, %s, "
+                "until the monitor works again",
                 type(failure).__name__,
                 failure,
                 watts,
-                whose,
+                basis,
             )

@@ -1,0 +1,46 @@
+"""The GPUs of a monitor, for the specification of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattwise.errors import MonitorError, Remedy
+from wattwise.monitor.amd_gpu import visible_amd_gpus
+from wattwise.monitor.gpu import visible_gpus
+from wattwise.monitor.gpu_monitor import MeasuredGpu, gpu_config_of
+from wattwise.monitor.window import Monitor
+from wattwise.spec import GpuConfig
+
+
+def gpu_config(monitor: Monitor) -> GpuConfig:
+    """Returns what `monitor` measures, for the specification of a job.
+
+    Args:
+        monitor: Wattwise's monitors know it; for any other, such as a `ZeusMonitor`, the GPUs of its `gpu_indices` are
+            looked up.
+
+    Returns:
+        Model, number, and max power: the highest power limit of one GPU times the number of GPUs, in watts.
+
+    Raises:
+        MonitorError: The GPUs are of different models, or unknown; the message says what to give instead.
+    """
+    own = getattr(monitor, "gpu_config", None)
+    if callable(own):
+        config: GpuConfig = own()
+        return config
+    if not monitor.gpu_indices:
+        problem = f"{monitor!r} measures no GPU, so its power limit is unknown"
+        raise MonitorError(problem, Remedy.OTHER_MONITOR)
+    return gpu_config_of(_gpus(monitor.gpu_indices))
+
+
+def _gpus(gpu_indices: Sequence[int]) -> Sequence[MeasuredGpu]:
+    """NVIDIA GPUs, or AMD GPUs on a machine without any."""
+    try:
+        return visible_gpus(gpu_indices)
+    except MonitorError as error:
+        try:
+            return visible_amd_gpus(gpu_indices)
+        except MonitorError:
+            raise error from None
