@@ -13,7 +13,7 @@ from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
 from wattwise.power.settings import profile_settings
-from wattwise.rpc.backoff import seconds
+from wattwise.rpc.backoff import check_seconds
 from wattwise.training.optimizer import BatchSizeOptimizer
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class PowerLimitOptimizer:
     ) -> None:
         self._settings = profile_settings(step_watts, profile_warmup_iters, profile_measure_iters, observer_mode)
         self._bso = bso
-        self._timeout = seconds("timeout", timeout)
+        self._timeout = check_seconds("timeout", timeout)
         self._pid = os.getpid()
         self._phase = _Phase.NEW
         self._limits: PowerLimits | None = None

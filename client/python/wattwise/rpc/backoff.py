@@ -33,8 +33,8 @@ def pauses(first: float, longest: float) -> Iterator[float]:
         bound = min(longest, 2 * bound)
 
 
-def seconds(name: str, value: float) -> float:
-    """A timeout that the user gave under this name.
+def check_seconds(name: str, value: float) -> float:
+    """The value of the argument `name`, if it is a timeout.
 
     Raises:
         InvalidArgumentError: if it is not a number of seconds.

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from wattwise import v1
 from wattwise.rpc.address import check_address
-from wattwise.rpc.backoff import pauses, retrying, seconds
+from wattwise.rpc.backoff import check_seconds, pauses, retrying
 from wattwise.rpc.connection import Connection, DecisionStream
 from wattwise.rpc.credentials import Credentials
 from wattwise.rpc.statuses import from_rpc_error
@@ -72,7 +72,7 @@ class Client:
     ) -> None:
         self.address = check_address(address)
         self._search_timeout = search_timeout
-        self._timeout = seconds("timeout", timeout)
+        self._timeout = check_seconds("timeout", timeout)
         self._retry = retry
         self._request_id = request_id
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)

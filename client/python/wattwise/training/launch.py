@@ -10,7 +10,7 @@ from typing import Protocol
 from wattwise import v1
 from wattwise.errors import JobNotFoundError, ResumeError, TrialNotFoundError, WattwiseError, log
 from wattwise.monitor import Monitor, gpu_config, monitor_kinds
-from wattwise.rpc.backoff import seconds
+from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
@@ -71,7 +71,7 @@ class Endpoint:
         Raises:
             InvalidArgumentError: if `timeout` is not a number of seconds.
         """
-        ask, search = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (seconds("timeout", timeout),) * 2
+        ask, search = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (check_seconds("timeout", timeout),) * 2
         return cls(server, Credentials.from_env() if credentials is None else credentials, ask, search)
 
     def client(self, request_id: str, timeout: float, search_timeout: float | None) -> Client:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wattwise import v1
 from wattwise.errors import InvalidArgumentError, OperationOrderError, log
 from wattwise.monitor import Monitor, default_monitor
-from wattwise.rpc.backoff import seconds
+from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
 from wattwise.training.exits import check_reason, end_reason
@@ -112,7 +112,7 @@ class BatchSizeOptimizer:
     ) -> None:
         self._launch = launch
         self._monitor = monitor
-        self._report_timeout = seconds("report_timeout", report_timeout)
+        self._report_timeout = check_seconds("report_timeout", report_timeout)
         self._reduce_metric = checked_reduction(reduce_metric)
         self._running: RunningTrial | None = None
         self._training = False
