@@ -1,4 +1,4 @@
-"""Means over seeds, and how far they can be trusted."""
+"""Means over seeds with confidence intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Mean(NamedTuple):
-    """A mean over seeds with half the width of its 95% confidence interval; NaN where one seed tells nothing of it."""
+    """A mean over seeds with half the width of its 95% confidence interval; NaN with a single seed."""
 
     mean: float
     half_width: float

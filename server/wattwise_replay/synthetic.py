@@ -1,4 +1,4 @@
-"""Workloads that nobody measured, of a shape that measured ones have.
+"""Synthetic workloads, shaped like measured ones.
 
 Batch sizes are powers of two. Over x, the logarithm of the batch size as the distance from the best one:
 
@@ -7,7 +7,7 @@ Batch sizes are powers of two. Over x, the logarithm of the batch size as the di
     an epoch's power        at limit p: min(p, demand), demand rising with x; slower by (demand / p)^0.7 below it
 
 so that the cost over x has one minimum. The ends, the smallest and the largest batch sizes, do not converge: their runs
-never reach the target. Training is given up after as many epochs as the longest run of all would take.
+never reach the target. Training ends after as many epochs as the longest run would take.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _EPOCH_SECONDS = 30.0
 
 
 def synthetic(seed: int, sizes: int = 8, noise: float = 0.08, failing_ends: int = 1) -> Workload:
-    """Makes a workload.
+    """Generates a workload.
 
     Args:
-        seed: The same seed makes the same workload.
-        sizes: How many batch sizes; at least 3.
+        seed: The same seed gives the same workload.
+        sizes: Number of batch sizes; at least 3.
         noise: s above: the standard deviation of the logarithm of a run's epochs.
-        failing_ends: How many batch sizes at either end never reach the target.
+        failing_ends: Number of batch sizes at each end that never reach the target.
     """
     rng = np.random.default_rng(seed)
     able = range(failing_ends, sizes - failing_ends)

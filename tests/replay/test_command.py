@@ -20,7 +20,7 @@ from wattwise_replay.world import World
 from tests.live_server import LiveServer
 
 _SHORT = ("--synthetic", "1", "--seeds", "1", "--recurrences", "1")
-# Whoever begins the work says that nobody is at this address.
+# A replay that starts fails at this address.
 _UNREACHABLE = (*_SHORT, "--server", "127.0.0.1:1")
 _QUICK = ("replay", "--synthetic", "1", "--seeds", "2", "--recurrences", "12")
 _RECURRENCES = 60
@@ -47,10 +47,10 @@ class TraceOptions(NamedTuple):
 def test_it_prints_what_everybody_took(capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each contender in both tables, and the best batch size by name."""
     assert main(_QUICK) == 0
-    told = capsys.readouterr().out
-    assert "synthetic-1/made: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in told
+    printed = capsys.readouterr().out
+    assert "synthetic-1/made: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in printed
     for name in ("default at maximum power", "grid search", "POLICY_PRUNING_GTS", "POLICY_GTS", "best in hindsight"):
-        assert told.count(f"| {name}") == 2
+        assert printed.count(f"| {name}") == 2
 
 
 def test_first_recurrences_have_their_own_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,13 +94,13 @@ def test_every_option_reaches_the_replay(
     usual = ("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS", "--json", "-")
     assert main((*usual, "--recurrences", str(_RECURRENCES), *words)) == 0
     (setting,) = json.loads(capsys.readouterr().out)
-    told, ledger = setting["contenders"]["POLICY_GTS"], settings.played()
+    contender, ledger = setting["contenders"]["POLICY_GTS"], settings.played()
     choices = [
         (choice["recurrence"] - 1, choice["try"] - 1, choice["batch_size"], choice["power_limit_watts"])
-        for choice in told["choices"][0]
+        for choice in contender["choices"][0]
     ]
     assert choices == [(one.recurrence, one.attempt, one.batch_size, one.power_limit_watts) for one in ledger.trials]
-    assert [choice["cost_joules"] for choice in told["choices"][0]] == [trial.cost for trial in ledger.trials]
+    assert [choice["cost_joules"] for choice in contender["choices"][0]] == [trial.cost for trial in ledger.trials]
     assert (setting["eta"], setting["drift_at"]) == (settings.eta, settings.drift_at)
     assert (ledger.trials == TraceOptions().played().trials) == (settings == TraceOptions())
     for key, sums in (
@@ -108,8 +108,8 @@ def test_every_option_reaches_the_replay(
         ("energy_joules", ledger.joules),
         ("time_seconds", ledger.seconds),
     ):
-        assert told[key]["all"]["mean"] == pytest.approx(sums.sum())
-        assert told[key]["first_40"]["mean"] == pytest.approx(sums[:40].sum())
+        assert contender[key]["all"]["mean"] == pytest.approx(sums.sum())
+        assert contender[key]["first_40"]["mean"] == pytest.approx(sums[:40].sum())
 
 
 def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""How recurrences are played, and what everybody is compared with."""
+"""The recurrences of a replay, and the baselines."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def test_overlapping_recurrences_are_dispatched_before_any_of_them_ends() -> Non
     """A recurrence that joins the one before has its first trial given out first; the others wait for the end."""
     seed, recurrences = 1, 12
     joins = overlaps(seed, recurrences, 0.5)
-    told: list[str] = []
+    calls: list[str] = []
 
     class Telling(Fixed):
         def dispatch(self) -> Dispatch:
-            told.append("dispatch")
+            calls.append("dispatch")
             return super().dispatch()
 
         def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
-            told.append("run")
+            calls.append("run")
             return super().run(trial, epochs)
 
     play(Telling(workload(1), 8), world(1), seed, recurrences, overlap=0.5)
     starts = [place for place in range(recurrences) if place == 0 or not joins[place]]
     groups = [range(start, end) for start, end in pairwise((*starts, recurrences))]
     assert {len(group) for group in groups} > {1}
-    assert told == [word for group in groups for word in ["dispatch"] * len(group) + ["run"] * len(group)]
+    assert calls == [word for group in groups for word in ["dispatch"] * len(group) + ["run"] * len(group)]
 
 
 def test_the_grid_tries_each_batch_size_once_and_keeps_the_cheapest() -> None:
@@ -81,7 +81,7 @@ def test_what_policies_are_compared_with_is_what_it_says() -> None:
 
 
 def test_after_a_drift_another_batch_size_is_the_best() -> None:
-    """The best in hindsight is that of each stretch: regret never counts what nobody could have had."""
+    """The best in hindsight is chosen before and after the drift separately."""
     found = compare(
         world(1, 5, drift_at=4),
         lambda its, policy, seed: InProcess(job(its.workload, policy, seed=seed)),

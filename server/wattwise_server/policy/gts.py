@@ -41,7 +41,7 @@ class Gts:
         self._fixable = fixable
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
-        """A fixed reward precision has to be given."""
+        """A fixed reward precision must be set."""
         if not spec.learn_reward_precision and not spec.reward_precision:
             yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 

@@ -1,4 +1,4 @@
-"""Whether a trial goes on: the stopping rule (NSDI 2023, section 4.4)."""
+"""The stopping rule: whether a trial continues (NSDI 2023, section 4.4)."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class Optimizer:
             return with_current_cost(job, trial), _resume_reason(trial)
         job = await self._lifecycle.free_slot(tx, job)
         job, _ = self._lifecycle.revive(tx, job, trial)
-        # The bound may have fallen below its cost meanwhile.
+        # The bound may have fallen below its cost since it ended.
         self._lifecycle.stop_over_bound(tx, job)
         job, trial = await find_trial(tx, trial.key)
         return with_current_cost(job, trial), _resume_reason(trial)

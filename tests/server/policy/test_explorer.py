@@ -1,4 +1,4 @@
-"""The walk: what holds for any job and any outcome."""
+"""The walk: properties that hold for any job and any outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ outcomes = st.one_of(
 
 @given(jobs(), st.data())
 def test_walk_ends(job: JobSpec, data: st.DataObject) -> None:
-    """Whatever the outcomes, the walk is over after three explorations per batch size and round."""
+    """Whatever the outcomes, the walk ends after at most three explorations per batch size and round."""
     walk = SimulatedJob(job)
     most = 3 * len(job.batch_sizes) * job.num_pruning_rounds
     for _ in range(most):
@@ -38,7 +38,7 @@ def test_walk_ends(job: JobSpec, data: st.DataObject) -> None:
 
 @given(jobs(), st.data())
 def test_walk_never_revisits_what_it_pruned(job: JobSpec, data: st.DataObject) -> None:
-    """A batch size that was pruned is never handed out by the walk again, and no arm of the bandit either."""
+    """The walk never returns to a pruned batch size, and it is no arm of the bandit."""
     walk, pruned = SimulatedJob(job), set[int]()
     while walk.search.stage is Stage.PRUNING and not isinstance(walk.choose(), Exhausted):
         size = step(walk, data)
@@ -92,8 +92,8 @@ def step(walk: SimulatedJob, data: st.DataObject) -> int:
     return trial.batch_size
 
 
-def test_lost_exploration_takes_its_slot_back_while_nobody_has_it() -> None:
-    """A lost trial that is heard of before its exploration is handed out again explores on, and is no failure."""
+def test_revived_exploration_gets_its_free_slot_back() -> None:
+    """A lost trial that is revived before its exploration is dispatched again keeps it, without a failure."""
     job = SimulatedJob(spec())
     lost = job.fail(job.next(), EndReason.LOST)
     assert job.search.arm(16).failures == 1
@@ -104,8 +104,8 @@ def test_lost_exploration_takes_its_slot_back_while_nobody_has_it() -> None:
     assert job.next().batch_size == 8
 
 
-def test_lost_exploration_does_not_take_a_slot_that_was_handed_out() -> None:
-    """A lost trial whose exploration another trial has meanwhile gets no slot, and its result moves nothing."""
+def test_revived_exploration_does_not_take_an_occupied_slot() -> None:
+    """A revived trial whose exploration another trial has gets no slot, and its result does not move the walk."""
     job = SimulatedJob(spec())
     lost = job.fail(job.next(), EndReason.LOST)
     again = job.next()
@@ -116,7 +116,7 @@ def test_lost_exploration_does_not_take_a_slot_that_was_handed_out() -> None:
 
 
 def test_lost_exploration_of_an_earlier_round_gets_no_slot_in_a_later_one() -> None:
-    """A batch size explored anew in round two is not given to a trial that was lost in round one."""
+    """A trial lost in round one does not get the exploration of round two."""
     job = SimulatedJob(spec(batch_sizes=(16,)))
     lost = job.fail(job.next(), EndReason.LOST)
     job.succeed(job.next(), 100)

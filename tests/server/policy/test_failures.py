@@ -1,4 +1,4 @@
-"""Failures that were counted and are taken back, and those that were not."""
+"""Failures that are counted and undone, and those that are not counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPEC = spec(batch_sizes=(8, 16, 32), default_batch_size=16)
 
 
 def failed(number: int, reason: EndReason, size: int = 16) -> Trial:
-    """A trial that is gone."""
+    """A failed trial."""
     begin = datetime(2026, 1, 1, tzinfo=timezone.utc)
     trial = Trial("j", number, size, TrialType.MAB, 0, begin, None)
     return trial._replace(status=TrialStatus.FAILED, end_reason=reason)
@@ -27,16 +27,16 @@ def failures(search: Search, size: int = 16) -> int:
     return search.arm(size).failures
 
 
-def test_a_loss_that_comes_back_is_no_failure() -> None:
-    """The newest failure is taken back with its trial."""
+def test_revived_trial_is_not_a_failure() -> None:
+    """Reviving the trial undoes its failure."""
     search = gts.POLICY.register(SPEC)
     search = gts.POLICY.observe(SPEC, search, Failed(failed(1, EndReason.LOST)))
     assert failures(search) == 1
     assert failures(gts.POLICY.observe(SPEC, search, Revived(failed(1, EndReason.LOST)))) == 0
 
 
-def test_what_was_never_counted_takes_nothing_back() -> None:
-    """A trial that was lost before the bandit began leaves an arm aside that ran out of memory since."""
+def test_uncounted_loss_undoes_nothing() -> None:
+    """Reviving a trial lost before the bandit stage does not undo a later out-of-memory of its arm."""
     search = gts.POLICY.register(SPEC)
     search = gts.POLICY.observe(SPEC, search, Failed(failed(5, EndReason.OUT_OF_MEMORY)))
     search = gts.POLICY.observe(SPEC, search, Revived(failed(1, EndReason.LOST)))

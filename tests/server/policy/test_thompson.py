@@ -159,7 +159,7 @@ def test_arm_that_kills_the_trainer_is_put_aside_and_comes_back() -> None:
 
 
 def test_bandit_goes_on_when_every_arm_is_put_aside() -> None:
-    """When nothing else is left, arms that failed are handed out all the same."""
+    """When no other arm is left, suspended arms are drawn."""
     job = SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16)))
     for _ in range(10):
         job.fail(job.next(), EndReason.OUT_OF_MEMORY)

@@ -1,4 +1,4 @@
-"""The storage contract as facts: every backend's tests inherit them."""
+"""Tests of the storage contract, which every backend's tests inherit."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ async def save_with_trial(store: Store, job_id: str, left: asyncio.Event | None 
 
 
 class StoreConformance:
-    """What the contract promises. A backend's test class gives `opener`, which opens the same storage each time."""
+    """The contract. A backend's test class defines `opener`, which opens the same storage each time."""
 
     @pytest.fixture
     def opener(self) -> Opener:
         """Opens the storage."""
-        raise TypeError("a backend gives its own opener")
+        raise TypeError("a backend defines its own opener")
 
     async def test_what_was_saved_is_there_after_reopening(self, opener: Opener) -> None:
         """A job, its arms and its trials come back as they were saved, to the last bit and microsecond."""
@@ -243,7 +243,7 @@ class StoreConformance:
             assert len(tx.running()) == 2
 
     async def test_trials_of_a_deleted_job_never_lapse(self, opener: Opener) -> None:
-        """Deleting a job ends the leases of its trials, and nobody else's."""
+        """Deleting a job ends the leases of its trials only."""
         async with opener() as store:
             for job_id in ("gone", "stays"):
                 async with store.transaction(job_id) as tx:
@@ -271,8 +271,8 @@ class StoreConformance:
             assert not await store.was_running_when_deleted(TrialKey("j", 16, 2))
             assert not await store.was_running_when_deleted(TrialKey("j", 8, 1))
 
-    async def test_followers_are_called_once_what_they_follow_is_durable(self, opener: Opener) -> None:
-        """They are called in order, before the block is left; not for a block that an error ended or that only read."""
+    async def test_callbacks_run_once_the_changes_are_durable(self, opener: Opener) -> None:
+        """They run in order, before the block exits; not for a block that raised or only read."""
         called: list[str] = []
         async with opener() as store:
             async with store.transaction("j") as tx:
@@ -291,8 +291,8 @@ class StoreConformance:
                 tx.after_commit(lambda: called.append("read"))
         assert called == ["first", "second"]
 
-    async def test_changes_are_told_once_they_are_durable(self, opener: Opener) -> None:
-        """A subscriber of a job hears of the job, one of a trial of that trial alone."""
+    async def test_subscribers_are_notified_once_changes_are_durable(self, opener: Opener) -> None:
+        """A subscriber of a job is notified of the job, one of a trial only of that trial."""
         async with opener() as store:
             with store.subscribe("j") as job, store.subscribe("j", 1) as first, store.subscribe("j", 2) as second:
                 async with store.transaction("j") as tx:

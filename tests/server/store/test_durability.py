@@ -1,4 +1,4 @@
-"""What was acknowledged stays, whatever becomes of the server."""
+"""Acknowledged data survive whatever happens to the server."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_same_seed_same_choices_over_restarts(server: LiveServer) -> None:
         assert choices(server, restarts=True, **given) == undisturbed
 
 
-def test_running_trial_goes_on_after_a_kill(server: LiveServer) -> None:
-    """After kill -9 a running trial has its last report, refuses what contradicts it, and takes the next."""
+def test_running_trial_continues_after_a_kill(server: LiveServer) -> None:
+    """After kill -9 a running trial has its last report, refuses a contradiction, and accepts the next."""
     job = Trainer(server.trainer)
     trial = job.next("request")
     job.report(trial, 10.0, metric=0.1, epoch=3)
@@ -128,7 +128,7 @@ def test_failed_commit_is_refused_and_changes_nothing(server: LiveServer) -> Non
 
 
 def test_bug_is_hidden_behind_an_incident(server: LiveServer) -> None:
-    """An error nobody foresaw is INTERNAL with an id under which the log has all of it; the caller sees no more."""
+    """A bug is INTERNAL with an incident id; the log has the details and the caller only the id."""
     job = Trainer(server.trainer)
     server.kill()
     with closing(sqlite3.connect(server.database, isolation_level=None)) as other:

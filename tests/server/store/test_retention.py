@@ -55,28 +55,28 @@ PREEMPTED_AND_BACK = [
 
 
 async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> list[object]:
-    """What a job's trainers are told over a series of events, with or without pruning after each."""
+    """The answers to a job's trainers over a series of events, with or without pruning after each."""
     await site.open()
     await site.optimizer.register(draft(**given))
-    told: list[object] = []
+    answers: list[object] = []
     running: list[TrialKey] = []
     epochs: dict[int, int] = {}
     for event in events:
         site.now += timedelta(seconds=1)
         try:
-            told.append(await act(site, event, running, epochs))
+            answers.append(await act(site, event, running, epochs))
         except ServiceError as error:
-            told.append(error.message)
+            answers.append(error.message)
         if prune:
             await site.store.prune(site.now)
     await site.open()
-    told += [await site.administration.job("j"), *[(await site.administration.trial(key))[0] for key in running]]
+    answers += [await site.administration.job("j"), *[(await site.administration.trial(key))[0] for key in running]]
     await site.close()
-    return told
+    return answers
 
 
 async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int, int]) -> object:
-    """One event; what the trainer is told."""
+    """One event; returns the answer to the trainer."""
     match event:
         case ("next",):
             trial, reason = await site.optimizer.next_trial("j", f"request {len(running)}")
@@ -105,7 +105,7 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
 @example(events=LOST_AND_BACK, window=0, rounds=2)
 @example(events=PREEMPTED_AND_BACK, window=0, rounds=2)
 def test_pruning_changes_no_choice(events: list[Any], window: int, rounds: int) -> None:
-    """Whatever happens to a job, its trainers are told the same with measurements pruned at once as with all kept."""
+    """Pruning measurements at once changes no answer to a job's trainers."""
     given: dict[str, Any] = {"window_size": window, "num_pruning_rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         kept = asyncio.run(play(Site(Path(folder) / "kept.db"), events, prune=False, **given))
@@ -154,7 +154,7 @@ async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
 
 
 async def test_nothing_goes_unless_it_is_asked_for(tmp_path: Path) -> None:
-    """Measurements are kept for ever by default."""
+    """Measurements are kept without limit by default."""
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft())
@@ -199,7 +199,7 @@ async def test_it_goes_little_by_little(tmp_path: Path) -> None:
 
 
 def test_server_prunes_by_itself(server: LiveServer) -> None:
-    """A server that is told to keep no more than a moment drops a decided trial's epochs, and shows the trial still."""
+    """A server with a very short retention deletes a decided trial's epochs, and still shows the trial."""
     job = Trainer(server.trainer)
     trial = job.run(10.0)
     server.stop()

@@ -97,13 +97,13 @@ def test_other_nonsense_is_refused(grpc_stub: Stub, admin: v1.JobAdminStub) -> N
 
 def test_unknown_job_is_not_found_everywhere(admin: v1.JobAdminStub) -> None:
     """Every admin call that names a job says when there is none."""
-    trial = v1.TrialId(job_id="nobody", trial_number=1)
+    trial = v1.TrialId(job_id="unknown", trial_number=1)
     calls = (
-        lambda: admin.GetJob(v1.GetJobRequest(job_id="nobody")),
-        lambda: admin.ListTrials(v1.ListTrialsRequest(job_id="nobody")),
+        lambda: admin.GetJob(v1.GetJobRequest(job_id="unknown")),
+        lambda: admin.ListTrials(v1.ListTrialsRequest(job_id="unknown")),
         lambda: admin.GetTrial(v1.GetTrialRequest(trial=trial)),
-        lambda: admin.DeleteJob(v1.DeleteJobRequest(job_id="nobody")),
-        lambda: next(admin.WatchJob(v1.WatchJobRequest(job_id="nobody"))),
+        lambda: admin.DeleteJob(v1.DeleteJobRequest(job_id="unknown")),
+        lambda: next(admin.WatchJob(v1.WatchJobRequest(job_id="unknown"))),
     )
     for call in calls:
         with refused() as refusal:

@@ -61,7 +61,7 @@ def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
 
 
 def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
-    """A trainer process that dies without a word loses its trial, and the exploration is handed out again."""
+    """A trainer process that dies silently loses its trial, and the exploration is dispatched again."""
     job = Trainer(server.trainer, trial_lease_seconds=0.5)
     program = (
         "import grpc, sys, time\nfrom wattwise import v1\n"
@@ -105,7 +105,7 @@ def test_lease_of_zero_never_runs_out(server: LiveServer) -> None:
 
 
 def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
-    """A lost trial whose exploration nobody has meanwhile is taken back as the exploration, and moves the walk."""
+    """A lost trial whose exploration is still free is revived as the exploration, and moves the walk."""
     job = Trainer(server.trainer, trial_lease_seconds=0.3)
     trial = job.next()
     lose(server, trial)
@@ -119,7 +119,7 @@ def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
 
 
 def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(server: LiveServer) -> None:
-    """A lost trial that comes back late goes on, beside the exploration, without moving the walk."""
+    """A lost trial that is revived late continues beside the exploration, without moving the walk."""
     job = Trainer(server.trainer, trial_lease_seconds=0.3)
     late = job.next()
     lose(server, late)
@@ -134,7 +134,7 @@ def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(serve
 
 @pytest.mark.parametrize("end", ["lost", "preempted"])
 def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
-    """A launch that resumes after its trial was lost or preempted goes on with it, and that survives a kill."""
+    """A launch resumes its lost or preempted trial, and that survives a kill."""
     job = Trainer(server.trainer, trial_lease_seconds=0.3 if end == "lost" else 60)
     trial = job.next("launch")
     job.report(trial, 5.0, metric=0.1, epoch=2, time=7.0)
@@ -158,7 +158,7 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "reason"),
     [
         ("runs", "trial 1 resumes after epoch 2"),
         ("preempted", "trial 1 resumes after epoch 2"),
@@ -168,8 +168,8 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
         ("new", "trial 1 resumes at its first epoch"),
     ],
 )
-def test_reason_says_whether_a_resumed_trial_goes_on(server: LiveServer, end: str, told: str) -> None:
-    """A launch that resumes is told after which epoch its trial goes on, or why it does not."""
+def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) -> None:
+    """The reason says after which epoch the trial resumes, or why it does not."""
     job = Trainer(server.trainer)
     trial = job.next("launch")
     if end != "new":
@@ -185,7 +185,7 @@ def test_reason_says_whether_a_resumed_trial_goes_on(server: LiveServer, end: st
     asked = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="launch")
     assert server.trainer.GetNextBatchSize(asked).reason == "trial 1 was dispatched for this request"
     asked.resume = True
-    assert server.trainer.GetNextBatchSize(asked).reason == told
+    assert server.trainer.GetNextBatchSize(asked).reason == reason
 
 
 async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> 
 
 
 async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
-    """Three hundred leases of as many jobs that run out at once are given up in a few commits, every one of them."""
+    """Leases of three hundred jobs that expire at once end their trials in a few commits."""
     time = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'leases.db'}", lambda: time) as store:
         optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
@@ -282,8 +282,8 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ["UPDATE ON trials", "DELETE ON jobs"])
-async def test_trial_whose_end_was_not_written_is_given_up(tmp_path: Path, written: str) -> None:
-    """A trial that the disk would not let end loses its lease like any other, though nobody asks for its job."""
+async def test_trial_whose_end_was_not_written_is_lost(tmp_path: Path, written: str) -> None:
+    """A trial whose end could not be written loses its lease like any other, without another call for its job."""
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())

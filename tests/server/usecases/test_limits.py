@@ -34,7 +34,7 @@ def limited(tmp_path: Path) -> Iterator[LiveServer]:
 
 
 def test_jobs_per_prefix(limited: LiveServer) -> None:
-    """Of ten jobs that race for three places three are created; the rest hear what to do, until one is deleted."""
+    """Of ten jobs that race for three places three are created; the others are refused, until one is deleted."""
 
     def register(name: str, prefix: str = "a") -> str:
         spec = job_spec(job_id_prefix=prefix, job_id=name)
@@ -91,7 +91,7 @@ def test_no_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "message"),
     [
         ("--max-jobs-per-prefix", "-1", "or 0 for no limit"),
         ("--max-jobs-per-prefix", "many", "or 0 for no limit"),
@@ -103,9 +103,9 @@ def test_no_limits(tmp_path: Path) -> None:
         ("--keep-measurements-days", "soon", "use 0 to 36500 days"),
     ],
 )
-def test_limits_that_are_none(tmp_path: Path, option: str, value: str, told: str) -> None:
+def test_invalid_limits_are_refused(tmp_path: Path, option: str, value: str, message: str) -> None:
     """A limit that makes no sense is refused at the start, with what would."""
-    assert told in refuse("--address", "127.0.0.1:0", option, value, folder=tmp_path)
+    assert message in refuse("--address", "127.0.0.1:0", option, value, folder=tmp_path)
 
 
 class Stream:
@@ -127,7 +127,7 @@ class Stream:
 
 
 def test_concurrent_streams(limited: LiveServer) -> None:
-    """Streams and watches beyond the limit are refused, what is open goes on, and a closed one makes room."""
+    """Streams and watches beyond the limit are refused, open ones continue, and a closed one makes room."""
     job = Trainer(limited.trainer)
     trials = [job.next() for _ in range(3)]
     first, second = (Stream(limited.trainer, trial) for trial in trials[:2])

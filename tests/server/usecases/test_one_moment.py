@@ -1,4 +1,4 @@
-"""What belongs together is seen together."""
+"""Consistent reads."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.server.site import Site, draft, report
 
 
-async def test_trial_and_its_epochs_are_of_one_moment(tmp_path: Path) -> None:
-    """Whoever looks while a trainer reports never sees a trial that is older or newer than its measurements."""
+async def test_trial_and_its_epochs_are_consistent(tmp_path: Path) -> None:
+    """A read during reports never returns a trial that is older or newer than its measurements."""
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(draft(max_epochs=1000))

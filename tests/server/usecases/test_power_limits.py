@@ -1,4 +1,4 @@
-"""Power limits over gRPC: who profiles, what is known, and what is refused."""
+"""Power limits over gRPC: which trial profiles, which limit is known, what is refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Stub = v1.BatchSizeOptimizerStub
 
 
 def ask(job: Trainer, trial: v1.Trial | None = None, batch_size: int = 16) -> v1.GetPowerLimitResponse:
-    """Asks for a trial, or for nobody."""
+    """Asks for a trial, or without one."""
     number = trial.id.trial_number if trial else 0
     request = v1.GetPowerLimitRequest(job_id=job.job_id, batch_size=batch_size, trial_number=number)
     return job.stub.GetPowerLimit(request)
@@ -44,8 +44,8 @@ def report(job: Trainer, trial: v1.Trial, *samples: v1.PowerSample) -> float:
     return job.stub.ReportPowerProfile(request).power_limit_watts
 
 
-def test_unknown_until_somebody_profiled(grpc_stub: Stub) -> None:
-    """A batch size that nobody profiled has no limit; once a profile is reported everybody is told its cheapest."""
+def test_limit_is_unknown_before_the_first_profile(grpc_stub: Stub) -> None:
+    """A batch size has no limit before its first profile; after it every trial gets the cheapest."""
     job = Trainer(grpc_stub)
     trial = job.next()
     answer = ask(job, trial)
@@ -65,7 +65,7 @@ def test_cost_weighs_energy_against_time(grpc_stub: Stub) -> None:
 
 
 def test_cheapest_ever_reported_wins_over_trials(grpc_stub: Stub) -> None:
-    """A later profile moves the limit only when it has a cheaper step; a sample of more steps is no dearer for it."""
+    """A later profile changes the limit only with a cheaper step; the number of steps does not matter."""
     job = Trainer(grpc_stub)
     first, second = job.next(), job.next()
     assert report(job, first, power_sample(250, 100)) == 250
@@ -83,7 +83,7 @@ def test_tie_goes_to_the_lower_limit(grpc_stub: Stub, turned: bool) -> None:
 
 
 def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
-    """The first that asks profiles, asking again changes nothing, and all others are told of it, onlookers too."""
+    """The first trial that asks profiles; asking again changes nothing; everyone else sees that another profiles."""
     job = Trainer(grpc_stub)
     first, second = job.next(), job.next()
     assert not ask(job).profiled_by_another
@@ -96,8 +96,8 @@ def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
     assert not ask(job, second).profiled_by_another
 
 
-def test_looking_alone_takes_nothing(grpc_stub: Stub) -> None:
-    """A question without a trial does not make anybody the one who profiles."""
+def test_request_without_a_trial_changes_nothing(grpc_stub: Stub) -> None:
+    """A request without a trial makes no trial profile."""
     job = Trainer(grpc_stub)
     trial = job.next()
     ask(job)
@@ -127,8 +127,8 @@ def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:
     assert ask(job).profiled_by_another
 
 
-async def test_lapsed_lease_is_enough(tmp_path: Path) -> None:
-    """A trial whose lease has run out profiles no more, even before it has been given up."""
+async def test_expired_lease_ends_the_profiling(tmp_path: Path) -> None:
+    """A trial whose lease has expired no longer profiles, even before it is lost."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'w.db'}", lambda: now) as store:
         optimizer, limits = Optimizer(store, lambda: now), PowerLimitProfiler(store, lambda: now)
@@ -173,7 +173,7 @@ async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, mon
 
 
 def test_profile_of_an_ended_trial_counts(grpc_stub: Stub) -> None:
-    """What a trial measured is true whether it still runs or not."""
+    """An ended trial may report its profile."""
     job = Trainer(grpc_stub)
     trial = job.run(10)
     assert report(job, trial, power_sample(175)) == 175
@@ -226,19 +226,19 @@ def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
     ]
 
 
-def test_strangers_are_not_found(grpc_stub: Stub) -> None:
+def test_unknown_job_and_trial_are_not_found(grpc_stub: Stub) -> None:
     """An unknown job or trial is NOT_FOUND, and a trial is known by its batch size too."""
     job = Trainer(grpc_stub)
     trial = job.next()
-    unknown = v1.TrialId(job_id="nobody", batch_size=16, trial_number=1)
+    unknown = v1.TrialId(job_id="unknown", batch_size=16, trial_number=1)
     wrong = v1.TrialId(job_id=job.job_id, batch_size=8, trial_number=1)
-    for stranger, reason in ((unknown, "JOB"), (wrong, "TRIAL")):
+    for trial_id, reason in ((unknown, "JOB"), (wrong, "TRIAL")):
         with refused() as refusal:
-            grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=stranger, samples=[power_sample()]))
+            grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial_id, samples=[power_sample()]))
         assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, f"ERROR_REASON_{reason}_NOT_FOUND")
         with refused() as refusal:
             grpc_stub.GetPowerLimit(
-                v1.GetPowerLimitRequest(job_id=stranger.job_id, batch_size=stranger.batch_size, trial_number=1)
+                v1.GetPowerLimitRequest(job_id=trial_id.job_id, batch_size=trial_id.batch_size, trial_number=1)
             )
         assert refusal.reason == f"ERROR_REASON_{reason}_NOT_FOUND"
     trial.id.trial_number = 7
@@ -248,7 +248,7 @@ def test_strangers_are_not_found(grpc_stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 17])
-def test_batch_size_of_no_arm_is_refused(grpc_stub: Stub, size: int) -> None:
+def test_unknown_batch_size_is_refused(grpc_stub: Stub, size: int) -> None:
     """A batch size that is not the job's is INVALID_ARGUMENT, naming those that are."""
     with refused() as refusal:
         ask(Trainer(grpc_stub), batch_size=size)
@@ -289,7 +289,9 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
         ),
     ],
 )
-def test_senseless_profile_is_refused_whole(grpc_stub: Stub, samples: list[dict[str, Any]], faults: list[str]) -> None:
+def test_invalid_profile_is_refused_completely(
+    grpc_stub: Stub, samples: list[dict[str, Any]], faults: list[str]
+) -> None:
     """One violation per fault, all at once; nothing is kept, and the trial that profiles still does."""
     job = Trainer(grpc_stub)
     trial = job.next()

@@ -19,9 +19,9 @@ Stub = v1.BatchSizeOptimizerStub
 def test_unknown_job_is_not_found(grpc_stub: Stub) -> None:
     """Asking for a trial of a job that was never registered names the job."""
     with refused() as refusal:
-        grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id="nobody"))
+        grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id="unknown"))
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_JOB_NOT_FOUND")
-    assert refusal.metadata["job_id"] == "nobody"
+    assert refusal.metadata["job_id"] == "unknown"
     assert refusal.metadata["retryable"] == "false"
 
 
@@ -40,7 +40,7 @@ def test_unknown_trial_is_not_found(grpc_stub: Stub, change: dict[str, int]) -> 
 
 def test_report_of_unknown_job_is_not_found(grpc_stub: Stub) -> None:
     """A report for a job that was never registered is NOT_FOUND, whatever it says."""
-    trial = v1.TrialId(job_id="nobody", batch_size=1, trial_number=1)
+    trial = v1.TrialId(job_id="unknown", batch_size=1, trial_number=1)
     with refused() as refusal:
         grpc_stub.ReportResult(v1.ReportResultRequest(result=v1.TrainingResult(trial=trial, current_epoch=-5)))
     assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
