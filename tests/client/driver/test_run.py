@@ -160,14 +160,16 @@ def test_monitor_of_the_command(runs: Runs) -> None:
     """A client's own monitor is shown, even if the driver's monitor is an estimate."""
     job = write_job(runs.folder, with_client("own-monitor"), run={"recurrences": 1})
     done = runs.run(job)
-    assert (done.returncode, [line["monitor"] for line in runs.history()]) == (0, ["rack"])
+    assert (done.returncode, [line["monitor"]["kinds"] for line in runs.history()]) == (0, [["rack"]])
     assert not any(mark in done.stdout for mark in ("J (estimate)", "J (partly"))
 
 
 def test_estimate_is_marked(runs: Runs) -> None:
     """Estimated joules are marked in every row and sum."""
     done = runs.run(write_job(runs.folder, shell(result()), run={"recurrences": 1}))
-    assert [line["monitor"] for line in runs.history()] == ["estimate"]
+    assert [(line["monitor"]["kinds"], line["monitor"]["estimated"]) for line in runs.history()] == [
+        (["estimate"], True)
+    ]
     (row,) = (line for line in done.stdout.splitlines() if line.startswith("recurrence 1, "))
     assert row.count("J (estimate)") == 2
     assert "(partly" not in done.stdout
