@@ -51,7 +51,7 @@ def test_taken_ports_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
     """A taken port, for calls or for metrics, is named, and neither database nor lock are made."""
     assert f"cannot listen on {taken}" in refuse("--address", taken, folder=tmp_path)
     said = refuse("--address", "127.0.0.1:0", "--metrics-address", taken, folder=tmp_path)
-    assert f"cannot listen on {taken} for --metrics-address (Address already in use)" in said
+    assert f"cannot listen on {taken} for --metrics-address" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -104,7 +104,8 @@ def test_metrics_without_their_package_say_what_to_install(tmp_path: Path) -> No
     """Asked for figures, a server without prometheus-client does not start."""
     done = python(without("prometheus_client", "--metrics-address", "127.0.0.1:0"), tmp_path)
     assert done.returncode == 1
-    assert "needs the package prometheus_client: pip install 'wattwise[server]'" in done.stderr
+    assert "prometheus_client" in done.stderr
+    assert "wattwise[server]" in done.stderr
 
 
 def test_traces_without_their_package_are_a_warning(tmp_path: Path, taken: str) -> None:

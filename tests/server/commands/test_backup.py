@@ -69,7 +69,7 @@ def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServ
     assert any(acknowledged[number] > before[number] for number in before), "calls went on"
     server.stop()
     former = contents(server.database)
-    assert "the previous database is kept as" in wattwise(server, "restore", copy, "--force")
+    assert "replaced-1" in wattwise(server, "restore", copy, "--force")
     assert contents(server.database.with_name("wattwise.db.replaced-1")) == former
     server.start()
     for trial in trials:
@@ -96,7 +96,7 @@ def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) ->
     missing = f"sqlite:///{tmp_path}/missing.db"
     said = wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
     assert "there is no file" in said
-    assert "name the server's database with --database" in said
+    assert "--database" in said
     assert "cannot write beside" in wattwise(server, "backup", tmp_path / "no" / "x", fails=True)
     assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "postgres://x", fails=True)
     assert [path.name for path in tmp_path.iterdir()] == ["server"]

@@ -130,7 +130,7 @@ def test_bad_new_files_leave_the_old_ones(live: LiveServer, authority: Authority
 def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> None:
     """The server says which file is at fault and ends; options and variables are the same to it."""
     pair.key.write_text("rubbish")
-    assert f"wattwise serve: {pair.key} (--tls-key) is not" in refuse(*options(pair), folder=tmp_path)
+    assert f"{pair.key} (--tls-key)" in refuse(*options(pair), folder=tmp_path)
     said = refuse(folder=tmp_path, WATTWISE_TLS_CERT=str(pair.cert))
     assert "--tls-cert is given without --tls-key" in said
 
@@ -154,7 +154,9 @@ def test_bad_file_is_named(pair: Pair, change: Callable[[Pair], object], expecte
 def test_key_of_another_certificate_is_refused(authority: Authority, pair: Pair) -> None:
     """Certificate and key have to be of one pair."""
     other = authority.issue("another")
-    assert "is not the key of the first certificate" in fault(tls_cert=pair.cert, tls_key=other.key)
+    message = fault(tls_cert=pair.cert, tls_key=other.key)
+    assert str(other.key) in message
+    assert str(pair.cert) in message
 
 
 def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
@@ -182,7 +184,7 @@ def test_bad_authority_of_clients_is_refused(tmp_path: Path, pair: Pair) -> None
     """A file without authorities would reject every client."""
     (tmp_path / "none.pem").write_text("")
     said = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / "none.pem")
-    assert "(--tls-client-ca) is not a PEM certificate" in said
+    assert "none.pem (--tls-client-ca)" in said
 
 
 @pytest.mark.parametrize(
