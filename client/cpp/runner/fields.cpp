@@ -149,6 +149,7 @@ void fill(Message& message, const YAML::Node& node) {
 }
 
 void check(const Message& message, const YAML::Node& then) {
+  if (!then.IsMap()) differs(message.GetDescriptor()->name(), "a message", then);
   for (const auto& entry : then) {
     const auto name = entry.first.as<std::string>();
     const Message& holder = holder_of(message, name);
