@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, v1
-from wattwise.driver.launch_context import spec_to_json
+from wattwise.training.driver_launch import spec_to_json
 from wattwise.training.resume import Progress, SavedTrial
 from wattwise.training.session import Session
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from wattwise.driver.jobfile import JobFile
 from wattwise.driver.placeholders import substitute
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
+from wattwise.training.driver_launch import spec_to_json
 
 _CREDENTIAL_FILES = ("token_file", "tls_ca", "tls_cert", "tls_key")
 
@@ -113,8 +113,3 @@ def _credential_variables(credentials: Credentials) -> dict[str, str]:
     if credentials.insecure:
         variables["WATTWISE_INSECURE"] = "1"
     return variables
-
-
-def spec_to_json(spec: JobSpec) -> str:
-    """The job on one line, for the client in the command."""
-    return json.dumps({k: v for k, v in asdict(spec).items() if v is not None}, separators=(",", ":"))

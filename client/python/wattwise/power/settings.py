@@ -61,7 +61,7 @@ def _number(name: str, value: object, variable: str, default: float, *, least: i
         if not value:
             return default
         try:
-            number = float(value)
+            number = int(value) if kind else float(value)
         except ValueError:
             number = math.nan
     if not least <= number < math.inf or (kind and number % 1):

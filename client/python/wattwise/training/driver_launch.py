@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ class DriverLaunch:
         timeout: seconds to look for the server; None as for `ServerLaunch`.
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
 
+    Attributes:
+        server: host and port of the server.
+        job: the driver's job.
+
     Raises:
         NoDriverError: if this process was not started by a driver; names what is missing.
         InvalidArgumentError: if `timeout` is not a number of seconds.
@@ -38,11 +43,12 @@ class DriverLaunch:
 
     def __init__(self, timeout: float | None, credentials: Credentials | None) -> None:
         variables = _driver_variables()
-        self._endpoint = Endpoint.of(variables["SERVER"], timeout, credentials)
-        self._spec = spec_from_json(variables["JOB_SPEC"])
+        self.server = variables["SERVER"]
+        self.job = spec_from_json(variables["JOB_SPEC"])
+        self._endpoint = Endpoint.of(self.server, timeout, credentials)
         self._request_id = variables["REQUEST_ID"]
         self._trial = v1.TrialId(
-            job_id=self._spec.job_id or "",
+            job_id=self.job.job_id or "",
             batch_size=_integer(variables, "BATCH_SIZE"),
             trial_number=_integer(variables, "TRIAL_NUMBER"),
         )
@@ -78,14 +84,14 @@ class DriverLaunch:
             NoDriverError: if the server returns another trial than the variables name.
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
         """
-        kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
+        kind, spec = str(monitor_kinds(monitor)), with_gpu(self.job, monitor)
         with self._endpoint.start_client(self._request_id) as client:
             # Before register_job, which would create a deleted job again.
             answer = client.get_next_batch_size(self._trial.job_id, request_id=self._request_id)
             found = answer.trial.id
             if found != self._trial:
                 raise NoDriverError(
-                    f"the server at {self._endpoint.server} returns trial {found.trial_number} with batch size "
+                    f"the server at {self.server} returns trial {found.trial_number} with batch size "
                     f"{found.batch_size}, but the variables name trial {self._trial.trial_number} with "
                     f"{self._trial.batch_size}: are they from an earlier launch, or for another server?"
                 )
@@ -110,8 +116,13 @@ class DriverLaunch:
             content.write(self._folder)
 
 
+def spec_to_json(job: JobSpec) -> str:
+    """The job as `WATTWISE_JOB_SPEC`, on one line."""
+    return json.dumps({k: v for k, v in asdict(job).items() if v is not None}, separators=(",", ":"))
+
+
 def spec_from_json(text: str) -> JobSpec:
-    """The job in a driver's `WATTWISE_JOB_SPEC`.
+    """The job of a `WATTWISE_JOB_SPEC`.
 
     Raises:
         NoDriverError: if the text is not a job.

@@ -71,8 +71,16 @@ class BatchSizeOptimizer:
         report_timeout: float = 10.0,
         credentials: Credentials | None = None,
         reduce_metric: MetricReduction = "first",
+        _launch: Launch | None = None,
     ) -> None:
-        self._set_up(ServerLaunch(server, job, timeout, credentials), monitor, report_timeout, reduce_metric)
+        self._launch = ServerLaunch(server, job, timeout, credentials) if _launch is None else _launch
+        self._monitor = monitor
+        self._report_timeout = check_seconds("report_timeout", report_timeout)
+        self._reduce_metric = checked_reduction(reduce_metric)
+        self._running: RunningTrial | None = None
+        self._training = False
+        # The epoch that the loop over `epochs()` trains; 0 outside of the loop.
+        self._epoch_of_loop = 0
 
     @classmethod
     def from_env(
@@ -103,21 +111,14 @@ class BatchSizeOptimizer:
         from wattwise.training.driver_launch import DriverLaunch  # noqa: PLC0415 - few trainers have a driver
 
         launch = DriverLaunch(timeout, credentials)
-        self = cls.__new__(cls)
-        self._set_up(launch, launch.monitor() if monitor is None else monitor, report_timeout, reduce_metric)
-        return self
-
-    def _set_up(
-        self, launch: Launch, monitor: Monitor | None, report_timeout: float, reduce_metric: MetricReduction
-    ) -> None:
-        self._launch = launch
-        self._monitor = monitor
-        self._report_timeout = check_seconds("report_timeout", report_timeout)
-        self._reduce_metric = checked_reduction(reduce_metric)
-        self._running: RunningTrial | None = None
-        self._training = False
-        # The epoch that the loop over `epochs()` trains; 0 outside of the loop.
-        self._epoch_of_loop = 0
+        return cls(
+            launch.server,
+            launch.job,
+            monitor=launch.monitor() if monitor is None else monitor,
+            report_timeout=report_timeout,
+            reduce_metric=reduce_metric,
+            _launch=launch,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +214,8 @@ class BatchSizeOptimizer:
         loop raises the error.
 
         Leaving the loop early, by `break`, `return` or an exception, does not end the trial: another loop over
-        `epochs()` continues it. It ends at `close`, at the end of a `with bso:` block, or with the process.
+        `epochs()` continues it. It ends at `close`, at the end of a `with bso:` block, or with the process; until then
+        its lease is renewed, and its time and energy are counted.
 
         Args:
             max_epochs: the last epoch; None is the job's `max_epochs`, where the server stops in any case.
