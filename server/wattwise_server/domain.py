@@ -271,13 +271,13 @@ class MonitorKinds(NamedTuple):
         return MonitorKinds(tuple(dict.fromkeys(self.kinds + other.kinds)), estimated, estimated and not wholly)
 
     def same_kinds(self, other: MonitorKinds) -> bool:
-        """Whether both have the same kinds, in whatever order."""
+        """Whether both have the same kinds, in any order."""
         return set(self.kinds) == set(other.kinds)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job: what was registered, and what has been learnt.
+    """A job: what was registered, and what has been learned.
 
     Attributes:
         spec: The configuration.
@@ -285,7 +285,8 @@ class Job:
         create_time: When it was registered.
         num_trials: Trials that were dispatched.
         num_observations: Trials that succeeded.
-        monitor: The kinds of monitor that measured its trials.
+        monitor: What the energy of its newest results comes from.
+        other_monitor: What the energy of earlier results comes from, if that has other kinds.
         power_limits: One per batch size that was profiled or is being profiled, ascending.
     """
 

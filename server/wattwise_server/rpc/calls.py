@@ -137,6 +137,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 caller = self._admit(call)
                 async with aclosing(self._requests(context, parse, caller, received)) as requests:
                     return await self._respond(serve(requests, context), generates, context, caller)
+            for count in received:
+                count()
             request = call.request = _parsed(parse, data)
             caller = self._admit(call)
             if caller is not None:
@@ -172,10 +174,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 call.code = "OK"
                 return call.response
             finally:
+                # Not before the status of an error is sent: after the last active call the sockets are closed.
+                self._active.discard(task)
                 for end in ended:
                     end()
-                # Last, when the status is sent: after the last active call the sockets are closed.
-                self._active.discard(task)
                 call.context = None
 
         make = _MAKERS[handler.request_streaming, handler.response_streaming]

@@ -1,4 +1,4 @@
-"""A copy of a database that is in use, and the way back; each is there whole or not at all."""
+"""Backs up a database while it is in use, and restores it. A file that is written is complete or absent."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _SIDE_FILES = ("-wal", "-shm")
 
 
 def backup(database: Path, target: Path, *, overwrite: bool) -> None:
-    """Copies a database as of one moment, while a server may be writing to it, and proves the copy sound.
+    """Copies a database as of one moment, while a server may be writing to it, and checks the copy.
 
     Args:
         database: The database.
-        target: The file to make.
-        overwrite: Whether the file may exist; it is replaced only by a sound copy.
+        target: The file to create.
+        overwrite: Whether to replace an existing file; only an undamaged copy replaces it.
 
     Raises:
-        StartError: when there is no such database, it is damaged, or the copy cannot be made; the target is as it was.
+        StartError: the database is missing or damaged, or the copy cannot be written; the target is unchanged.
     """
     _must_be_free(target, overwrite=overwrite)
     _must_exist(database, "the server's database with --database")
@@ -36,29 +36,29 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
     with _new_file(target) as fresh:
         try:
             with closing(connect_read_only(database)) as source, closing(sqlite3.connect(fresh)) as copy:
-                # All pages in one step: that is one moment, and no write of the server's starts it over.
+                # All pages in one step: the copy is of one moment, and no write of the server restarts it.
                 source.backup(copy)
-                # So that it is one file, whole by itself.
+                # So that the copy needs no -wal file beside it.
                 copy.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
             raise StartError(f"cannot copy {database} to {target}: {explain(error)}") from error
-        _must_be_sound(fresh, f"{database} is damaged, its copy was not kept")
+        _check_integrity(fresh, f"{database} is damaged; its copy was deleted")
 
 
 def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
-    """Puts a backup in a database's place; no server may use it meanwhile.
+    """Replaces a database by a backup; no server may be using it.
 
     Args:
-        source: The backup; it stays as it is.
+        source: The backup; it is not changed.
         database: The database.
-        overwrite: Whether there may be one already; it is kept beside the new one.
+        overwrite: Whether to replace an existing database, which is kept beside the new one.
 
     Returns:
-        Where the former database is, if there was one.
+        The path of the replaced database; None if there was none.
 
     Raises:
-        StartError: when the backup is none, is damaged or newer than the program, a server uses the database, or it
-            cannot be written; the database is as it was.
+        StartError: the backup is not a Wattwise database, is damaged or newer than the program, a server uses the
+            database, or it cannot be written; the database is unchanged.
     """
     _must_exist(source, "a backup")
     with owned(database):
@@ -69,8 +69,8 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
         try:
             with _new_file(database) as fresh:
                 _copy(source, fresh, database)
-                _take_after(fresh, database)
-                _must_be_sound(fresh, f"{source} is damaged and was not restored; use another backup")
+                _copy_owner(database, fresh)
+                _check_integrity(fresh, f"{source} is damaged and was not restored; use another backup")
                 aside = _set_aside(database)
         except StartError:
             if aside is not None and aside.samefile(database):
@@ -86,9 +86,9 @@ def _copy(source: Path, fresh: Path, database: Path) -> None:
         raise StartError(f"cannot copy {source} to {database}: {error.strerror}") from error
 
 
-def _must_exist(path: Path, meant: str) -> None:
+def _must_exist(path: Path, example: str) -> None:
     if not path.is_file():
-        raise StartError(f"there is no file {path}: name {meant}")
+        raise StartError(f"there is no file {path}: name {example}")
 
 
 def _must_be_free(path: Path, *, overwrite: bool) -> None:
@@ -96,16 +96,16 @@ def _must_be_free(path: Path, *, overwrite: bool) -> None:
         raise StartError(f"{path} exists: name another file, or replace it with --force")
 
 
-def _must_be_sound(path: Path, otherwise: str) -> None:
+def _check_integrity(path: Path, message: str) -> None:
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             check(connection, str(path))
             faults = [row[0] for row in connection.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
             faults = faults or ["rows are missing" for _ in connection.execute("PRAGMA foreign_key_check")]
     except sqlite3.Error as error:
-        raise StartError(f"{otherwise} ({error})") from error
+        raise StartError(f"{message} ({error})") from error
     if faults:
-        raise StartError(f"{otherwise} ({faults[0]})")
+        raise StartError(f"{message} ({faults[0]})")
 
 
 @contextmanager
@@ -124,8 +124,8 @@ def _new_file(target: Path) -> Iterator[Path]:
                 fresh.with_name(fresh.name + side).unlink(missing_ok=True)
 
 
-def _take_after(fresh: Path, database: Path) -> None:
-    """Root that restores must not take the file, or its lock, away from the server's user."""
+def _copy_owner(database: Path, fresh: Path) -> None:
+    """When root restores, the server's user must still own the file and its lock."""
     if os.geteuid() == 0:
         former = (database if database.exists() else database.parent).stat()
         for path in (fresh, Path(f"{database}.lock")):
@@ -134,17 +134,17 @@ def _take_after(fresh: Path, database: Path) -> None:
 
 
 def _set_aside(database: Path) -> Path | None:
-    """Gives a database a second name beside its own, under which the next one can be put at any moment."""
+    """Gives a database a second name beside its own, so that the first can be replaced atomically."""
     if not database.exists():
         _remove_side_files(database)
         return None
-    # What is in its -wal comes back into the file: left behind, it would be taken for a part of the next one.
+    # SQLite would apply a -wal file that is left behind to the new database.
     with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     number = 1
     while (aside := database.with_name(f"{database.name}.replaced-{number}")).exists():
         number += 1
-    # Those of a database that is too damaged for that.
+    # Left only if the database is too damaged for a checkpoint.
     for side in _SIDE_FILES:
         part = database.with_name(database.name + side)
         if part.exists():

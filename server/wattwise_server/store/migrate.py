@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from importlib.resources import files
+from pathlib import Path
 
 from wattwise_server.errors import StartError
 
@@ -12,11 +12,18 @@ APPLICATION_ID = int.from_bytes(b"WATT", "big")
 """Identifies a file as a Wattwise database."""
 
 
-def migrations() -> dict[int, str]:
-    """Each version's SQL, by ascending version."""
-    folder = files("wattwise_server.store") / "migrations"
-    found = {int(match[1]): f.read_text("utf-8") for f in folder.iterdir() if (match := re.match(r"(\d+)_", f.name))}
-    return dict(sorted(found.items()))
+def migrations(folder: Path | None = None) -> dict[int, str]:
+    """Each version's SQL, by ascending version.
+
+    Raises:
+        RuntimeError: the files are not numbered 1, 2, 3 and so on: a number is missing or used twice.
+    """
+    where = folder or files("wattwise_server.store") / "migrations"
+    names = sorted(file.name for file in where.iterdir() if file.name.endswith(".sql"))
+    versions = [int(name.partition("_")[0]) for name in names]
+    if versions != list(range(1, len(names) + 1)):
+        raise RuntimeError(f"migrations are not numbered 1, 2, 3 and so on: {', '.join(names)}")
+    return {version: (where / name).read_text("utf-8") for version, name in zip(versions, names, strict=True)}
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | None = None) -> None:

@@ -144,7 +144,7 @@ class Writer:
                 await self._commit(group)
 
     async def _gather(self) -> None:
-        """Waits shortly for more submissions if there are many recent owners; a lone submission does not wait.
+        """Waits briefly for more submissions if there are many recent owners; a lone submission does not wait.
 
         A commit costs about as much processor time for one submission as for thirty. With many recent owners it pays
         to wait for a third of them: they have had their answers and are about to submit again.

@@ -23,7 +23,7 @@ JobDraft: TypeAlias = Mapping[str, Any]
 """The fields of a JobSpec that a client set, by name; the others take the defaults of JobSpec."""
 
 _UNSET: JobDraft = {"job_id_prefix": "", "batch_sizes": (), "default_batch_size": 0, "gpu": None}
-"""Required fields, so that a draft without them can be to_measurement."""
+"""Required fields, so that a draft without them can be checked."""
 
 
 def resolve(draft: JobDraft, new_id: str, policies: Mapping[str, Policy] = POLICIES) -> JobSpec:

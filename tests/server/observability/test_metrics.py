@@ -135,6 +135,7 @@ def test_streams_are_counted_by_message_and_never_timed(watched: WatchedServer) 
     assert watched.figure("wattwise_open_streams", method="WatchJob") == 1
     assert watched.figure("wattwise_stream_messages_total", method="StreamResults", direction="received") == 3
     assert watched.figure("wattwise_stream_messages_total", method="StreamResults", direction="sent") == 3
+    assert watched.figure("wattwise_stream_messages_total", method="WatchJob", direction="received") == 1
     assert watched.figure("wattwise_stream_messages_total", method="WatchJob", direction="sent") >= 1
     states.cancel()
     wait_until(lambda: watched.figure("wattwise_open_streams") == 0)

@@ -1,4 +1,4 @@
-"""A file of an earlier schema keeps all that was in it."""
+"""Migrations: a file of an earlier schema keeps its data, and the versions have no gaps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.domain import Moments, PowerLimitState, PowerSample
 from wattwise_server.store.migrate import migrate, migrations
@@ -41,3 +42,12 @@ async def test_power_limits_leave_the_arms_with_their_data(tmp_path: Path) -> No
             assert (arm.failures, arm.last_failure, arm.num_succeeded) == (1, 2, 3)
             assert arm.reached == arm.counted == Moments(4, 0.5, 6.5)
         assert tx.job.spec.batch_sizes == (8, 16, 32)
+
+
+@pytest.mark.parametrize("names", [("0001_a.sql", "0002_b.sql", "0002_c.sql"), ("0001_a.sql", "0003_b.sql")])
+def test_a_version_that_is_used_twice_or_missing_is_an_error(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Two migrations with one number, or a number without a migration, are found before any file is touched."""
+    for name in names:
+        (tmp_path / name).write_text("SELECT 1;", encoding="utf-8")
+    with pytest.raises(RuntimeError, match=names[-1]):
+        migrations(tmp_path)
