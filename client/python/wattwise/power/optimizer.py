@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Callable
 from types import TracebackType
@@ -12,22 +11,13 @@ from wattwise.errors import MonitorError, OperationOrderError, log
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.power.calls import PowerLimitCalls
 from wattwise.power.profile import ComputedUsage, Profile, Walk, cost_per_step, limits_between
-from wattwise.power.settings import profile_settings
+from wattwise.power.settings import ProfileSettings, profile_settings
 from wattwise.rpc.backoff import check_seconds
 from wattwise.training.optimizer import BatchSizeOptimizer
+from wattwise.training.running import RunningTrial
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from wattwise.monitor.power_limits import PowerLimits
-
-
-class _Phase(enum.Enum):
-    NEW = enum.auto()
-    WAITING = enum.auto()
-    PROFILING = enum.auto()
-    SETTLED = enum.auto()
-    OVER = enum.auto()
 
 
 class PowerLimitOptimizer:
@@ -88,13 +78,9 @@ class PowerLimitOptimizer:
         self._bso = bso
         self._timeout = check_seconds("timeout", timeout)
         self._pid = os.getpid()
-        self._phase = _Phase.NEW
-        self._limits: PowerLimits | None = None
-        self._calls: PowerLimitCalls | None = None
-        self._profile: Profile | None = None
-        self._watts: float | None = None
+        self._limiter: _Limiter | None = None
         self._steps = 0
-        self._closed = False
+        self._over = False
 
     def __enter__(self) -> Self:
         return self
@@ -107,18 +93,20 @@ class PowerLimitOptimizer:
     @property
     def power_limit_watts(self) -> float | None:
         """The limit at which the trial trains; None before it is known, and after the previous limits are restored."""
-        return self._watts
+        limiter = self._active
+        return None if limiter is None else limiter.watts
 
     @property
     def profiling(self) -> bool:
         """Whether this trial is walking the limits."""
-        return self._phase is _Phase.PROFILING
+        limiter = self._active
+        return limiter is not None and limiter.profile is not None
 
     @property
     def computed(self) -> ComputedUsage | None:
         """In observer mode, the usage at the cheapest and the highest limit; None before the profile is complete."""
-        walk = self._profile.walk if self._profile else None
-        if not self._settings.observer_mode or walk is None or walk.limit is not None or walk.best is None:
+        walk = None if self._limiter is None else self._limiter.completed
+        if not self._settings.observer_mode or walk is None or walk.best is None:
             return None
         return ComputedUsage.of(self._steps, walk.best, walk.samples[0])
 
@@ -128,47 +116,62 @@ class PowerLimitOptimizer:
         Raises:
             OperationOrderError: before the trial has its batch size.
         """
-        if self._phase is _Phase.NEW:
+        if self._limiter is None and not self._over:
             self._pid = os.getpid()
             self._guarded(self._begin)
-        if self._phase is _Phase.PROFILING and self._profile is not None:
-            self._guarded(self._profile.begin_step)
+        limiter = self._active
+        if limiter is not None and limiter.profile is not None:
+            self._guarded(limiter.profile.begin_step)
 
     def on_step_end(self) -> None:
         """Ends a training step."""
         self._steps += 1
-        if self._phase is _Phase.PROFILING and self._profile is not None:
-            self._guarded(self._end_step)
+        limiter = self._active
+        if limiter is not None:
+            self._guarded(limiter.end_step)
 
     def on_epoch_end(self) -> None:
         """Ends an epoch; call it after its last step and before the evaluation, which is not profiled."""
-        if self._phase in (_Phase.NEW, _Phase.OVER):
+        limiter = self._active
+        if limiter is None:
             return
         if self._bso.training_finished:
             self.close()
             return
-        self._guarded(self._end_epoch)
+
+        def end_epoch() -> None:
+            limiter.end_epoch()
+            if self.computed is not None:
+                log.info("%s", self.computed)
+
+        self._guarded(end_epoch)
 
     def close(self) -> None:
         """Restores the previous limits. May be called repeatedly; does nothing in a forked process."""
-        if os.getpid() != self._pid or self._phase is _Phase.OVER:
+        if os.getpid() != self._pid or self._over:
             return
-        was_profiling, self._closed = self._phase is _Phase.PROFILING, True
-        self._phase, self._watts = _Phase.OVER, None
-        if self._limits is not None:
-            self._limits.restore()
-        if was_profiling and self._profile is not None:
-            walk = self._profile.walk
+        self._over = True
+        limiter = self._limiter
+        if limiter is None:
+            return
+        limiter.limits.restore()
+        if limiter.profile is not None:
+            walk = limiter.profile.walk
             log.warning(
                 "training ended during profiling, after %d of %d power limits: the profile is not stored; lower "
                 "profile_measure_iters or raise step_watts if this happens again",
                 *(len(walk.samples), len(walk.limits)),
             )
-        if self._calls is not None and self._calls.unreported:
+        if limiter.calls.unreported:
             log.warning("the power profile was not reported to the server: the next trial profiles again")
 
+    @property
+    def _active(self) -> _Limiter | None:
+        """None before the first step, and once this is closed or has given up, maybe in a signal handler."""
+        return None if self._over else self._limiter
+
     def _guarded(self, action: Callable[[], None]) -> None:
-        """Does something that must not make the training fail."""
+        """Runs an action whose failure must not end the training; does nothing in a forked process."""
         if os.getpid() != self._pid:
             return
         try:
@@ -179,93 +182,99 @@ class PowerLimitOptimizer:
             self._give_up(str(error))
         except Exception as error:  # noqa: BLE001 - a monitor of another library may raise anything
             self._give_up(f"cannot profile power limits: {type(error).__name__}: {error}")
-        if self._closed:
-            # A signal handler closed this during the action.
-            self._phase, self._watts = _Phase.OVER, None
 
     def _give_up(self, why: str) -> None:
         log.warning("%s; training goes on at the present power limit", why)
-        self._phase, self._watts = _Phase.OVER, None
-        if self._limits is not None:
-            self._limits.restore()
+        self._over = True
+        if self._limiter is not None:
+            self._limiter.limits.restore()
 
     def _begin(self) -> None:
         trial = self._bso.running_trial
         monitor = trial.monitor
         if trial.info.rank or trial.finished or monitor is None:
-            self._phase = _Phase.OVER
-            return
-        if not monitor.gpu_indices:
+            self._over = True
+        elif not monitor.gpu_indices:
             self._give_up(f"{monitor!r} measures no GPU")
-            return
-        if any(kind.startswith("amdsmi") for kind in monitor_kinds(monitor).kinds):
+        elif any(kind.startswith("amdsmi") for kind in monitor_kinds(monitor).kinds):
             self._give_up(f"power limits can only be set on NVIDIA GPUs, and {monitor!r} measures others")
-            return
+        else:
+            self._limiter = _Limiter(trial, monitor, self._settings, self._timeout)
+            # Calls back at once if the trial has ended in the meantime.
+            trial.call_at_end(self.close)
+            if not self._over:
+                self._limiter.ask()
+
+
+class _Limiter:
+    """Asks for the power limit of a trial's GPUs, or profiles them, and sets it.
+
+    Attributes:
+        limits: the limits of the GPUs.
+        calls: the calls to the server.
+        profile: the profile under way; None before and after it.
+        completed: the walk of a complete profile.
+        watts: the limit at which the trial trains; None before it is known.
+    """
+
+    def __init__(self, trial: RunningTrial, monitor: Monitor, settings: ProfileSettings, timeout: float) -> None:
         from wattwise.monitor.power_limits import PowerLimits  # noqa: PLC0415 - only needed where there are GPUs
 
-        self._limits = PowerLimits(monitor.gpu_indices)
-        self._limits.check_permission()
-        self._calls = PowerLimitCalls(lambda: trial.client(self._timeout), trial.info.id, trial.claim_outage_warning)
-        # Calls back at once if the trial has ended in the meantime.
-        trial.call_at_end(self.close)
-        if not self._closed:
-            self._ask()
+        self._trial = trial
+        # A limit affects only the GPUs: the other parts of a combined monitor would blur the comparison.
+        self._gpus: Monitor = getattr(monitor, "gpu_monitor", monitor)
+        self._settings = settings
+        self.limits = PowerLimits(monitor.gpu_indices)
+        self.limits.check_permission()
+        self.calls = PowerLimitCalls(lambda: trial.client(timeout), trial.info.id, trial.claim_outage_warning)
+        self.profile: Profile | None = None
+        self.completed: Walk | None = None
+        self.watts: float | None = None
 
-    def _ask(self) -> None:
-        answer = self._calls.ask() if self._calls else None
+    def ask(self) -> None:
+        answer = self.calls.ask()
         if answer is None or (answer.profiled_by_another and not answer.HasField("power_limit_watts")):
-            self._phase = _Phase.WAITING
-        elif answer.HasField("power_limit_watts") and not self._settings.observer_mode:
+            return
+        if answer.HasField("power_limit_watts") and not self._settings.observer_mode:
             self._settle(answer.power_limit_watts)
         else:
             self._start()
 
-    def _start(self) -> None:
-        limits, monitor, trial = self._limits, self._bso.running_trial.monitor, self._bso.running_trial.info
-        if limits is None or monitor is None:
+    def end_step(self) -> None:
+        if self.profile is None:
             return
+        self.profile.end_step()
+        walk = self.profile.walk
+        if walk.limit is None and walk.best is not None:
+            self.completed = walk
+            known = self.calls.report(walk.samples)
+            self._settle(walk.best.power_limit_watts if known is None else known)
+            self.profile = None
+
+    def end_epoch(self) -> None:
+        if self.profile is not None:
+            self.profile.pause()
+        elif self.watts is None:
+            self.ask()
+        elif (known := self.calls.report_again()) is not None:
+            self._settle(known)
+
+    def _start(self) -> None:
+        limits, trial = self.limits, self._trial.info
         spec = trial.job.spec
         between = limits_between(limits.lowest_watts, limits.highest_watts, self._settings.step_watts)
-        # A limit affects only the GPUs: the other parts of a combined monitor would blur the comparison.
-        gpus: Monitor = getattr(monitor, "gpu_monitor", monitor)
         log.info("profiling power limits %g W to %g W (now %s)", between[0], between[-1], limits.describe())
-        self._profile = Profile(
+        self.profile = Profile(
             Walk(between, lambda sample: cost_per_step(spec, sample)),
-            gpus,
+            self._gpus,
             f"wattwise power {trial.id.job_id} {trial.id.trial_number}",
             warmup_iters=self._settings.warmup_iters,
             measure_iters=self._settings.measure_iters,
             set_limit=limits.set,
         )
-        self._phase = _Phase.PROFILING
-
-    def _end_step(self) -> None:
-        profile, calls = self._profile, self._calls
-        if profile is None or calls is None:
-            return
-        profile.end_step()
-        best = profile.walk.best
-        if profile.walk.limit is None and best is not None:
-            known = calls.report(profile.walk.samples)
-            self._settle(best.power_limit_watts if known is None else known)
-
-    def _end_epoch(self) -> None:
-        if self._phase is _Phase.WAITING:
-            self._ask()
-        elif self._phase is _Phase.PROFILING and self._profile is not None:
-            self._profile.pause()
-        elif self._calls is not None and self._calls.unreported:
-            known = self._calls.report_again()
-            if known is not None:
-                self._settle(known)
-        if self.computed is not None:
-            log.info("%s", self.computed)
 
     def _settle(self, watts: float) -> None:
         """Sets the limit to train at from now on."""
-        if self._limits is None:
-            return
-        self._watts = self._limits.set(self._limits.highest_watts if self._settings.observer_mode else watts)
-        self._bso.running_trial.record_power_limit(self._watts)
-        log.info("power limit %g W for every GPU (the cheapest is %g W)", self._watts, watts)
-        self._phase = _Phase.SETTLED
+        self.watts = self.limits.set(self.limits.highest_watts if self._settings.observer_mode else watts)
+        self._trial.record_power_limit(self.watts)
+        log.info("power limit %g W for every GPU (the cheapest is %g W)", self.watts, watts)
