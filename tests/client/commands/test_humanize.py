@@ -6,7 +6,12 @@ import math
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
-from wattwise.commands.humanize import duration, enum_name, joules, moment, spread
+from wattwise import v1
+from wattwise.commands.humanize import duration, enum_name, estimate_mark, joules, moment, spread
+
+from tests.jobs import monitor_of
+
+FAILED = v1.Monitor(kinds=["nvml"], estimated=True, partly=True)
 
 
 @pytest.mark.parametrize(
@@ -62,3 +67,23 @@ def test_moment() -> None:
 def test_enum_name() -> None:
     """An enum's value is shown as words."""
     assert enum_name("END_REASON_OUT_OF_MEMORY", "END_REASON_") == "out of memory"
+
+
+@pytest.mark.parametrize(
+    ("monitors", "mark"),
+    [
+        ((monitor_of("estimate"),), " (estimate)"),
+        ((monitor_of("estimate"), v1.Monitor()), " (estimate)"),
+        ((monitor_of("nvml"), monitor_of("estimate")), " (partly estimate)"),
+        ((monitor_of("nvml", "estimate"),), " (partly estimate)"),
+        ((FAILED,), " (partly estimate)"),
+        ((FAILED, monitor_of("estimate")), " (partly estimate)"),
+        ((monitor_of("nvml", "rapl"), monitor_of("zeus")), ""),
+        ((monitor_of("estimated by eye"),), ""),
+        ((v1.Monitor(),), ""),
+        ((), ""),
+    ],
+)
+def test_mark(monitors: tuple[v1.Monitor, ...], mark: str) -> None:
+    """Joules are marked by whether all, some or none of their sources estimate."""
+    assert estimate_mark(*monitors) == mark

@@ -73,9 +73,10 @@ def test_history_survives_a_power_cut(tmp_path: Path) -> None:
     assert History(folder / "history.jsonl").read() == records
 
 
-def test_foreign_line_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", [{"recurrence": 1}, [], asdict(RECORD) | {"try": 1, "monitor": "nvml"}])
+def test_malformed_line_is_refused(tmp_path: Path, line: object) -> None:
     """A complete line that is malformed is named by its number."""
-    (tmp_path / "history.jsonl").write_text('{"recurrence": 1}\n')
+    (tmp_path / "history.jsonl").write_text(f"{json.dumps(line)}\n")
     with pytest.raises(HistoryError, match=r"line 1 of .*history\.jsonl"):
         History(tmp_path / "history.jsonl").read()
 

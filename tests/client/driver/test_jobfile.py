@@ -170,7 +170,7 @@ def test_single_faults(tmp_path: Path, text: str, field: str, fact: str) -> None
     ("content", "message"), [(b"[job", "is not TOML"), (b"\xff", "not UTF-8"), (None, "cannot be read")]
 )
 def test_unreadable_file(tmp_path: Path, content: bytes | None, message: str) -> None:
-    """A missing file, malformed TOML and malformed UTF-8 are told apart."""
+    """A missing file, malformed TOML and malformed UTF-8 have different messages."""
     path = tmp_path / "job.toml"
     if content is not None:
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""AMD GPUs for machines that have none: a libamd_smi.so of ours, under the real package amdsmi."""
+"""A stub of libamd_smi.so for the real package amdsmi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SOURCE = Path(__file__).with_name("amdsmi_stub.c")
 
 @dataclass(frozen=True)
 class StubAmdGpu:
-    """What one GPU tells, in AMD SMI's own units; None is a question that it does not support."""
+    """What one GPU reports, in the units of AMD SMI; None is not supported."""
 
     serial: str = "00000000000000aa"
     name: str = "Stub MI300X"
@@ -31,7 +31,7 @@ class StubAmdGpu:
 
 
 def build_amd_library(folder: Path) -> None:
-    """Compiles the library into the folder; skips the test where there is no C compiler or no package amdsmi."""
+    """Compiles the library into the folder; skips the test without a C compiler or the package amdsmi."""
     package = find_spec("amdsmi")
     if package is None or not package.submodule_search_locations:
         pytest.skip("the package amdsmi is not installed")

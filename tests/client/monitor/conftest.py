@@ -1,4 +1,4 @@
-"""A machine with two GPUs, as far as NVML can tell."""
+"""Fixtures: a machine with two GPUs on a stub of NVML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu, build_libra
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """Runs a function in a fresh process in which pynvml finds the stub of NVIDIA's library."""
+    """Runs a function in a new process in which pynvml finds the stub of NVML."""
     folder = tmp_path_factory.mktemp("nvml")
     build_library(folder)
     with runner(folder) as started:
@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Two GPUs with energy counters, none of which CUDA hides."""
+    """Two visible GPUs with energy counters."""
     machine = Machine(tmp_path / "gpus.tsv")
     machine.show(StubGpu(uuid="GPU-aaaa", energy_mj=7_000), StubGpu(uuid="GPU-bbbb", energy_mj=90_000))
     monkeypatch.setenv("NVML_STUB", str(machine.file))

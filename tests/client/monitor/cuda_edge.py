@@ -1,4 +1,4 @@
-"""CUDA for a PyTorch without it: what PyTorch's Python asks of its C library, answered for a machine with four GPUs."""
+"""A stand-in for CUDA at the border between PyTorch's Python code and its C library: a machine with four GPUs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class CudaEdge:
     """Four CUDA devices under the real `torch.cuda`; this process computes on number 1 and has memory on number 3.
 
     Attributes:
-        waited: The devices that were synchronised, in order.
+        waited: The devices that were synchronized, in order.
     """
 
-    def __init__(self, torch: Any, patch: pytest.MonkeyPatch, *, initialised: bool = True) -> None:
+    def __init__(self, torch: Any, patch: pytest.MonkeyPatch, *, initialized: bool = True) -> None:
         self.waited: list[int] = []
         self._current = 1
         for name, answer in {
@@ -31,7 +31,7 @@ class CudaEdge:
         patch.setattr(torch.cuda, "_maybe_exchange_device", self._exchange)
         patch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
         patch.setattr(torch.cuda, "_cached_device_count", None)
-        patch.setattr(torch.cuda, "_initialized", initialised)
+        patch.setattr(torch.cuda, "_initialized", initialized)
 
     def _exchange(self, device: int) -> int:
         previous, self._current = self._current, device

@@ -1,6 +1,6 @@
-"""What holds on every NVIDIA GPU: run over the stub of NVIDIA's library always, and on a real one by `make test-gpu`.
+"""Facts about every NVIDIA GPU, tested on a stub of NVML, and on a real GPU by `make test-gpu`.
 
-Each case measures and asserts; none knows which of the two it runs on. All take GPU 0 and a load to put on it.
+Each case measures and asserts, on GPU 0; most take a load to put on it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from wattwise.monitor import NvmlMonitor, gpu_config
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
 
 Load: TypeAlias = Callable[[float], object]
-"""Keeps the GPU as busy as it can for so many seconds."""
+"""Keeps the GPU busy for a number of seconds."""
 
 
 class Comparison(NamedTuple):
-    """The same load by the energy counter and by its power, in joules."""
+    """The energy of one load by the counter and by polled power, in joules, and its length."""
 
     counted: float
     polled: float
@@ -27,7 +27,7 @@ class Comparison(NamedTuple):
 
 
 def case_units(load: Load) -> None:
-    """The mean power is one that a GPU can have: a unit mistaken is off by a thousand."""
+    """The mean power is plausible for a GPU: a wrong unit would be off by a factor of 1000."""
     monitor = NvmlMonitor([0])
     limit = gpu_config(monitor).max_power_watts
     assert 15 < limit < 3000
@@ -39,11 +39,11 @@ def case_units(load: Load) -> None:
 
 
 def case_comparison(load: Load, seconds: float, tolerance: float) -> Comparison:
-    """Counter and polled power agree on the same load, within the tolerance."""
+    """Counter and polled power agree on the same load within the tolerance."""
     counter, power = NvmlMonitor([0]), NvmlMonitor([0], use_counter=False)
     if not counter.counts_energy:
         pytest.skip("this GPU has no energy counter to compare its power with")
-    load(min(2.0, seconds / 2))  # what a power reading averages over
+    load(min(2.0, seconds / 2))  # power readings are averages
     power.begin_window("epoch")
     counter.begin_window("epoch")
     load(seconds)
@@ -54,7 +54,7 @@ def case_comparison(load: Load, seconds: float, tolerance: float) -> Comparison:
 
 
 def case_nested_windows(load: Load) -> None:
-    """Windows within a window add up to it, as far as the counter's steps let them."""
+    """Windows within a window add up to it, up to the counter's steps."""
     monitor = NvmlMonitor([0])
     monitor.begin_window("whole")
     parts = []
@@ -65,13 +65,13 @@ def case_nested_windows(load: Load) -> None:
     whole = monitor.end_window("whole")
     assert sum(part.time for part in parts) <= whole.time
     watts = whole.total_energy / whole.time
-    # Between two windows nothing much is used, and each end may miss a step.
+    # Little energy is used between two windows, and each end may miss a step.
     steps = (len(parts) + 1) * COUNTER_SECONDS
     assert sum(part.total_energy for part in parts) == pytest.approx(watts * whole.time, abs=watts * steps)
 
 
 def case_short_windows(load: Load) -> None:
-    """Windows too short for the counter add up to about what it counts: no step is missed or counted twice."""
+    """Windows that are too short for the counter add up to what it counts: no step is missed or counted twice."""
     monitor = NvmlMonitor([0])
     load(1.0)
     monitor.begin_window("whole")
@@ -86,7 +86,7 @@ def case_short_windows(load: Load) -> None:
 
 
 def case_names() -> None:
-    """Names that are open and names that are not are refused by name."""
+    """A name with an open window cannot be begun, and one without cannot be ended."""
     monitor = NvmlMonitor([0])
     with pytest.raises(MonitorError, match="'epoch' is not open"):
         monitor.end_window("epoch")
@@ -97,7 +97,7 @@ def case_names() -> None:
 
 
 def case_visible_by_uuid() -> None:
-    """CUDA_VISIBLE_DEVICES with a GPU's UUID shows that GPU alone."""
+    """CUDA_VISIBLE_DEVICES with a GPU's UUID shows only that GPU."""
     uuid = repr(NvmlMonitor([0])).rpartition("(")[2].rstrip(")")
     os.environ["CUDA_VISIBLE_DEVICES"] = uuid
     monitor = NvmlMonitor()

@@ -1,4 +1,4 @@
-"""GPUs for machines that have none: a libnvidia-ml.so.1 of ours, under the real pynvml."""
+"""A stub of libnvidia-ml.so.1 for the real pynvml."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _VARIABLES = (
 
 @dataclass(frozen=True)
 class StubGpu:
-    """What one GPU tells, in NVML's own units; None is a question that it does not support.
+    """What one GPU reports, in the units of NVML; None is not supported.
 
-    An energy of "+" counts up by itself, in steps of 20 ms, at the GPU's power.
+    An energy of "+" grows with time by the GPU's power, in steps of 20 ms.
     """
 
     uuid: str = "GPU-aaaa"
@@ -51,53 +51,53 @@ class StubGpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine's GPUs, as the library reads them from a file."""
+    """A machine's GPUs, which the stub reads from a file."""
 
     file: Path
 
     def show(self, *gpus: DataclassInstance) -> None:
-        """Makes these the machine's GPUs from now on; readers see the old ones or the new ones, whole."""
+        """Replaces the machine's GPUs atomically."""
         lines = ("\t".join("-" if value is None else str(value) for value in astuple(gpu)) + "\n" for gpu in gpus)
         fresh = self.file.with_suffix(".new")
         fresh.write_text("".join(lines), encoding="ascii")
         fresh.rename(self.file)
 
     def power_reads(self) -> int:
-        """How often a GPU's power was read so far."""
+        """How often a GPU's power has been read."""
         reads = Path(f"{self.file}.reads")
         return reads.stat().st_size if reads.exists() else 0
 
 
 class Runner:
-    """Runs functions in processes that load the library, a fresh one for each: forks of one that has imported all."""
+    """Runs each function in a new process that loads the stub; forks of one process, which has imported everything."""
 
     def __init__(self, origin: ProcessPoolExecutor) -> None:
         self._origin = origin
 
     def __call__(self, case: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `case` returns or raises there, under this process's variables for GPUs."""
+        """Returns or raises what `case` does there, with the GPU variables of this process."""
         variables = {name: os.environ.get(name) for name in _VARIABLES}
         return self._origin.submit(_run_in_fork, variables, case, args, kwargs).result()
 
 
 @contextmanager
 def runner(library: Path) -> Iterator[Runner]:
-    """A Runner whose processes look for NVIDIA's library in this folder first."""
+    """A Runner whose processes look for libraries in this folder first."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as origin:
         with pytest.MonkeyPatch.context() as patch:
-            # Read by the dynamic loader as a program starts, and never again.
+            # The dynamic loader reads it only when a program starts.
             patch.setenv("LD_LIBRARY_PATH", str(library))
             origin.submit(os.getpid).result()
         yield Runner(origin)
 
 
 def build_library(folder: Path) -> None:
-    """Compiles the library into the folder; skips the test where there is no C compiler."""
+    """Compiles the stub into the folder; skips the test without a C compiler."""
     compile_library(folder / "libnvidia-ml.so.1", Path(__file__).with_name("nvml_stub.c"))
 
 
 def compile_library(library: Path, *sources: Path) -> None:
-    """Compiles a shared library; skips the test where there is no C compiler."""
+    """Compiles a shared library; skips the test without a C compiler."""
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if compiler is None:
         pytest.skip(f"no C compiler (cc, gcc or clang) to build a stub of {library.name} with")

@@ -1,4 +1,4 @@
-"""AmdSmiMonitor on real ctypes calls: the real package amdsmi over a stub of AMD's library."""
+"""AmdSmiMonitor with the real package amdsmi on a stub of AMD's library."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICE
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """Runs a function in a fresh process in which amdsmi finds the stub of AMD's library."""
+    """Runs a function in a new process in which amdsmi finds the stub of AMD's library."""
     folder = tmp_path_factory.mktemp("amdsmi")
     build_amd_library(folder)
-    (folder / "libnvidia-ml.so.1").touch()  # not a library: here are no GPUs of NVIDIA's, whatever this machine has
+    (folder / "libnvidia-ml.so.1").touch()  # an invalid library: hides the NVIDIA GPUs of this machine
     with runner(folder) as started:
         yield started
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Two GPUs with energy counters, none of which ROCm hides."""
+    """Two visible GPUs with energy counters."""
     machine = Machine(tmp_path / "gpus.tsv")
     machine.show(FIRST, SECOND)
     monkeypatch.setenv("AMDSMI_STUB", str(machine.file))
@@ -48,7 +48,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def used(gpu: StubAmdGpu, steps: int) -> StubAmdGpu:
-    """The GPU after it counted that many more steps of 15.3 µJ."""
+    """The GPU after `steps` more steps of 15.3 µJ."""
     return replace(gpu, energy_steps=gpu.energy_steps + steps)
 
 
@@ -70,17 +70,17 @@ def case_window(indices: list[int] | None = None) -> Window:
 
 
 def case_config() -> GpuConfig:
-    """What a job's specification says of the GPUs."""
+    """The GPU configuration of AMD GPUs."""
     return gpu_config(AmdSmiMonitor())
 
 
 def case_config_of_zeus() -> GpuConfig:
-    """What is found out of the GPUs of a monitor that does not tell."""
+    """The GPU configuration of a monitor without `gpu_config`."""
     return gpu_config(ZeusShaped([1]))
 
 
 def case_kind() -> tuple[str, str]:
-    """What the monitor says of itself."""
+    """The monitor's kind and repr."""
     return AmdSmiMonitor.kind, repr(AmdSmiMonitor())
 
 
@@ -114,14 +114,14 @@ def test_counters_are_summed_in_joules(machine: Machine, run: Runner) -> None:
 def test_indices_count_visible_gpus(
     machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
-    """Index 0 is the first GPU that ROCm's variables leave, one after the other, by number or by UUID."""
+    """Index 0 is the first GPU that all of ROCm's variables show, by number or by UUID."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert run(case_energy, machine, [0])[1] == pytest.approx(153)
 
 
 def test_gpus_are_numbered_as_hip_numbers_them(machine: Machine, run: Runner) -> None:
-    """Where AMD SMI tells HIP's numbers, they count and not its own order."""
+    """If AMD SMI reports HIP's numbers, they are used instead of its own order."""
     machine.show(replace(FIRST, hip_id=1, current_watts=100), replace(SECOND, hip_id=0, current_watts=200))
     window = run(case_window, [0])
     assert window.total_energy == pytest.approx(200 * window.time)
@@ -129,7 +129,7 @@ def test_gpus_are_numbered_as_hip_numbers_them(machine: Machine, run: Runner) ->
 
 @pytest.mark.usefixtures("machine")
 def test_wrong_indices(run: Runner) -> None:
-    """Indices that name no GPU are refused with what there is."""
+    """The error for indices without a GPU names the visible GPUs."""
     with pytest.raises(MonitorError, match=r"visible GPUs are \[0, 1\]"):
         run(AmdSmiMonitor, [2])
 
@@ -143,14 +143,14 @@ def test_wrong_indices(run: Runner) -> None:
     ],
 )
 def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner, gpu: StubAmdGpu, watts: int) -> None:
-    """A GPU without a counter uses its power, in watts, times the window's length: the present one, else the mean."""
+    """The energy of a GPU without a counter is its power times the window's length: current power, else average."""
     machine.show(gpu)
     window = run(case_window)
     assert window.total_energy == pytest.approx(watts * window.time)
 
 
-def test_a_mute_gpu(machine: Machine, run: Runner) -> None:
-    """A GPU that tells neither energy nor power is refused, with what to pass instead."""
+def test_gpu_without_energy_and_power(machine: Machine, run: Runner) -> None:
+    """A GPU that reports neither energy nor power is refused; the error names an alternative."""
     machine.show(replace(FIRST, step_uj=None, current_watts=None))
     with pytest.raises(
         MonitorError, match=r"Stub MI300X \(GPU-00000000000000aa\) does not report its power; .*Estimate"
@@ -163,19 +163,19 @@ def test_a_mute_gpu(machine: Machine, run: Runner) -> None:
     [(FIRST, 1500), (replace(FIRST, highest_limit_uw=None), 1300), (replace(FIRST, highest_limit_uw=750), 1500)],
 )
 def test_config(machine: Machine, run: Runner, gpu: StubAmdGpu, watts: float) -> None:
-    """Max power sums the highest limits, or those in force, in watts, whether told in microwatts or in watts."""
+    """Max power is the sum of the highest limits, or of the current ones, whether reported in microwatts or watts."""
     machine.show(gpu, replace(gpu, serial="bb"))
     assert run(case_config) == GpuConfig(max_power_watts=watts, number_of_gpus=2, gpu_model="Stub MI300X")
 
 
 def test_config_of_a_zeus_monitor(machine: Machine, run: Runner) -> None:
-    """A monitor that only has gpu_indices gets the configuration of AMD's GPUs where there are no others."""
+    """The GPUs of a monitor with only gpu_indices are looked up among AMD GPUs if there are no others."""
     machine.show(FIRST, replace(SECOND, name="Stub MI210", highest_limit_uw=300_000_000))
     assert run(case_config_of_zeus) == GpuConfig(max_power_watts=300.0, number_of_gpus=1, gpu_model="Stub MI210")
 
 
 def test_no_power_limit(machine: Machine, run: Runner) -> None:
-    """A GPU that tells no limit is refused, with what to give the job instead."""
+    """A GPU without a power limit is refused; the error names JobSpec's `gpu`."""
     machine.show(replace(FIRST, limit_uw=None))
     with pytest.raises(MonitorError, match=r"power limit; .*gpu=GpuConfig\("):
         run(case_config)
@@ -183,13 +183,13 @@ def test_no_power_limit(machine: Machine, run: Runner) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_kind(run: Runner) -> None:
-    """The monitor names itself and its GPUs."""
+    """The monitor's repr names its GPUs."""
     gpus = "Stub MI300X (GPU-00000000000000aa), Stub MI300X (GPU-00000000000000bb)"
     assert run(case_kind) == ("amdsmi", f"AmdSmiMonitor({gpus})")
 
 
 def test_partitioned(machine: Machine, run: Runner) -> None:
-    """A GPU that is partitioned is refused by name; one that is whole says so and is measured."""
+    """A partitioned GPU is refused by name; one in SPX mode is measured."""
     machine.show(replace(FIRST, partition="CPX"), replace(SECOND, partition="SPX"))
     with pytest.raises(MonitorError, match=r"GPU-00000000000000aa\) is partitioned.*SPX"):
         run(AmdSmiMonitor)
@@ -197,13 +197,13 @@ def test_partitioned(machine: Machine, run: Runner) -> None:
 
 
 def test_lost_gpu(machine: Machine, run: Runner) -> None:
-    """A GPU lost within a window is an error that names it and its cause."""
+    """If a GPU is lost within a window, the error names it and the cause."""
     with pytest.raises(MonitorError, match=r"Stub MI300X.*bb.* cannot be read: AMDSMI_STATUS_API_FAILED"):
         run(case_lost, machine)
 
 
 def test_lost_gpu_of_others(machine: Machine, run: Runner) -> None:
-    """A broken GPU does not stand in the way of those that are measured, and is an error to those who choose it."""
+    """The error of a broken GPU is raised only if this GPU is selected."""
     machine.show(FIRST, SECOND, StubAmdGpu(serial="lost"))
     assert run(case_energy, machine, [0, 1])[1] == pytest.approx(168.3)
     machine.show(FIRST, SECOND, StubAmdGpu(serial="lost"))
@@ -213,14 +213,14 @@ def test_lost_gpu_of_others(machine: Machine, run: Runner) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_hidden_gpus(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ROCm hides every GPU the user is told by what, and what to pass instead."""
+    """If every GPU is hidden, the error names the variable and an alternative."""
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "")
     with pytest.raises(MonitorError, match=r"no AMD GPU that ROCR_VISIBLE_DEVICES='' shows; .*EstimateMonitor"):
         run(AmdSmiMonitor)
 
 
 def test_no_driver(machine: Machine, run: Runner) -> None:
-    """Without a loaded driver the user is told what to pass instead."""
+    """Without the AMD driver, the error names an alternative."""
     machine.file.unlink()
     with pytest.raises(MonitorError, match=r"the AMD driver cannot be reached \(AMDSMI_STATUS_DRIVER_NOT.*Estimate"):
         run(AmdSmiMonitor)
@@ -228,8 +228,8 @@ def test_no_driver(machine: Machine, run: Runner) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_no_library(tmp_path: Path) -> None:
-    """Without AMD's library the user is told so, and nothing is printed into the trainer's output."""
-    (tmp_path / "libamd_smi.so").touch()  # not a library, and found before any that the machine has
+    """Without AMD's library, the error names it, and nothing is printed to stdout."""
+    (tmp_path / "libamd_smi.so").touch()  # an invalid library, found before the machine's own
     program = "from wattwise import AmdSmiMonitor; AmdSmiMonitor()"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
@@ -239,12 +239,12 @@ def test_no_library(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_no_package(run: Runner) -> None:
-    """Without amdsmi the user is told where it comes from, and what to pass instead."""
+    """Without amdsmi, the error names its source and an alternative."""
     with pytest.raises(MonitorError, match=r"amdsmi is not installed.*/opt/rocm/share/amd_smi.*EstimateMonitor"):
         run(case_without_amdsmi)
 
 
 def case_without_amdsmi() -> None:
-    """The monitor where amdsmi is not installed."""
-    sys.modules["amdsmi"] = None  # type: ignore[assignment]  # what makes an import fail
+    """Creates the monitor without amdsmi."""
+    sys.modules["amdsmi"] = None  # type: ignore[assignment]  # makes the import fail
     AmdSmiMonitor()

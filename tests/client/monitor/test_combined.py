@@ -1,4 +1,4 @@
-"""CombinedMonitor over monitors that are real as far as their lowest edges go."""
+"""CombinedMonitor over real monitors, on a stub of NVML and on folders like the kernel's."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def case_overlap(machine: Machine, root: Path) -> tuple[float, float]:
 
 
 def case_gpu(root: Path) -> tuple[str, list[int], GpuConfig, str]:
-    """What a combined monitor says of itself."""
+    """The kinds, GPUs and repr of a combined monitor."""
     monitor = both(root)
     return str(monitor.kinds), monitor.gpu_indices, gpu_config(monitor), repr(monitor)
 
 
 def case_lost_gpu(machine: Machine, root: Path) -> tuple[str, str]:
-    """The GPU is lost within a window: what is said, and what the processors' monitor then says to the same name."""
+    """The errors of a combined monitor whose GPU is lost, and of the other monitor if its window is ended again."""
     rapl = RaplMonitor(root)
     monitor = CombinedMonitor(NvmlMonitor(), rapl)
     monitor.begin_window("epoch")
@@ -57,19 +57,19 @@ def case_lost_gpu(machine: Machine, root: Path) -> tuple[str, str]:
 
 @pytest.fixture
 def root(machine: Machine, tmp_path: Path) -> Path:
-    """One GPU, and one package in a folder like the kernel's."""
+    """One GPU, and a powercap folder with one package."""
     machine.show(StubGpu())
     make_zone(tmp_path, "intel-rapl:0", "package-0", constraint_0_max_power_uw=150_000_000)
     return tmp_path
 
 
 def test_energies_add_up(machine: Machine, root: Path, run: Runner) -> None:
-    """Energy is the sum of the monitors', and windows that overlap each measure their own span."""
+    """Energies are summed, and overlapping windows each measure their own time span."""
     assert run(case_overlap, machine, root) == (23.0, 77.0)
 
 
 def test_the_job_is_that_of_the_gpus(root: Path, run: Runner) -> None:
-    """Kind and repr name both monitors; GPUs and maximum power are those of the GPU monitor."""
+    """Kinds and repr name both monitors; GPUs and maximum power are those of the GPU monitor."""
     kind, indices, config, text = run(case_gpu, root)
     assert (kind, indices) == ("nvml+rapl", [0])
     assert config == GpuConfig(max_power_watts=250.0, number_of_gpus=1, gpu_model="Stub V100")
@@ -77,14 +77,14 @@ def test_the_job_is_that_of_the_gpus(root: Path, run: Runner) -> None:
 
 
 def test_one_monitor_fails_at_the_end(machine: Machine, root: Path, run: Runner) -> None:
-    """A monitor that cannot be read is the error, and the other's window is closed all the same."""
+    """The error of one monitor is raised, and the window of the other is still ended."""
     lost, closed = run(case_lost_gpu, machine, root)
     assert "GPU-aaaa" in lost
     assert "'epoch' is not open" in closed
 
 
 def test_one_monitor_fails_at_the_beginning(root: Path) -> None:
-    """A window is begun by all monitors or by none."""
+    """If one monitor fails, no monitor has an open window."""
     estimate, rapl = EstimateMonitor(watts=10), RaplMonitor(root)
     monitor = CombinedMonitor(estimate, rapl)
     counter = root / "intel-rapl:0" / "energy_uj"
@@ -99,7 +99,7 @@ def test_one_monitor_fails_at_the_beginning(root: Path) -> None:
 
 
 def test_names(root: Path) -> None:
-    """A name that is open and one that is not are refused by name, and harm no open window."""
+    """A name with an open window cannot be begun, one without cannot be ended, and open windows stay open."""
     monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=1))
     with pytest.raises(MonitorError, match="'epoch' is not open"):
         monitor.end_window("epoch")
@@ -109,8 +109,8 @@ def test_names(root: Path) -> None:
     assert monitor.end_window("epoch").time > 0
 
 
-def test_a_monitor_whose_window_is_open_already(root: Path) -> None:
-    """A window that somebody else opened on one of the monitors stays theirs."""
+def test_window_of_one_monitor_is_already_open(root: Path) -> None:
+    """A window that was opened on one of the monitors before is not ended."""
     rapl, estimate = RaplMonitor(root), EstimateMonitor(watts=1)
     estimate.begin_window("epoch")
     monitor = CombinedMonitor(rapl, estimate)
@@ -121,14 +121,14 @@ def test_a_monitor_whose_window_is_open_already(root: Path) -> None:
 
 
 def test_without_gpus(root: Path) -> None:
-    """Without a GPU the first monitor speaks for the job."""
+    """Without a GPU, the configuration is that of the first monitor."""
     monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=20))
     assert (monitor.kinds, monitor.gpu_indices) == (MonitorKinds(("rapl", "estimate"), estimated=True, partly=True), [])
     assert gpu_config(monitor).max_power_watts == 150.0
 
 
-def test_what_would_count_twice(root: Path) -> None:
-    """One monitor alone, and two of a kind even within another sum, are refused with what to pass."""
+def test_same_kind_twice(root: Path) -> None:
+    """A single monitor, and two monitors of one kind even if nested, are refused."""
     rapl = RaplMonitor(root)
     with pytest.raises(MonitorError, match="two or more monitors"):
         CombinedMonitor(rapl)
@@ -137,7 +137,7 @@ def test_what_would_count_twice(root: Path) -> None:
 
 
 class Zeus(EstimateMonitor):
-    """Another monitor of GPUs, such as Zeus's."""
+    """Another GPU monitor, such as Zeus's."""
 
     kind = "ZeusMonitor"
 
@@ -146,13 +146,13 @@ class Zeus(EstimateMonitor):
         self.gpu_indices = [0]
 
 
-def test_two_monitors_of_gpus(machine: Machine, run: Runner) -> None:
-    """Two monitors of GPUs are refused, whatever their kinds."""
+def test_two_gpu_monitors(machine: Machine, run: Runner) -> None:
+    """Two GPU monitors are refused, whatever their kinds."""
     machine.show(replace(StubGpu(), uuid="GPU-aaaa"))
     with pytest.raises(MonitorError, match=r"NvmlMonitor\(.* both measure GPUs"):
-        run(case_two_of_gpus)
+        run(case_two_gpu_monitors)
 
 
-def case_two_of_gpus() -> None:
-    """Two monitors of GPUs together."""
+def case_two_gpu_monitors() -> None:
+    """Combines two GPU monitors."""
     CombinedMonitor(NvmlMonitor(), Zeus())

@@ -1,4 +1,4 @@
-"""EstimateMonitor, and the window keeping that all monitors share."""
+"""EstimateMonitor, and the named windows that all monitors share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wattwise.spec import GpuConfig
 
 
 def test_energy_is_power_times_time() -> None:
-    """A window's energy is the given power times its length, which is at least the time slept within it."""
+    """A window's energy is `watts` times its length, which is at least the time slept within it."""
     monitor = EstimateMonitor(watts=150)
     monitor.begin_window("epoch")
     time.sleep(0.05)
@@ -23,7 +23,7 @@ def test_energy_is_power_times_time() -> None:
 
 
 def test_windows_nest_and_overlap() -> None:
-    """Windows of different names run beside each other, and the one that holds the other is no shorter."""
+    """Windows with different names may overlap, and an outer one is not shorter than an inner one."""
     monitor = EstimateMonitor(watts=1)
     monitor.begin_window("whole")
     monitor.begin_window("part")
@@ -32,7 +32,7 @@ def test_windows_nest_and_overlap() -> None:
 
 
 def test_a_name_can_be_used_again() -> None:
-    """A window that has ended leaves its name free, and nothing of its time in the next one."""
+    """An ended window's name can be used again, and its time does not count in the next window."""
     monitor = EstimateMonitor(watts=1)
     monitor.begin_window("epoch")
     time.sleep(0.05)
@@ -44,7 +44,7 @@ def test_a_name_can_be_used_again() -> None:
 
 
 def test_a_window_begun_twice() -> None:
-    """A second window under an open one's name is refused by name, and the first goes on."""
+    """A second window with the name of an open one is refused, and the first one stays open."""
     monitor = EstimateMonitor(watts=1)
     monitor.begin_window("epoch")
     with pytest.raises(MonitorError, match="'epoch' is already open"):
@@ -53,13 +53,13 @@ def test_a_window_begun_twice() -> None:
 
 
 def test_a_window_that_was_not_begun() -> None:
-    """Ending a window that is not open is refused by name."""
+    """Ending a window that is not open is refused."""
     with pytest.raises(MonitorError, match="'epoch' is not open"):
         EstimateMonitor(watts=1).end_window("epoch")
 
 
-def test_it_says_that_it_is_an_estimate() -> None:
-    """Kind, repr and the job's GPU model all tell that nothing is measured, and no GPU is claimed."""
+def test_estimate_is_named() -> None:
+    """Kind, repr and GPU model name the estimate, and it has no GPUs."""
     monitor = EstimateMonitor(watts=150)
     assert monitor.kind == "estimate"
     assert repr(monitor) == "EstimateMonitor(watts=150)"

@@ -1,4 +1,4 @@
-"""The cases that hold on every GPU: over the stub, and, marked `gpu`, on this machine's own."""
+"""The cases of `gpu_cases` on the stub and, marked `gpu`, on a GPU of this machine."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ LOADED = [case_units, case_nested_windows, case_short_windows]
 
 
 def name_of(case: Callable[..., object]) -> str:
-    """What a case is called in a test's name."""
+    """The name of a case in the ids of tests."""
     return case.__name__.removeprefix("case_")
 
 
 @pytest.fixture
 def counting(machine: Machine) -> None:
-    """A GPU that draws 250 W and counts them in steps of 20 ms."""
+    """A GPU that draws 250 W, with a counter that steps every 20 ms."""
     machine.show(StubGpu(energy_mj="+", power_mw=250_000))
 
 
 @pytest.mark.usefixtures("counting")
 @pytest.mark.parametrize("case", LOADED, ids=name_of)
 def test_over_the_stub(run: Runner, case: Callable[[Load], None]) -> None:
-    """The case holds over the stub, whose load is to let time pass."""
+    """The case holds on the stub, whose load is the time that passes."""
     run(case, time.sleep)
 
 
 @pytest.mark.usefixtures("counting")
 def test_counter_and_power_over_the_stub(run: Runner) -> None:
-    """Counter and polled power agree but for the counter's steps."""
+    """Counter and polled power agree up to the counter's steps."""
     assert run(case_comparison, time.sleep, 1.0, 0.05).counted == pytest.approx(250, rel=0.1)
 
 
 @pytest.mark.usefixtures("counting")
 def test_names_over_the_stub(run: Runner) -> None:
-    """The case of names holds over the stub."""
+    """The case of names holds on the stub."""
     run(case_names)
 
 
 @pytest.mark.usefixtures("counting")
 def test_uuids_over_the_stub(run: Runner) -> None:
-    """The case of UUIDs holds over the stub."""
+    """The case of UUIDs holds on the stub."""
     run(case_visible_by_uuid)
 
 
@@ -71,9 +71,9 @@ def gpu() -> NvmlMonitor:
 
 @pytest.fixture
 def load() -> Load:
-    """Multiplies matrices with PyTorch; without it, or without its CUDA, the GPU is measured as it is."""
+    """Multiplies matrices with PyTorch; without PyTorch or its CUDA, only time passes."""
     try:
-        import torch  # noqa: PLC0415 - only where there is one
+        import torch  # noqa: PLC0415 - optional
     except ModuleNotFoundError:
         return time.sleep
     if not torch.cuda.is_available():
@@ -81,8 +81,8 @@ def load() -> Load:
     matrix = torch.randn(4096, 4096, device="cuda:0")
 
     def multiply(seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             matrix @ matrix
             torch.cuda.synchronize(0)
 
@@ -99,13 +99,13 @@ def test_on_a_gpu(load: Load, case: Callable[[Load], None]) -> None:
 
 @pytest.mark.gpu
 def test_counter_and_power_on_a_gpu(gpu: NvmlMonitor, load: Load) -> None:
-    """Counter and polled power agree within a tenth; card, driver and both numbers are printed."""
-    import pynvml  # noqa: PLC0415 - the driver's version is no monitor's business
+    """Counter and polled power agree within 10%; GPU, NVIDIA driver and both energies are printed."""
+    import pynvml  # noqa: PLC0415 - for the version of the NVIDIA driver
 
     result = case_comparison(load, 10.0, 0.1)
     busy = "idle" if load is time.sleep else "multiplying matrices"
-    print(  # noqa: T201 - what this test is run for
-        f"\n{gpu!r}, driver {pynvml.nvmlSystemGetDriverVersion()}, {busy} for {result.seconds:.1f} s: counter "
+    print(  # noqa: T201 - the purpose of this test
+        f"\n{gpu!r}, NVIDIA driver {pynvml.nvmlSystemGetDriverVersion()}, {busy} for {result.seconds:.1f} s: counter "
         f"{result.counted:.1f} J, polled power {result.polled:.1f} J ({result.polled / result.counted - 1:+.2%})"
     )
 
@@ -121,14 +121,14 @@ def test_names_on_a_gpu() -> None:
 @pytest.mark.usefixtures("gpu")
 def test_uuids_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The case of UUIDs holds on a real GPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0"))  # puts it back, too
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0"))  # restores it, too
     case_visible_by_uuid()
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_queued_work_is_waited_for() -> None:
-    """A window that ends while kernels are queued lasts until they are done."""
+    """A window that is ended while kernels are queued lasts until they are done."""
     torch = pytest.importorskip("torch", reason="needs PyTorch with CUDA")
     if not torch.cuda.is_available():
         pytest.skip("needs PyTorch with CUDA")
@@ -139,6 +139,6 @@ def test_queued_work_is_waited_for() -> None:
     for _ in range(50):
         matrix @ matrix
     done.record()
-    assert not done.query(), "the GPU was too quick for this test"
+    assert not done.query(), "the GPU was too fast for this test"
     monitor.end_window("epoch")
     assert done.query()

@@ -1,4 +1,4 @@
-"""Work in flight is waited for: the real PyTorch over a stand-in for its CUDA library, and the real JAX on the CPU."""
+"""Windows wait for queued work: of the real PyTorch with a stand-in for CUDA, and of the real JAX on the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TORCH = "needs PyTorch: make test-torch"
 
 @pytest.mark.torch
 def test_pytorch_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ends of a window wait for the devices that this process uses, and touch no other."""
+    """Both ends of a window wait for the devices that this process uses, and for no other."""
     edge = CudaEdge(pytest.importorskip("torch", reason=TORCH), monkeypatch)
     monitor = EstimateMonitor(watts=1)
     monitor.begin_window("epoch")
@@ -28,18 +28,18 @@ def test_pytorch_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.torch
-def test_pytorch_without_cuda_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA is not initialised by measuring, nor missed by a PyTorch that has none."""
+def test_cuda_is_not_initialized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring does not initialize CUDA, and does not need it."""
     torch = pytest.importorskip("torch", reason=TORCH)
     monitor = EstimateMonitor(watts=1)
     monitor.begin_window("epoch")
-    edge = CudaEdge(torch, monkeypatch, initialised=False)
+    edge = CudaEdge(torch, monkeypatch, initialized=False)
     monitor.end_window("epoch")
     assert (edge.waited, torch.cuda.is_initialized()) == ([], False)
 
 
 def still_running(compute: Callable[[], Any]) -> Any:
-    """The result of a computation that JAX has begun and not ended, as soon as this thread is the quicker one."""
+    """The result of a computation that JAX has not finished; repeated until this thread is fast enough."""
     while True:
         result = compute()
         if not result.is_ready():
@@ -48,7 +48,7 @@ def still_running(compute: Callable[[], Any]) -> Any:
 
 @pytest.mark.jax
 def test_jax_is_waited_for() -> None:
-    """Both ends of a window wait for what JAX is still computing."""
+    """Both ends of a window wait for the computations of JAX."""
     jax = pytest.importorskip("jax", reason=JAX)
     slow = jax.jit(lambda x: jax.lax.fori_loop(0, 40, lambda _, y: y @ y / 1000, x))
     matrix = jax.block_until_ready(slow(jax.numpy.ones((700, 700))))
@@ -62,8 +62,8 @@ def test_jax_is_waited_for() -> None:
 
 
 @pytest.mark.jax
-def test_jax_is_not_started() -> None:
-    """A JAX that is imported and not used stays so: it would take most of a GPU's memory."""
+def test_jax_is_not_initialized() -> None:
+    """Measuring does not initialize an imported JAX, which would take most of a GPU's memory."""
     pytest.importorskip("jax", reason=JAX)
     measure = "monitor.begin_window('epoch'); monitor.end_window('epoch')"
     program = (

@@ -1,4 +1,4 @@
-"""A GPU that falls off the bus while a training runs, over a stub of NVIDIA's library and with the real server."""
+"""A GPU that is lost while a training runs, on a stub of NVML and with the real server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER = StubGpu(uuid="GPU-bbbb")
 
 
 def case_training(machine: Machine, address: str) -> bytes:
-    """Three epochs over two GPUs: the first uses 20 J, within the second one GPU is lost; names the trial."""
+    """Three epochs on two GPUs: the first uses 20 J, in the second one GPU is lost; returns the trial's id."""
     with BatchSizeOptimizer(address, job_spec(gpu=None), monitor=NvmlMonitor()) as bso:
         bso.get_batch_size()
         bso.on_train_begin()
@@ -28,8 +28,8 @@ def case_training(machine: Machine, address: str) -> bytes:
         return bso.trial.id.SerializeToString()
 
 
-def test_training_goes_on_without_a_lost_gpu(grpc_addr: str, machine: Machine, run: Runner) -> None:
-    """A GPU lost in mid-window ends no training: from there on energy counts at the mean power so far."""
+def test_training_continues_after_a_gpu_is_lost(grpc_addr: str, machine: Machine, run: Runner) -> None:
+    """After a GPU is lost within a window, the training continues; its energy is the mean power so far times time."""
     machine.show(StubGpu(), OTHER)
     trial = run(case_training, machine, grpc_addr)
     with Client(grpc_addr) as client:

@@ -1,4 +1,4 @@
-"""Monitors by name, as a job file has them."""
+"""Monitors by their names in job files."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from tests.client.monitor.test_amdsmi import VARIABLES
 
 
 def case_best(_machine: Machine) -> tuple[str, str]:
-    """The best monitor of a machine that has GPUs."""
+    """The default monitor of a machine with GPUs."""
     monitor = named_monitor(None)
     return monitor.kind, name_of(monitor)
 
 
 def case_amd(_machine: Machine) -> tuple[str, str]:
-    """The best monitor of a machine whose GPUs are AMD's, and that which is opened elsewhere under its name."""
+    """The name of the default monitor of a machine with AMD GPUs, and the kind of the monitor of that name."""
     name = name_of(named_monitor(None))
     return name, named_monitor(name).kind
 
 
 def case_named(_machine: Machine) -> str:
-    """The GPUs' monitor by its name."""
+    """The GPU monitor by its name."""
     return name_of(named_monitor("nvml"))
 
 
 def test_gpus_come_first(run: Runner, machine: Machine) -> None:
-    """Where there are GPUs, they are measured, by name or unasked."""
+    """GPUs are measured by default, and by name."""
     assert run(case_best, machine) == ("nvml", "nvml")
     assert run(case_named, machine) == "nvml"
 
 
-def test_gpus_of_amd_come_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are none of NVIDIA's, AMD's GPUs are measured, unasked or by name."""
+def test_amd_gpus_come_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without NVIDIA GPUs, AMD GPUs are measured by default, and by name."""
     build_amd_library(tmp_path)
-    (tmp_path / "libnvidia-ml.so.1").touch()  # not a library: here are no GPUs of NVIDIA's, whatever this machine has
+    (tmp_path / "libnvidia-ml.so.1").touch()  # an invalid library: hides the NVIDIA GPUs of this machine
     amd = Machine(tmp_path / "amd.tsv")
     amd.show(StubAmdGpu())
     monkeypatch.setenv("AMDSMI_STUB", str(amd.file))
@@ -50,16 +50,16 @@ def test_gpus_of_amd_come_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (name, kind.partition("-")[0]) == ("amdsmi", "amdsmi")
 
 
-def test_estimate_comes_back() -> None:
-    """A monitor is opened again, elsewhere, under the name that it tells."""
+def test_name_of_an_estimate() -> None:
+    """The name of an estimate opens the same estimate."""
     assert name_of(named_monitor("estimate:62.5")) == "estimate:62.5"
 
 
 @pytest.mark.parametrize(
     "name", ["", "nvidia", "estimate", "estimate:", "estimate:x", "estimate:0", "estimate:inf", "estimate:-1"]
 )
-def test_no_monitor(name: str) -> None:
-    """What is none is refused, with what there is."""
+def test_unknown_name(name: str) -> None:
+    """The error for an unknown name has the known ones."""
     with pytest.raises(MonitorError) as refusal:
         checked_monitor(name)
     assert all(known in str(refusal.value) for known in ('"nvml"', '"amdsmi"', '"rapl"', '"estimate:150"'))
@@ -68,14 +68,14 @@ def test_no_monitor(name: str) -> None:
 
 
 def case_none(_machine: Machine) -> tuple[str, tuple[Remedy, ...]]:
-    """A machine whose GPUs are hidden and that has no processor monitor either, as far as a container shows."""
+    """The default monitor's kind, or the remedies of its error."""
     try:
         return named_monitor(None).kind, ()
     except MonitorError as error:
         return "none", error.remedies
 
 
-def test_nothing_to_measure_with(run: Runner, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU the processor is measured, and without that too it is an error that names the estimate."""
+def test_without_gpus(run: Runner, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU the processor is measured; if that fails too, the error's remedy is an estimate."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert run(case_none, machine) in [("rapl", ()), ("none", (Remedy.ESTIMATE,))]

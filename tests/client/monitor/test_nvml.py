@@ -1,4 +1,4 @@
-"""NvmlMonitor on real ctypes calls: the real pynvml over a stub of NVIDIA's library."""
+"""NvmlMonitor with the real pynvml on a stub of NVML."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ OLD = StubGpu(uuid="GPU-cccc", energy_mj=None, power_mw=250_000)
 
 
 def used(gpu: StubGpu, joules: float) -> StubGpu:
-    """The GPU after it used that much more."""
+    """The GPU after it has used `joules` more."""
     assert isinstance(gpu.energy_mj, int)
     return replace(gpu, energy_mj=gpu.energy_mj + round(joules * 1000))
 
 
 def pass_time() -> None:
-    """Makes an open window one in which counters count."""
+    """Waits until an open window is long enough for counters."""
     time.sleep(COUNTER_SECONDS)
 
 
-# What follows with a name in case_ runs in a process of its own.
+# Functions named case_… run in their own process.
 
 
 def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[list[int], float]:
@@ -44,7 +44,7 @@ def case_energy(machine: Machine, indices: list[int] | None = None) -> tuple[lis
 
 
 def case_kind(machine: Machine, indices: list[int]) -> str:
-    """The kind of a monitor of some of three GPUs, the last of which is too old for a counter."""
+    """The kind of a monitor of some of three GPUs, of which the last has no counter."""
     machine.show(FIRST, SECOND, OLD)
     return str(monitor_kinds(NvmlMonitor(indices)))
 
@@ -63,7 +63,7 @@ def case_overlap(machine: Machine) -> tuple[float, float]:
 
 
 def case_lost_gpu(machine: Machine) -> tuple[str, float]:
-    """The GPU is lost within a window and comes back: what is said, and what the next window of the name measures."""
+    """The GPU is lost within a window and comes back: the error, and the energy of the next window of this name."""
     monitor = NvmlMonitor([0])
     monitor.begin_window("epoch")
     machine.show(StubGpu(uuid="lost"), SECOND)
@@ -77,7 +77,7 @@ def case_lost_gpu(machine: Machine) -> tuple[str, float]:
 
 
 def case_counter_shows(machine: Machine, *gpus: StubGpu) -> tuple[Window, list[str]]:
-    """A window over all GPUs that ends with these, and what is logged."""
+    """A window at whose end the GPUs are these, and the log messages."""
     messages = logged()
     monitor = NvmlMonitor()
     monitor.begin_window("epoch")
@@ -87,7 +87,7 @@ def case_counter_shows(machine: Machine, *gpus: StubGpu) -> tuple[Window, list[s
 
 
 def case_short_window(machine: Machine, begun: StubGpu, ended: StubGpu) -> tuple[Window, list[str]]:
-    """A window over one GPU that is shorter than counters can tell, as soon as this machine is quick enough for one."""
+    """A window that is too short for counters, and the log messages; repeated until this machine is fast enough."""
     messages = logged()
     monitor = NvmlMonitor([0])
     while True:
@@ -100,7 +100,7 @@ def case_short_window(machine: Machine, begun: StubGpu, ended: StubGpu) -> tuple
 
 
 def logged() -> list[str]:
-    """What Wattwise logs from now on."""
+    """The list that receives Wattwise's log messages from now on."""
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
@@ -109,7 +109,7 @@ def logged() -> list[str]:
 
 
 def case_constant_power(machine: Machine) -> Window:
-    """A window over the GPUs as they are, with at least one reading of power between its ends."""
+    """A window with at least one reading of power between its ends."""
     monitor = NvmlMonitor()
     monitor.begin_window("epoch")
     wait_for_power_reads(machine, 1)
@@ -117,7 +117,7 @@ def case_constant_power(machine: Machine) -> Window:
 
 
 def case_power_peak(machine: Machine) -> Window:
-    """A window over an old GPU that draws 250 W at both ends and more in between."""
+    """A window over a GPU without a counter that draws 250 W at both ends, and more in between."""
     monitor = NvmlMonitor()
     monitor.begin_window("epoch")
     machine.show(replace(OLD, power_mw=750_000))
@@ -128,22 +128,22 @@ def case_power_peak(machine: Machine) -> Window:
 
 
 def wait_for_power_reads(machine: Machine, count: int) -> None:
-    """Waits until the power was read that many more times."""
+    """Waits until the power has been read `count` more times."""
     wanted = machine.power_reads() + count
-    give_up = time.monotonic() + 60
+    deadline = time.monotonic() + 60
     while machine.power_reads() < wanted:
-        assert time.monotonic() < give_up, "the power is not read between the ends of a window"
+        assert time.monotonic() < deadline, "the power is not read within a window"
         time.sleep(0.01)
 
 
 def case_default() -> str:
-    """The monitor of a trainer that names none."""
+    """The default monitor's repr."""
     return repr(default_monitor())
 
 
 def case_without_pynvml() -> str:
-    """The same where nvidia-ml-py is not installed."""
-    sys.modules["pynvml"] = None  # type: ignore[assignment]  # what makes an import fail
+    """The same without nvidia-ml-py."""
+    sys.modules["pynvml"] = None  # type: ignore[assignment]  # makes the import fail
     return repr(default_monitor())
 
 
@@ -153,7 +153,7 @@ def test_counters_are_summed_in_joules(machine: Machine, run: Runner) -> None:
 
 
 def test_chosen_gpus(machine: Machine, run: Runner) -> None:
-    """Only the GPUs that were asked for are measured."""
+    """Only the selected GPUs are measured."""
     assert run(case_energy, machine, [1]) == ([1], 5000.0)
 
 
@@ -167,28 +167,28 @@ def test_indices_count_visible_gpus(
 
 
 def test_all_visible_gpus_by_default(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without indices every GPU that CUDA shows is measured, and no hidden one."""
+    """Without indices, all GPUs that CUDA shows are measured."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert run(case_energy, machine) == ([0], 5000.0)
 
 
 @pytest.mark.parametrize(
-    ("indices", "said"), [([2], r"visible GPUs are \[0, 1\]"), ([], "is wrong"), ([0, 0], "twice")]
+    ("indices", "message"), [([2], r"visible GPUs are \[0, 1\]"), ([], "is wrong"), ([0, 0], "twice")]
 )
 @pytest.mark.usefixtures("machine")
-def test_wrong_indices(run: Runner, indices: list[int], said: str) -> None:
-    """Indices that name no GPU, or one twice, are refused with what there is."""
-    with pytest.raises(MonitorError, match=said):
+def test_wrong_indices(run: Runner, indices: list[int], message: str) -> None:
+    """Indices that are out of range, missing or repeated are refused."""
+    with pytest.raises(MonitorError, match=message):
         run(NvmlMonitor, indices)
 
 
 def test_windows_overlap(machine: Machine, run: Runner) -> None:
-    """Windows that overlap each measure their own span."""
+    """Overlapping windows each measure their own time span."""
     assert run(case_overlap, machine) == (11.0, 110.0)
 
 
 def test_lost_gpu(machine: Machine, run: Runner) -> None:
-    """A GPU lost within a window is an error that names it, and the monitor works again once the GPU does."""
+    """If a GPU is lost within a window, the error names it; the monitor works again once the GPU does."""
     message, energy = run(case_lost_gpu, machine)
     assert "Stub V100 (GPU-aaaa)" in message
     assert "lost" in message
@@ -196,18 +196,18 @@ def test_lost_gpu(machine: Machine, run: Runner) -> None:
 
 
 def test_lost_gpu_of_others(machine: Machine, run: Runner) -> None:
-    """A broken GPU does not stand in the way of those that are measured."""
+    """The error of a broken GPU is raised only if this GPU is selected."""
     machine.show(FIRST, SECOND, StubGpu(uuid="lost"))
     assert run(case_energy, machine, [0, 1]) == ([0, 1], 5001.5)
 
 
-@pytest.mark.parametrize(("millijoules", "said"), [(0, "went backwards"), (7_000, "does not change")])
-def test_a_counter_that_cannot_be_right(machine: Machine, run: Runner, millijoules: int, said: str) -> None:
-    """A counter that was reset or stands still gives way to its GPU's power times time, which is logged once."""
+@pytest.mark.parametrize(("millijoules", "fault"), [(0, "went backwards"), (7_000, "does not change")])
+def test_wrong_counter(machine: Machine, run: Runner, millijoules: int, fault: str) -> None:
+    """After a counter was reset or did not change, energy is power times time, which is logged once."""
     window, messages = run(case_counter_shows, machine, replace(FIRST, energy_mj=millijoules), used(SECOND, 20))
     assert window.total_energy == pytest.approx(100 * window.time + 20)
     (message,) = messages
-    assert f"counter of Stub V100 (GPU-aaaa) {said}" in message
+    assert f"counter of Stub V100 (GPU-aaaa) {fault}" in message
 
 
 def test_a_reset_counter_without_power(machine: Machine, run: Runner) -> None:
@@ -217,21 +217,21 @@ def test_a_reset_counter_without_power(machine: Machine, run: Runner) -> None:
 
 
 @pytest.mark.parametrize("joules", [0, 2])
-def test_a_window_shorter_than_the_counter_can_tell(machine: Machine, run: Runner, joules: int) -> None:
-    """Within a short window the counter's steps do not matter: energy is power times time, and nothing is logged."""
+def test_window_too_short_for_the_counter(machine: Machine, run: Runner, joules: int) -> None:
+    """The energy of a short window is power times time, whatever the counter shows, and nothing is logged."""
     window, messages = run(case_short_window, machine, FIRST, used(FIRST, joules))
     assert window.total_energy == pytest.approx(100 * window.time)
     assert messages == []
 
 
 def test_a_short_window_without_power(machine: Machine, run: Runner) -> None:
-    """A GPU that only counts is taken by its counter, however short the window."""
-    mute = replace(FIRST, power_mw=None)
-    assert run(case_short_window, machine, mute, used(mute, 2))[0].total_energy == 2
+    """Without power readings, the counter is used however short the window is."""
+    gpu = replace(FIRST, power_mw=None)
+    assert run(case_short_window, machine, gpu, used(gpu, 2))[0].total_energy == 2
 
 
 def test_mig(machine: Machine, run: Runner) -> None:
-    """A GPU split into slices is refused by name, and does not stand in the way of those that are measured."""
+    """A GPU that is split into MIG slices is refused by name, if it is selected."""
     machine.show(replace(FIRST, mig_mode=1), replace(SECOND, mig_mode=0))
     with pytest.raises(MonitorError, match=r"Stub V100 \(GPU-aaaa\) is split into MIG.*EstimateMonitor"):
         run(NvmlMonitor)
@@ -239,13 +239,13 @@ def test_mig(machine: Machine, run: Runner) -> None:
 
 
 @pytest.mark.parametrize(("indices", "kind"), [([0, 1], "nvml"), ([2], "nvml-polled"), ([0, 2], "nvml-polled")])
-def test_kind_tells_counters_from_polling(machine: Machine, run: Runner, indices: list[int], kind: str) -> None:
-    """A sum of counters is one kind of monitor, and a sum in which any GPU's power is polled another."""
+def test_kind(machine: Machine, run: Runner, indices: list[int], kind: str) -> None:
+    """If the power of any GPU is polled, the kind is "nvml-polled"."""
     assert run(case_kind, machine, indices) == kind
 
 
 def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner) -> None:
-    """A GPU without an energy counter uses its power times the window's length."""
+    """The energy of a GPU without a counter is its power times the window's length."""
     machine.show(OLD)
     window = run(case_constant_power, machine)
     assert window.time > 0
@@ -253,7 +253,7 @@ def test_power_is_integrated_without_a_counter(machine: Machine, run: Runner) ->
 
 
 def test_old_and_new_gpus_together(machine: Machine, run: Runner) -> None:
-    """Counted and integrated energies add up; here two GPUs draw 400 W and one counts 3 J."""
+    """Counted and integrated energies are summed: two GPUs draw 400 W, and one counts 3 J."""
     others = (OLD, replace(OLD, uuid="GPU-dddd", power_mw=150_000))
     machine.show(FIRST, *others)
     window, _ = run(case_counter_shows, machine, used(FIRST, 3), *others)
@@ -261,7 +261,7 @@ def test_old_and_new_gpus_together(machine: Machine, run: Runner) -> None:
 
 
 def test_power_is_read_within_the_window(machine: Machine, run: Runner) -> None:
-    """Power drawn between a window's ends is part of its energy."""
+    """Power between a window's ends is part of its energy."""
     machine.show(OLD)
     window = run(case_power_peak, machine)
     # The peak's sample is at least a tenth of a second from its neighbour: 500 W too much, on average half of it.
@@ -269,7 +269,7 @@ def test_power_is_read_within_the_window(machine: Machine, run: Runner) -> None:
 
 
 def test_trapezoids() -> None:
-    """Power is taken to change evenly between two samples."""
+    """Power is interpolated linearly between two samples."""
     integral = PowerIntegral()
     assert [integral.add(10, 100), integral.add(12, 200), integral.add(13, 0)] == [0, 300, 400]
 
@@ -281,7 +281,7 @@ def test_default_monitor(run: Runner) -> None:
 
 
 def expect_alternatives(run: Runner, cause: str) -> None:
-    """The default monitor is refused for this cause, and the user is told of the others."""
+    """Asserts that the default monitor fails for this cause, and that the error names the alternatives."""
     with pytest.raises(MonitorError, match=cause) as refusal:
         run(case_default)
     for alternative in ("EstimateMonitor(watts=...)", "RaplMonitor()", "ZeusMonitor"):
@@ -290,33 +290,33 @@ def expect_alternatives(run: Runner, cause: str) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_no_library(tmp_path: Path) -> None:
-    """Without NVIDIA's library the user is told what to pass instead."""
-    (tmp_path / "libnvidia-ml.so.1").touch()  # not a library, and found before any that the machine has
+    """Without NVML, the error names the alternatives."""
+    (tmp_path / "libnvidia-ml.so.1").touch()  # an invalid library, found before the machine's own
     with runner(tmp_path) as run:
         expect_alternatives(run, "Library Not Found")
 
 
 def test_no_driver(machine: Machine, run: Runner) -> None:
-    """Without a loaded driver the user is told what to pass instead."""
+    """Without the NVIDIA driver, the error names the alternatives."""
     machine.file.unlink()
     expect_alternatives(run, "Driver Not Loaded")
 
 
 def test_no_gpu(machine: Machine, run: Runner) -> None:
-    """On a machine without a GPU the user is told what to pass instead."""
+    """On a machine without a GPU, the error names the alternatives."""
     machine.show()
     expect_alternatives(run, "has no NVIDIA GPU;")
 
 
 @pytest.mark.usefixtures("machine")
 def test_hidden_gpus(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA hides every GPU the user is told by what, and what to pass instead."""
+    """If every GPU is hidden, the error names the variable and the alternatives."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     expect_alternatives(run, "CUDA_VISIBLE_DEVICES=''")
 
 
 @pytest.mark.usefixtures("machine")
 def test_no_package(run: Runner) -> None:
-    """Without nvidia-ml-py the user is told what to install or pass."""
+    """Without nvidia-ml-py, the error names the package and an alternative."""
     with pytest.raises(MonitorError, match=r"nvidia-ml-py is not installed.*EstimateMonitor"):
         run(case_without_pynvml)

@@ -1,4 +1,4 @@
-"""What docs/monitors.md says of the monitors."""
+"""docs/monitors.md is complete."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ PAGE = Path(__file__).parents[3] / "docs/monitors.md"
     ["nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl", "nvml+rapl", "estimate", "zeus", "custom"],
 )
 def test_every_kind_is_explained(kind: str) -> None:
-    """A word that the tables and the metrics show is one that the page has."""
+    """The page has every kind that tables and metrics show."""
     assert f"`{kind}`" in PAGE.read_text()

@@ -1,4 +1,4 @@
-"""Which monitors a machine has: what the default one's error names, and `python -m wattwise.monitor`."""
+"""The monitors of a machine: in the default monitor's error, and by `python -m wattwise.monitor`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTING = StubGpu(energy_mj="+", power_mw=250_000)
 
 
 def case_main(*arguments: str) -> tuple[int, str]:
-    """What the command answers and prints."""
+    """The command's exit status and output."""
     printed = io.StringIO()
     with redirect_stdout(printed):
         status = main(arguments)
@@ -38,14 +38,14 @@ def line_of(printed: str, call: str) -> str:
 
 
 def watts_of(printed: str, call: str) -> float:
-    """What one monitor measured."""
+    """The watts in the line of one monitor."""
     found = re.search(r" ([\d.]+) W ", line_of(printed, call))
     assert found, printed
     return float(found[1])
 
 
 def test_monitors_are_shown_with_their_watts(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Each monitor has a line with its watts over the same time; counting GPUs are measured by their power as well."""
+    """Each monitor has a line with its mean power; GPUs with counters are also measured by their power."""
     machine.show(COUNTING)
     make_zone(tmp_path, "intel-rapl:0", "package-0")
     status, printed = run(case_main, "--seconds", "1", "--powercap", str(tmp_path))
@@ -57,21 +57,21 @@ def test_monitors_are_shown_with_their_watts(machine: Machine, run: Runner, tmp_
     assert "not available: the package amdsmi" in line_of(printed, "AmdSmiMonitor()")
 
 
-def test_gpus_that_do_not_count(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """GPUs without a counter have one line, for there is nothing to compare."""
+def test_gpus_without_counters(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """GPUs without a counter have one line."""
     machine.show(replace(COUNTING, energy_mj=None))
     _, printed = run(case_main, "--seconds", "0.1", "--powercap", str(tmp_path))
     assert watts_of(printed, "NvmlMonitor()") == pytest.approx(250, rel=1e-3)
     assert "use_counter" not in printed
 
 
-def test_nothing_is_present(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """Where nothing measures every monitor says why, and the command fails."""
+def test_no_monitor_works(machine: Machine, run: Runner, tmp_path: Path) -> None:
+    """If no monitor works, each line has the reason, and the status is 1."""
     machine.file.unlink()
     status, printed = run(case_main, "--seconds", "0.1", "--powercap", str(tmp_path))
     assert status == 1
-    for call, why in (("NvmlMonitor()", "Driver Not Loaded"), ("RaplMonitor()", "no RAPL package zone")):
-        assert why in line_of(printed, call)
+    for call, reason in (("NvmlMonitor()", "Driver Not Loaded"), ("RaplMonitor()", "no RAPL package zone")):
+        assert reason in line_of(printed, call)
     assert "EstimateMonitor(watts=...)" in printed.splitlines()[-1]
 
 
@@ -87,15 +87,15 @@ def test_the_command(machine: Machine, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "soon"])
 def test_wrong_seconds(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A time that no monitor can measure is refused."""
+    """An invalid length is refused."""
     with pytest.raises(SystemExit):
         main([f"--seconds={seconds}"])
     assert "--seconds" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("machine")
-def test_monitors_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AMD's GPUs are shown likewise, and named to a trainer that has no other."""
+def test_amd_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AMD GPUs have a line, too, and are an alternative for a trainer without NVIDIA GPUs."""
     build_library(tmp_path)
     build_amd_library(tmp_path)
     amd = Machine(tmp_path / "amd.tsv")
@@ -109,7 +109,7 @@ def test_monitors_of_amd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("machine")
 def test_alternatives(tmp_path: Path, run: Runner) -> None:
-    """The monitors that work are named; where none does it is said why, and that an estimate is left."""
+    """The working monitors are named; if none works, the reasons and the estimate."""
     only = run(alternatives, tmp_path)
     assert re.match(
         r"On this machine only EstimateMonitor\(watts=...\) works \(.*RaplMonitor\(\): no RAPL package", only
@@ -119,7 +119,7 @@ def test_alternatives(tmp_path: Path, run: Runner) -> None:
 
 
 def test_the_default_monitor_names_them(machine: Machine, run: Runner) -> None:
-    """A trainer without an NVIDIA GPU is told what this machine has instead."""
+    """Without an NVIDIA GPU, the error of the default monitor names what works on this machine."""
     machine.show()
     with pytest.raises(MonitorError, match=r"has no NVIDIA GPU; .* On this machine .*Monitor\("):
         run(default_monitor)

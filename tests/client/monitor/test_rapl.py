@@ -17,7 +17,7 @@ from wattwise.monitor.rapl import find_zones
 
 
 def make_zone(root: Path, folder: str, name: str, *, wraps_at_uj: int = 262_143_328_850, **files: int) -> Path:
-    """Makes one zone's folder with these files and returns the one with the energy counter."""
+    """Creates a zone's folder with these files; returns the file with the energy counter."""
     zone = root / folder
     zone.mkdir(parents=True)
     (zone / "name").write_text(f"{name}\n", encoding="ascii")
@@ -27,14 +27,14 @@ def make_zone(root: Path, folder: str, name: str, *, wraps_at_uj: int = 262_143_
 
 
 def count(counter: Path, microjoules: int) -> None:
-    """Sets a counter; a reader sees the old number or the new one, whole."""
+    """Sets a counter atomically."""
     fresh = counter.with_name("fresh")
     fresh.write_text(f"{microjoules}\n", encoding="ascii")
     fresh.rename(counter)
 
 
 def test_packages_and_their_memory_are_summed(tmp_path: Path) -> None:
-    """Energy is that of the packages and their dram zones, in joules; what repeats them is left out."""
+    """Energy is that of the packages and their dram zones, in joules; zones that repeat them are ignored."""
     counters = {
         folder: make_zone(tmp_path, folder, name)
         for folder, name in {
@@ -55,7 +55,7 @@ def test_packages_and_their_memory_are_summed(tmp_path: Path) -> None:
 
 
 def test_windows_overlap(tmp_path: Path) -> None:
-    """Windows that overlap each measure their own span."""
+    """Overlapping windows each measure their own time span."""
     counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
     monitor = RaplMonitor(tmp_path)
     monitor.begin_window("early")
@@ -68,7 +68,7 @@ def test_windows_overlap(tmp_path: Path) -> None:
 
 
 def test_a_counter_wraps_around(tmp_path: Path) -> None:
-    """A counter that starts again from zero within a window goes on from where it ends."""
+    """If a counter wraps around within a window, its range is added."""
     counter = make_zone(tmp_path, "intel-rapl:0", "package-0", wraps_at_uj=1_000_000_000, energy_uj=900_000_000)
     monitor = RaplMonitor(tmp_path)
     monitor.begin_window("epoch")
@@ -103,14 +103,14 @@ class Openings:
                 self._changed.notify_all()
 
     def wait_for_a_reading(self) -> None:
-        """Waits until the poller has read the file as it is now: once it opens it a second time."""
+        """Waits until the poller has read the current content: until it opens the file a second time."""
         with self._changed:
             wanted = self._opened + 2
-            assert self._changed.wait_for(lambda: self._opened >= wanted, timeout=60), "nobody reads the counter"
+            assert self._changed.wait_for(lambda: self._opened >= wanted, timeout=60), "the counter is not read"
 
 
 def test_no_wrap_around_is_missed(tmp_path: Path) -> None:
-    """While a window is open the counter is read in the background, so that wrap-arounds between its ends count."""
+    """While a window is open, the counter is read in the background, so that no wrap-around is missed."""
     counter = make_zone(tmp_path, "intel-rapl:0", "package-0", wraps_at_uj=100_000_000, energy_uj=50_000_000)
     monitor = RaplMonitor(tmp_path)
     openings = Openings(counter)
@@ -122,7 +122,7 @@ def test_no_wrap_around_is_missed(tmp_path: Path) -> None:
 
 
 def test_power_limits_are_summed(tmp_path: Path) -> None:
-    """Max power sums the zones' highest limits in watts, or those in force; memory counts where it has one."""
+    """Max power is the sum of the zones' highest limits, or of the current ones; memory counts if it has a limit."""
     make_zone(tmp_path, "intel-rapl:0", "package-0", constraint_0_max_power_uw=150_000_000)
     make_zone(tmp_path, "intel-rapl:0:0", "dram", constraint_0_max_power_uw=20_000_000)
     make_zone(
@@ -138,7 +138,7 @@ def test_power_limits_are_summed(tmp_path: Path) -> None:
 
 
 def test_the_processor_is_named() -> None:
-    """The model is the one in /proc/cpuinfo, or the architecture where the kernel tells none."""
+    """The model is that of /proc/cpuinfo, or else the architecture."""
     with tempfile.TemporaryDirectory() as folder:
         make_zone(Path(folder), "intel-rapl:0", "package-0", constraint_0_max_power_uw=1_000_000)
         model = RaplMonitor(folder).gpu_config().gpu_model
@@ -146,14 +146,14 @@ def test_the_processor_is_named() -> None:
 
 
 def test_no_power_limit(tmp_path: Path) -> None:
-    """A package without a limit is refused, with what to give the job instead."""
+    """A package without a limit is refused; the error names JobSpec's `gpu`."""
     make_zone(tmp_path, "intel-rapl:0", "package-0")
     with pytest.raises(MonitorError, match=r"package-0 .*gpu=GpuConfig\("):
         RaplMonitor(tmp_path).gpu_config()
 
 
 def test_available(tmp_path: Path) -> None:
-    """A monitor is available where a package zone can be read, and nowhere else."""
+    """The monitor is available if and only if a package zone can be read."""
     assert not RaplMonitor.available(tmp_path / "missing")
     make_zone(tmp_path, "intel-rapl:0", "psys")
     assert not RaplMonitor.available(tmp_path)
@@ -162,21 +162,21 @@ def test_available(tmp_path: Path) -> None:
 
 
 def test_no_zones(tmp_path: Path) -> None:
-    """Without zones it is said what they need and what to pass instead."""
+    """Without zones, the error names the folder and an alternative."""
     with pytest.raises(MonitorError, match=r"no RAPL package zone under .*EstimateMonitor\(watts"):
         RaplMonitor(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "many\n"])
-def test_a_counter_that_is_none(tmp_path: Path, content: str) -> None:
-    """A counter that holds no number is an error that names its file."""
+def test_malformed_counter(tmp_path: Path, content: str) -> None:
+    """The error for a malformed counter names its file."""
     make_zone(tmp_path, "intel-rapl:0", "package-0").write_text(content, encoding="ascii")
     with pytest.raises(MonitorError, match="intel-rapl:0/energy_uj"):
         RaplMonitor(tmp_path)
 
 
 def test_a_counter_without_a_range(tmp_path: Path) -> None:
-    """A zone that does not tell where it wraps around is refused rather than guessed at."""
+    """A zone without the range of its counter is refused."""
     make_zone(tmp_path, "intel-rapl:0", "package-0", wraps_at_uj=0)
     with pytest.raises(MonitorError, match="wraps around"):
         RaplMonitor(tmp_path)
@@ -184,7 +184,7 @@ def test_a_counter_without_a_range(tmp_path: Path) -> None:
 
 @pytest.fixture
 def ordinary_user() -> Iterator[None]:
-    """Whoever runs the tests, but not root, whom no file is closed to."""
+    """Runs the test as a user other than root, who may read every file."""
     if os.geteuid() != 0:
         yield
         return
@@ -200,7 +200,7 @@ def ordinary_user() -> Iterator[None]:
 
 @pytest.fixture
 def closed_root() -> Iterator[Path]:
-    """A tree whose counter only root may read, as the kernel makes it, in a folder that is open to all."""
+    """A powercap folder whose counter only root may read, as the kernel creates it."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o755)
@@ -210,7 +210,7 @@ def closed_root() -> Iterator[Path]:
 
 @pytest.mark.usefixtures("ordinary_user")
 def test_no_permission(closed_root: Path) -> None:
-    """A counter that may not be read is an error that says how to allow it, and the monitor is not available."""
+    """The error for an unreadable counter shows how to allow reading, and the monitor is not available."""
     with pytest.raises(MonitorError, match=r"run as root.*sudo chmod a\+r .*udev"):
         RaplMonitor(closed_root)
     assert not RaplMonitor.available(closed_root)

@@ -1,4 +1,4 @@
-"""Which GPUs are meant by number."""
+"""CUDA_VISIBLE_DEVICES, and the numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ from tests.client.monitor.nvml_stub import Machine, Runner, StubGpu
     ],
 )
 def test_visible_devices(variable: str | None, devices: list[int]) -> None:
-    """CUDA_VISIBLE_DEVICES reads as CUDA reads it: the first entry without a GPU hides all that follow."""
+    """CUDA_VISIBLE_DEVICES is read as by CUDA: the first entry without a GPU hides all that follow."""
     assert visible_devices(variable, ["GPU-ab", "GPU-cd1", "GPU-cd2"]) == devices
 
 
-@pytest.mark.parametrize(("variable", "said"), [("1,GPU-cd1", "GPU 1 twice"), ("MIG-ab", "MIG slice.*EstimateMonitor")])
-def test_visible_devices_that_cannot_be_measured(variable: str, said: str) -> None:
-    """A GPU named twice and a slice of a GPU are refused."""
-    with pytest.raises(MonitorError, match=said):
+@pytest.mark.parametrize(
+    ("variable", "message"), [("1,GPU-cd1", "GPU 1 twice"), ("MIG-ab", "MIG slice.*EstimateMonitor")]
+)
+def test_visible_devices_that_cannot_be_measured(variable: str, message: str) -> None:
+    """A GPU that is listed twice and a MIG slice are refused."""
+    with pytest.raises(MonitorError, match=message):
         visible_devices(variable, ["GPU-ab", "GPU-cd1"])
 
 
 def case_warnings(indices: list[int]) -> list[str]:
-    """What is logged while the monitor is made."""
+    """The log messages while the monitor is created."""
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
@@ -50,8 +52,8 @@ def case_warnings(indices: list[int]) -> list[str]:
     return messages
 
 
-def test_warning_where_numbers_are_ambiguous(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a mixed machine, where CUDA may number otherwise, it is said what is measured, unless the order is set."""
+def test_warning_if_numbers_are_ambiguous(machine: Machine, run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with different GPUs, a warning names the measured ones, unless CUDA_DEVICE_ORDER is set."""
     machine.show(StubGpu(uuid="GPU-aaaa"), StubGpu(uuid="GPU-bbbb", name="Stub A100"))
     (message,) = run(case_warnings, [1])
     assert "Stub A100 (GPU-bbbb)" in message

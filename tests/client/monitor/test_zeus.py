@@ -1,4 +1,4 @@
-"""The real ZeusMonitor in the real client, to the real server; GPUs and CUDA are stood in for at their lowest edges."""
+"""The real ZeusMonitor in the real client with the real server, on stubs of NVML and CUDA."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.client.training.script import job_spec
 
 pytestmark = [
     pytest.mark.zeus,
-    pytest.mark.skipif(find_spec("zeus") is None, reason="needs Zeus, in an environment of its own: make test-zeus"),
+    pytest.mark.skipif(find_spec("zeus") is None, reason="needs Zeus, in its own environment: make test-zeus"),
 ]
 
 
 def show(machine: Machine, joules: float) -> None:
-    """Two GPUs that have used so much each."""
+    """Two GPUs that have used `joules` each."""
     millijoules = round(joules * 1000)
     machine.show(*(StubGpu(uuid=uuid, energy_mj=millijoules) for uuid in ("GPU-aaaa", "GPU-bbbb")))
 
 
 def case_training(machine: Machine, address: str, job_id: str) -> tuple[bytes, list[int]]:
-    """Two epochs, in which each GPU uses 7 J and 20 J: the trial's name, and the devices that Zeus waited for."""
-    import torch  # noqa: PLC0415 - only where there is Zeus
+    """Two epochs, in which each GPU uses 7 J and 20 J: the trial's id, and the devices that Zeus waited for."""
+    import torch  # noqa: PLC0415 - only installed with Zeus
     from zeus.monitor import ZeusMonitor  # noqa: PLC0415
 
     edge = CudaEdge(torch, pytest.MonkeyPatch())
@@ -42,7 +42,7 @@ def case_training(machine: Machine, address: str, job_id: str) -> tuple[bytes, l
 
 
 def test_zeus_monitor(grpc_addr: str, machine: Machine, run: Runner) -> None:
-    """Energy and time of Zeus's windows arrive at the server, and the job's GPUs are those that it measures."""
+    """The server has energy and time of Zeus's windows, and the job's GPUs are those that Zeus measures."""
     show(machine, 0)
     trial, waited = run(case_training, machine, grpc_addr, "test-zeus")
     with Client(grpc_addr) as client:

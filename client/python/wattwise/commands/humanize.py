@@ -11,6 +11,8 @@ from wattwise import v1
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
+    from wattwise.monitor.kind import EnergySource
+
 _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
@@ -78,3 +80,19 @@ def enum_name(name: str, prefix: str) -> str:
 def end_reason(value: v1.EndReason.ValueType) -> str:
     """Why a trial ended, such as "target reached"."""
     return enum_name(v1.EndReason.Name(value), "END_REASON_")
+
+
+def estimate_mark(*sources: EnergySource) -> str:
+    """The mark behind joules that come from these sources.
+
+    Args:
+        sources: Monitors of trials and jobs (`v1.Monitor`) or `MonitorKinds`; unset ones do not count.
+
+    Returns:
+        " (estimate)" if all of it is estimated, " (partly estimate)" if some is, else nothing.
+    """
+    known = [source for source in sources if source.kinds]
+    if not any(source.estimated for source in known):
+        return ""
+    wholly = all(source.estimated and not source.partly for source in known)
+    return " (estimate)" if wholly else " (partly estimate)"

@@ -34,7 +34,7 @@ def credentials_of(args: argparse.Namespace) -> Credentials:
         CredentialsError: if a variable that is 1 or 0 is neither.
     """
     names = ("token_file", "tls", "tls_ca", "tls_cert", "tls_key", "insecure")
-    given = {name: value for name in names if (value := getattr(args, name))}
-    if "token_file" in given:
-        given["token"] = None
-    return replace(Credentials.from_env(), **given)
+    options = {name: value for name in names if (value := getattr(args, name))}
+    if "token_file" in options:
+        options["token"] = None
+    return replace(Credentials.from_env(), **options)

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.estimates import estimate_mark
-from wattwise.commands.humanize import duration, enum_name, joules, moment, spread
+from wattwise.commands.humanize import duration, end_reason, enum_name, estimate_mark, joules, moment, spread
 from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import monitor_text
 from wattwise.training.rules import reaches_target
@@ -93,7 +92,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
             str(trial.id.batch_size),
             enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_"),
             enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
-            enum_name(v1.EndReason.Name(trial.end_reason), "END_REASON_") if trial.end_reason else "",
+            end_reason(trial.end_reason) if trial.end_reason else "",
             target(spec, trial),
             str(trial.last_epoch) if trial.last_epoch else "",
             f"{trial.last_metric:.6g}" if trial.HasField("last_metric") else "",
@@ -153,14 +152,12 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "job", spec.job_id
     yield "stage", stage(job)
     if stuck(job):
-        yield (
-            "advice",
-            (
-                "no batch size reached the target, and none is left to try; launch the job under a new job_id with "
-                "other batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob; if its trials "
-                "crashed, fix them and delete the job"
-            ),
+        advice = (
+            "no batch size reached the target, and none is left to try; launch the job under a new job_id with "
+            "other batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob; if its trials "
+            "crashed, fix them and delete the job"
         )
+        yield "advice", advice
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
     if job.HasField("min_cost"):
         yield "min cost", f"{joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"
@@ -191,11 +188,11 @@ def _table(*columns: str) -> Table:
         from rich import table  # noqa: PLC0415 - not installed with the bare package
     except ModuleNotFoundError:
         raise WattwiseError('tables need the package rich: pip install "wattwise[server]", or use --json') from None
-    made = table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    result = table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
         right = column.startswith("*")
-        made.add_column(column.removeprefix("*"), justify="right" if right else "left", no_wrap=True)
-    return made
+        result.add_column(column.removeprefix("*"), justify="right" if right else "left", no_wrap=True)
+    return result
 
 
 def _show(table: Table, when_empty: str) -> None:

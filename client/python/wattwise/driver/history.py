@@ -108,10 +108,11 @@ class History:
                 document: Any = json.loads(line)
             except ValueError:
                 continue
-            if not isinstance(document, dict) or not document.keys() >= set(_KEYS.values()):
+            try:
+                values = {name: document[key] for name, key in _KEYS.items()}
+                records.append(TrialRecord(**{**values, "monitor": MonitorKinds.from_json(values["monitor"])}))
+            except (KeyError, TypeError) as error:
                 raise HistoryError(
                     f"line {number} of {self._path} is malformed: restore the file, or start a new run with --fresh"
-                )
-            known = {name: document[key] for name, key in _KEYS.items()}
-            records.append(TrialRecord(**{**known, "monitor": MonitorKinds.from_json(known["monitor"])}))
+                ) from error
         return records

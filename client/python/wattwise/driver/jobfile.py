@@ -115,7 +115,9 @@ def read(path: Path) -> JobFile:
     root = Table("", _parsed(path), faults)
     root.check_keys(("job", "train", "run"))
     job, train, run = root.table("job"), root.table("train"), root.table("run", required=False)
-    gpu = _gpu(job.table("gpu", required=False))
+    gpu = job.table("gpu", required=False).read(
+        GpuConfig, partly=True, max_power_watts=POSITIVE, number_of_gpus=at_least(1)
+    )
     job_values, train_values, run_values = _job(job), _train(train, path.parent), _run(run, path.parent)
     if faults:
         text = "; ".join(f"{fault.field}: {fault.description}" for fault in faults)
@@ -139,10 +141,6 @@ def _job(table: Table) -> dict[str, Any]:
     if table.is_present and "job_id" not in table.values:
         table.fault("job_id", 'is missing; it identifies the run, such as job_id = "mnist-nightly"')
     return table.read(JobSpec, default_batch_size=at_least(1))
-
-
-def _gpu(table: Table) -> dict[str, Any]:
-    return table.read(GpuConfig, partly=True, max_power_watts=POSITIVE, number_of_gpus=at_least(1))
 
 
 def _train(table: Table, folder: Path) -> dict[str, Any]:

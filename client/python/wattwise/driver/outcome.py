@@ -19,7 +19,7 @@ from pathlib import Path
 from wattwise import v1
 from wattwise.driver.files import read_json, write_json
 from wattwise.monitor.kind import MonitorKinds
-from wattwise.training.client_file import ClientFile
+from wattwise.training.client_file import ClientFile, power_limit_of
 
 RESULT = "result.json"
 _MEASURED = "measured.json"
@@ -73,10 +73,8 @@ def has_client(folder: Path) -> bool:
 
 def power_limit_in(folder: Path) -> float | None:
     """The power limit in result.json, else in client.json, in watts; None if neither has one."""
-    limit = (read_json(folder / RESULT) or {}).get("power_limit_watts")
-    if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < math.inf:
-        return float(limit)
-    return ClientFile.read(folder).power_limit_watts
+    limit = power_limit_of(read_json(folder / RESULT) or {})
+    return ClientFile.read(folder).power_limit_watts if limit is None else limit
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.estimates import estimate_mark
-from wattwise.commands.humanize import duration, joules
+from wattwise.commands.humanize import duration, estimate_mark, joules
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
 

@@ -30,7 +30,7 @@ class OwnServer:
     """Keeps a server running on the run's database, within its block.
 
     The driver that holds the lock runs it, always on the same address. When the server or its driver dies, this or
-    another driver restarts it there; trainings ride it out like any outage of a server.
+    another driver restarts it there. To a running command this is an outage like any other.
 
     Args:
         folder: the run's folder, with wattwise.db, server.log and server.address.
@@ -144,13 +144,10 @@ class OwnServer:
 
     def _keep_running(self) -> None:
         while not self._over.wait(_CHECK_SECONDS):
-            self._try_to_keep_running()
-
-    def _try_to_keep_running(self) -> None:
-        try:
-            self._ensure_running()
-        except (OwnServerError, OSError) as error:
-            log.warning("%s; retrying", error)
+            try:
+                self._ensure_running()
+            except (OwnServerError, OSError) as error:  # noqa: PERF203 - twice a second
+                log.warning("%s; retrying", error)
 
 
 def _answers(address: str) -> bool:

@@ -23,7 +23,7 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
         Model, number, and max power: the highest power limit of one GPU times the number of GPUs, in watts.
 
     Raises:
-        MonitorError: The GPUs are of different models, or unknown; the message says what to give instead.
+        MonitorError: The GPUs are of different models, or unknown; the message says what to pass instead.
     """
     own = getattr(monitor, "gpu_config", None)
     if callable(own):

@@ -35,9 +35,8 @@ class NvmlMonitor(GpuMonitor):
     kind = "nvml"
 
     def __init__(self, gpu_indices: Sequence[int] | None = None, *, use_counter: bool = True) -> None:
-        self._gpus = visible_gpus(gpu_indices)
-        indices = range(len(self._gpus)) if gpu_indices is None else gpu_indices
-        super().__init__(self._gpus, indices, use_counter=use_counter)
+        gpus = visible_gpus(gpu_indices)
+        super().__init__(gpus, range(len(gpus)) if gpu_indices is None else gpu_indices, use_counter=use_counter)
 
 
 class NvidiaGpu:
@@ -141,8 +140,7 @@ def _warn_of_order(gpus: Sequence[NvidiaGpu], chosen: Sequence[NvidiaGpu]) -> No
     if len({gpu.name for gpu in gpus}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         log.warning(
             "This machine has different GPUs, which CUDA may number in another order than the NVIDIA driver; "
-            "measuring %s. "
-            "Set CUDA_DEVICE_ORDER=PCI_BUS_ID so that both use the same order.",
+            "measuring %s. Set CUDA_DEVICE_ORDER=PCI_BUS_ID so that both use the same order.",
             ", ".join(f"{gpu.name} ({gpu.uuid})" for gpu in chosen),
         )
 

@@ -1,4 +1,4 @@
-"""What energy comes from: the kinds of a monitor."""
+"""The kinds of a monitor: what its energy comes from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ESTIMATE = "estimate"
 MOST_KINDS = 8
-"""Kinds that a server takes of one trial."""
+"""The most kinds that a server accepts for one trial."""
 
 _LONGEST = 50
 _NEEDED = ("begin_window", "end_window", "gpu_indices")
@@ -53,22 +53,22 @@ class MonitorKinds:
         return monitor_text(self)
 
     def with_failure(self) -> MonitorKinds:
-        """The same after the monitor failed for a while and part of the energy was estimated."""
+        """These kinds after the monitor failed for a while and part of the energy was estimated."""
         return MonitorKinds(self.kinds, estimated=True, partly=self.partly or not self.estimated)
 
     @staticmethod
     def copy(source: EnergySource) -> MonitorKinds:
-        """The same as a value."""
+        """The kinds of a message or of another source."""
         return MonitorKinds(tuple(source.kinds), source.estimated, source.partly)
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> MonitorKinds:
-        """Those that `dataclasses.asdict` and a JSON file kept."""
+        """The kinds that `dataclasses.asdict` made a JSON object of."""
         return MonitorKinds(tuple(document["kinds"]), document["estimated"], document["partly"])
 
     @staticmethod
     def of(kinds: Sequence[str]) -> MonitorKinds:
-        """Those of monitors that work, of which "estimate" alone estimates."""
+        """The kinds of working monitors, of which only "estimate" estimates."""
         kinds = tuple(dict.fromkeys(kinds))
         estimated = ESTIMATE in kinds
         return MonitorKinds(kinds, estimated, estimated and len(kinds) > 1)
@@ -113,6 +113,6 @@ def monitor_kinds(monitor: Monitor) -> MonitorKinds:
     if isinstance(kind, str) and kind.isprintable() and 0 < len(kind) <= _LONGEST:
         return MonitorKinds.of([kind])
     raise MonitorError(
-        f"the kind of {monitor!r} is {kind!r}; give it one of 1 to {_LONGEST} printable characters that says how it "
+        f"the kind of {monitor!r} is {kind!r}; use 1 to {_LONGEST} printable characters that say how it "
         'measures, such as kind = "wall-monitor", or leave it out'
     )

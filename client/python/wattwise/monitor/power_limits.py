@@ -138,11 +138,7 @@ class PowerLimits:
 
     def _put_back(self) -> None:
         for gpu, watts in zip(self._gpus, self._before, strict=True):
-            _put_back(gpu, watts)
-
-
-def _put_back(gpu: GpuPowerLimit, watts: float) -> None:
-    try:
-        gpu.set_watts(watts)
-    except MonitorError as error:
-        log.warning("%s; restore it with `nvidia-smi -i %s -pl %g`", error, gpu.uuid, watts)
+            try:
+                gpu.set_watts(watts)
+            except MonitorError as error:  # noqa: PERF203 - a few GPUs
+                log.warning("%s; restore it with `nvidia-smi -i %s -pl %g`", error, gpu.uuid, watts)

@@ -89,10 +89,10 @@ class RaplZone:
     Args:
         folder: The zone's folder.
         name: What the zone measures: "package-0", "dram".
-        is_package: Whether it is a zone of its own rather than a part of one.
+        is_package: Whether it is a whole package rather than a part of one.
 
     Raises:
-        MonitorError: The zone cannot be read, or is not a zone.
+        MonitorError: The zone cannot be read or is malformed.
     """
 
     def __init__(self, folder: Path, name: str, *, is_package: bool) -> None:
@@ -101,7 +101,7 @@ class RaplZone:
         self._folder = folder
         self.range_joules = self._number("max_energy_range_uj") / 1e6
         if self.range_joules <= 0:
-            raise MonitorError(f"{folder} does not say where its energy counter wraps around, so it cannot be used")
+            raise MonitorError(f"{folder} does not report at which value its energy counter wraps around")
         self._last = self._number("energy_uj")
         self._wraps = 0
 
@@ -131,7 +131,7 @@ class RaplZone:
         except PermissionError:
             raise MonitorError(
                 f"this process may not read {path}; run as root, or allow it until the next boot with "
-                f"'sudo chmod a+r {self._folder.parent}/intel-rapl:*/energy_uj' (a udev rule does it for good)"
+                f"'sudo chmod a+r {self._folder.parent}/intel-rapl:*/energy_uj' (a udev rule makes it permanent)"
             ) from None
         except (OSError, ValueError) as error:
             raise MonitorError(f"cannot read the RAPL zone at {path}: {error}") from error

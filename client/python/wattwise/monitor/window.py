@@ -138,7 +138,7 @@ class WindowMonitor(ABC):
         """The measured devices, for the specification of a job.
 
         Raises:
-            MonitorError: They are unknown; the message says what to give instead.
+            MonitorError: They are unknown; the message says what to pass instead.
         """
 
     def _joules(self, used: Sequence[float], seconds: float) -> float:  # noqa: ARG002 - for monitors that need it

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -33,10 +34,7 @@ class ClientFile(NamedTuple):
             return cls()
         if not isinstance(found, dict):
             return cls()
-        limit = found.get("power_limit_watts")
-        if not isinstance(limit, int | float) or isinstance(limit, bool) or not 0 < limit < math.inf:
-            return cls(found.get("joined") is True)
-        return cls(found.get("joined") is True, float(limit))
+        return cls(found.get("joined") is True, power_limit_of(found))
 
     def write(self, folder: Path) -> None:
         """Replaces the file; a folder that cannot be written must not disturb the training."""
@@ -47,3 +45,11 @@ class ClientFile(NamedTuple):
         with suppress(OSError):
             draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
             draft.replace(folder / CLIENT_FILE)
+
+
+def power_limit_of(document: Mapping[str, object]) -> float | None:
+    """The field `power_limit_watts` of a JSON object; None if it is missing or not a power."""
+    limit = document.get("power_limit_watts")
+    if isinstance(limit, int | float) and not isinstance(limit, bool) and 0 < limit < math.inf:
+        return float(limit)
+    return None
