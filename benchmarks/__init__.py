@@ -1,1 +1,1 @@
-"""What the server costs, against floors measured in the same run: `make bench`."""
+"""Benchmarks of the server, relative to baselines measured in the same run: `make bench`."""

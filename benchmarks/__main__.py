@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-from benchmarks.figures import Figure, Measured, floors, ratio
+from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 
@@ -36,38 +36,38 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=1_000_000, help="calls before memory is read")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="file for the results")
     args = parser.parse_args()
-    measured: dict[str, Measured] = {}
+    samples: dict[str, Samples] = {}
     figures: list[Figure] = []
     # In the current folder: /tmp may be in memory, where commits cost nothing.
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".bench-") as name:
         for section in args.only:
-            for figure in _MEASURES[section](args, Path(name), measured):
+            for figure in _MEASURES[section](args, Path(name), samples):
                 print(figure.line(), flush=True)
                 figures.append(figure)
     print("\nMedians, with the baselines:")
-    for found in measured.values():
-        print("\n".join(floors(found)))
-    args.json.write_text(json.dumps(_document(figures, measured), indent=2) + "\n")
+    for section_samples in samples.values():
+        print("\n".join(medians(section_samples)))
+    args.json.write_text(json.dumps(_document(figures, samples), indent=2) + "\n")
     print(f"\nResults written to {args.json}.")
     if not all(figure.met for figure in figures):
         sys.exit("a measurement misses its target")
 
 
-def _calls(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:
+def _calls(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     with echo_server() as (echo, _), wattwise_server(folder / "fresh.db") as (server, _):
-        one = measured["one_caller"] = client("one_caller", echo=echo, server=server, folder=folder, rounds=args.rounds)
+        one = samples["one_caller"] = client("one_caller", echo=echo, server=server, folder=folder, rounds=args.rounds)
         report = ratio(one, "report", lambda floor: floor["echo"] + floor["commit"])
         yield Figure("ReportResult, one caller ÷ (echo + commit)", report, 1.2)
         trial = ratio(one, "trial", lambda floor: 7 * (floor["echo"] + floor["commit"]))
         yield Figure("whole trial (7 calls), one caller ÷ 7 (echo + commit)", trial, 1.25)
-        crowd = measured["crowd"] = client("crowd", echo=echo, server=server, rounds=args.rounds)
+        crowd = samples["crowd"] = client("crowd", echo=echo, server=server, rounds=args.rounds)
         calls = ratio(crowd, "report", lambda floor: floor["echo"])
         yield Figure("ReportResult, 64 callers, calls a second ÷ echo's", calls, 0.75, at_least=True)
         messages = ratio(crowd, "stream", lambda floor: floor["echo_stream"])
         yield Figure("StreamResults, 64 streams, messages a second ÷ echo's", messages, 0.6, at_least=True)
 
 
-def _size(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:
+def _size(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     few, many = folder / "few.db", folder / "many.db"
     fill(few, 10, deep=100_000)
     fill(many, args.jobs)
@@ -75,7 +75,7 @@ def _size(args: argparse.Namespace, folder: Path, measured: dict[str, Measured])
     size = f"{args.jobs} jobs and {TRIALS * args.jobs} trials"
     yield Figure(f"start with {size}, until the first answer", median(starts), 2, unit="s")
     with wattwise_server(few) as (one, _), wattwise_server(many) as (other, process):
-        found = measured["next"] = client("next_caller", few=one, many=other, rounds=args.rounds)
+        found = samples["next"] = client("next_caller", few=one, many=other, rounds=args.rounds)
         deep = ratio(found, "next_deep", lambda floor: floor["next"])
         yield Figure("GetNextBatchSize, a job of 100,000 trials ÷ one of 10", deep, 1.2)
         wide = ratio(found, "next_wide", lambda floor: floor["next"])
@@ -86,27 +86,27 @@ def _size(args: argparse.Namespace, folder: Path, measured: dict[str, Measured])
 
 
 def _start(database: Path) -> float:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with wattwise_server(database) as (address, _), grpc.insecure_channel(address) as channel:
         v1.JobAdminStub(channel).GetJob(v1.GetJobRequest(job_id=job_id(0)), timeout=60)
-        return time.perf_counter() - begun
+        return time.perf_counter() - start
 
 
-def _import(args: argparse.Namespace, folder: Path, measured: dict[str, Measured]) -> Iterator[Figure]:
+def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     with wattwise_server(folder / "import.db") as (server, _):
-        found = measured["first_call"] = client("first_call", server=server, rounds=args.rounds)
+        found = samples["first_call"] = client("first_call", server=server, rounds=args.rounds)
     first = ratio(found, "client", lambda floor: floor["bare"])
     yield Figure("import and first call ÷ a bare grpcio client's", first, 1.15)
     launch = ratio(found, "optimizer", lambda floor: floor["bare_trial"])
     yield Figure("import, get_batch_size and exit ÷ a bare grpcio client's calls", launch)
 
 
-def _document(figures: list[Figure], measured: dict[str, Measured]) -> dict[str, Any]:
+def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, Any]:
     versions = {"python": platform.python_version(), "grpcio": grpc.__version__, "sqlite": sqlite3.sqlite_version}
     machine = {"system": platform.platform(), "processors": Path("/proc/cpuinfo").read_text().count("processor\t")}
     return {
         "figures": [asdict(figure) | {"met": figure.met} for figure in figures],
-        "measured": measured,
+        "measured": samples,
         "versions": versions,
         "machine": machine,
     }

@@ -70,9 +70,9 @@ async def rate(callers: list[Caller], seconds: float) -> float:
             done += 1
         return done
 
-    begun = time.perf_counter()
+    start = time.perf_counter()
     counts = await asyncio.gather(*(call_on(caller) for caller in callers))
-    return sum(counts) / (time.perf_counter() - begun)
+    return sum(counts) / (time.perf_counter() - start)
 
 
 def unary_callers(channel: Any, trials: list[v1.Trial]) -> list[Caller]:

@@ -11,7 +11,7 @@ import grpc
 from wattwise import v1
 
 _DECISION = v1.Decision(
-    message="go on: metric 0.1, target 0.9 in epoch 1234 of 2147483647; cost 1.53e+07 J, no cost bound yet",
+    message="continue: metric 0.1, target 0.9 in epoch 1234 of 2147483647; cost 1.53e+07 J, no cost bound yet",
     cost=1.53e7,
 )
 
@@ -20,13 +20,13 @@ class EmptyService(v1.BatchSizeOptimizerServicer):
     """Sends responses as long as the real ones, without doing anything."""
 
     async def ReportResult(self, _: v1.ReportResultRequest, __: Any) -> v1.ReportResultResponse:
-        """One answer."""
+        """Answers at once."""
         return v1.ReportResultResponse(decision=_DECISION)
 
-    async def StreamResults(  # type: ignore[override]  # grpc.aio also takes a coroutine that writes by itself
+    async def StreamResults(  # type: ignore[override]  # grpc.aio also accepts a coroutine that writes
         self, requests: AsyncIterator[v1.StreamResultsRequest], context: Any
     ) -> None:
-        """An answer to each message."""
+        """Answers each message at once."""
         async for _ in requests:
             await context.write(v1.StreamResultsResponse(decision=_DECISION))
 

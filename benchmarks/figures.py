@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-Measured = dict[str, list[float]]
+Samples = dict[str, list[float]]
 """Per kind of call and round: seconds, or calls per second."""
 
 
@@ -15,7 +15,7 @@ class Figure:
     """One line of the table.
 
     Attributes:
-        name: What was measured, and its baseline.
+        name: The measurement and its baseline.
         value: The result.
         target: None if there is no target.
         at_least: Whether larger is better.
@@ -43,17 +43,16 @@ class Figure:
         return f"{self.name:<72} {value:>9}   {target:<8} {'' if self.met else 'missed'}".rstrip()
 
 
-def ratio(measured: Measured, of: str, to: Callable[[dict[str, float]], float]) -> float:
+def ratio(samples: Samples, of: str, to: Callable[[dict[str, float]], float]) -> float:
     """The median over rounds of one kind divided by `to` of the same round."""
-    rounds = [dict(zip(measured, values, strict=True)) for values in zip(*measured.values(), strict=True)]
+    rounds = [dict(zip(samples, values, strict=True)) for values in zip(*samples.values(), strict=True)]
     return float(median(each[of] / to(each) for each in rounds))
 
 
-def floors(measured: Measured) -> Sequence[str]:
+def medians(samples: Samples) -> Sequence[str]:
     """The medians behind the ratios, as text."""
-    middle = {name: median(values) for name, values in measured.items()}
-    return [f"  {name:<14} {_amount(value)}" for name, value in middle.items()]
-
-
-def _amount(value: float) -> str:
-    return f"{value * 1e3:8.3f} ms" if value < 10 else f"{value:8.0f} per second"
+    lines = []
+    for name, values in samples.items():
+        value = median(values)
+        lines.append(f"  {name:<14} {f'{value * 1e3:8.3f} ms' if value < 10 else f'{value:8.0f} per second'}")
+    return lines

@@ -80,9 +80,9 @@ def _copy_stubs(folder: Path) -> None:
 def _run(code: str, server: str, path: Path | None) -> float:
     environment = os.environ | ({"PYTHONPATH": str(path)} if path else {})
     command = [sys.executable, "-c", code, server, f"first-{uuid.uuid4().hex}"]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     subprocess.run(command, env=environment, check=True)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ Reports = Iterator[v1.ReportResultRequest]
 _GPU = v1.GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Benchmark GPU")
 
 
-def register(stub: v1.BatchSizeOptimizerStub, **given: object) -> v1.JobSpec:
+def register(stub: v1.BatchSizeOptimizerStub, **changes: object) -> v1.JobSpec:
     """Registers a job with a new id, and returns its configuration."""
-    spec = job_spec(**given)
+    spec = job_spec(**changes)
     stub.RegisterJob(v1.RegisterJobRequest(job=spec), timeout=60)
     return spec
 
 
-def job_spec(**given: object) -> v1.JobSpec:
+def job_spec(**changes: object) -> v1.JobSpec:
     """A job with eight batch sizes around 64."""
     usual: dict[str, object] = {
         "job_id_prefix": "bench",
@@ -32,7 +32,7 @@ def job_spec(**given: object) -> v1.JobSpec:
         "mab_seed": 1,
         "gpu": _GPU,
     }
-    return v1.JobSpec(**(usual | given))  # type: ignore[arg-type]
+    return v1.JobSpec(**(usual | changes))  # type: ignore[arg-type]
 
 
 def next_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> v1.Trial:

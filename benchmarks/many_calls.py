@@ -26,9 +26,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, required=True)
     parser.add_argument("--calls", type=int, required=True)
     args = parser.parse_args()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     answered = asyncio.run(_call(args.server, args.jobs, args.calls))
-    json.dump({"calls": answered, "seconds": time.perf_counter() - begun}, sys.stdout)
+    json.dump({"calls": answered, "seconds": time.perf_counter() - start}, sys.stdout)
 
 
 async def _call(server: str, count: int, calls: int) -> int:

@@ -48,9 +48,9 @@ def _median(stub: v1.BatchSizeOptimizerStub, ids: list[str]) -> float:
 
 def _seconds(stub: v1.BatchSizeOptimizerStub, job_id: str) -> float:
     request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=str(uuid.uuid4()))
-    begun = time.perf_counter()
+    start = time.perf_counter()
     answer = stub.GetNextBatchSize(request, timeout=60)
-    taken = time.perf_counter() - begun
+    taken = time.perf_counter() - start
     # A preempted trial teaches nothing: the job does not change.
     stub.EndTrial(v1.EndTrialRequest(trial=answer.trial.id, reason=v1.END_REASON_PREEMPTED), timeout=60)
     return taken

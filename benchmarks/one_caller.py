@@ -66,9 +66,9 @@ async def _floors(floor: v1.BatchSizeOptimizerStub, connection: aiosqlite.Connec
     echoes, commits = [], []
     for _ in range(_CALLS):
         echoes.append(_seconds(lambda: floor.ReportResult(next(epochs), timeout=60)))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         await connection.execute_fetchall("INSERT INTO floor (energy) VALUES (?)", (12345.678,))
-        commits.append(time.perf_counter() - begun)
+        commits.append(time.perf_counter() - start)
     return {"echo": echoes, "commit": commits}
 
 
@@ -80,9 +80,9 @@ def _whole_trial(stub: v1.BatchSizeOptimizerStub, job_id: str) -> None:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     call()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

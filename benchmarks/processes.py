@@ -31,7 +31,7 @@ def _server(arguments: list[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]
     process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
     try:
         if process.stdout is None:
-            raise RuntimeError("a pipe was asked for")
+            raise RuntimeError("the server's output is not a pipe")
         line = process.stdout.readline()
         if " listens on " not in line:
             raise RuntimeError(f"{arguments[0]} printed {line!r} instead of its address")
@@ -56,4 +56,4 @@ def resident_megabytes(process: subprocess.Popen[str]) -> float:
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"process {process.pid} is gone")
+    raise RuntimeError(f"process {process.pid} has ended")

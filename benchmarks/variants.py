@@ -107,7 +107,7 @@ def commits_in_the_loop() -> None:
         raw.commit()
 
     connect = vars(opening)["_connection"]
-    _swap(opening, _connection=lambda *args, **given: connect(*args, check_same_thread=False, **given))
+    _swap(opening, _connection=lambda *args, **options: connect(*args, check_same_thread=False, **options))
     _swap(connection.Group, commit=commit)
 
 
@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--serve", nargs=2, metavar=("VARIANT", "DATABASE"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if unknown := set(args.variants) - set(_VARIANTS):
-        parser.error(f"no such variant: {', '.join(sorted(unknown))}; there are {', '.join(_VARIANTS)}")
+        parser.error(f"unknown variants: {', '.join(sorted(unknown))}; known are {', '.join(_VARIANTS)}")
     if args.serve:
         _serve(*args.serve)
     else:
@@ -184,7 +184,7 @@ def _started(stack: AsyncExitStack, variant: str, database: Path) -> str:
     process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     stack.callback(process.terminate)
     if process.stdout is None:
-        raise RuntimeError("a pipe was asked for")
+        raise RuntimeError("the server's output is not a pipe")
     return process.stdout.readline().split()[-1]
 
 

@@ -61,7 +61,7 @@ with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
         arguments,
         train_dataset=train,
         eval_dataset=validation,
-        compute_metrics=lambda found: {"accuracy": (found.predictions.argmax(axis=1) == found.label_ids).mean()},
+        compute_metrics=lambda output: {"accuracy": (output.predictions.argmax(axis=1) == output.label_ids).mean()},
         callbacks=[callback],
     ).train()
     print(bso.decision.message)

@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from wattwise import Client, WattwiseError
 
+from examples.digits.job import PREFIX, energy_monitor
 from examples.digits.processes import StoppedError, child, stop_on_signals
 from examples.digits.recurrence import Launch, RecurringJob
 from examples.digits.saving import report
 from examples.digits.table import Board
-from examples.digits.train import PREFIX, energy_monitor
 
 BATCH_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 DEFAULT = 16

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from wattwise import Client, v1
 
+from examples.digits.job import TARGET_MISSED
 from examples.digits.processes import child
-from examples.digits.train import TARGET_MISSED
 
 MAX_TRIES = 20
 

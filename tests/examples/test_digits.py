@@ -58,11 +58,11 @@ def test_demo_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -> None:
 def test_demo_refuses_an_existing_database(tmp_path: Path) -> None:
     """A folder with a database is refused, and the database is not changed."""
     file = tmp_path / "wattwise.db"
-    file.write_bytes(b"somebody's")
+    file.write_bytes(b"another database")
     done = run("examples.digits", "--keep", str(tmp_path))
     assert done.returncode == 2
     assert str(file) in done.stderr
-    assert file.read_bytes() == b"somebody's"
+    assert file.read_bytes() == b"another database"
 
 
 def test_trainer_reports_to_any_server(server: LiveServer) -> None:
