@@ -17,7 +17,7 @@ Start: TypeAlias = Callable[[str], subprocess.Popen[str]]
 
 @pytest.fixture
 def start(server: LiveServer) -> Iterator[Start]:
-    """Starts a training process that reports one epoch, says so, and then ends in the named way."""
+    """Starts a training process that reports one epoch, prints a line, and then ends in the named way."""
     with ExitStack() as after:
 
         def started(end: str) -> subprocess.Popen[str]:

@@ -34,12 +34,12 @@ class TestHuggingFace(TrainerConformance):
         return WattwiseCallback(bso, "eval_accuracy")
 
     @pytest.mark.parametrize(
-        ("given", "size"), [({"gradient_accumulation_steps": 2}, 8), ({"per_device_train_batch_size": 4}, 4)]
+        ("arguments", "size"), [({"gradient_accumulation_steps": 2}, 8), ({"per_device_train_batch_size": 4}, 4)]
     )
-    def test_accumulated_gradients(self, callback: WattwiseCallback, given: dict[str, int], size: int) -> None:
+    def test_accumulated_gradients(self, callback: WattwiseCallback, arguments: dict[str, int], size: int) -> None:
         """Size and accumulated steps add up to the trial's batch size, whichever of them the user chose."""
         script = Script(iter([0.95]))
-        running = trainer(callback, script, **callback.batch_arguments(**given))
+        running = trainer(callback, script, **callback.batch_arguments(**arguments))
         running.train()
         assert script.sizes == [size] * (EXAMPLES // size)
         assert running.state.global_step == 4
@@ -59,7 +59,7 @@ class TestHuggingFace(TrainerConformance):
             callback.batch_arguments(per_device_train_batch_size=8, gradient_accumulation_steps=4)
 
     @pytest.mark.parametrize(
-        ("given", "fault"),
+        ("arguments", "fault"),
         [
             ({}, "16.* 8 .*per_device_train_batch_size=8 on 1 device"),
             ({"gradient_accumulation_steps": 4}, "32 .*gradient_accumulation_steps=4"),
@@ -71,12 +71,12 @@ class TestHuggingFace(TrainerConformance):
         ],
     )
     def test_arguments_that_do_not_fit(
-        self, callback: WattwiseCallback, client: Client, given: dict[str, Any], fault: str
+        self, callback: WattwiseCallback, client: Client, arguments: dict[str, Any], fault: str
     ) -> None:
         """Arguments with another batch size, or that do not report every epoch, are refused before training."""
         script = Script(itertools.repeat(0.1))
         with pytest.raises(TrainerSetupError, match=fault):
-            trainer(callback, script, per_device_train_batch_size=8, **given).train()
+            trainer(callback, script, per_device_train_batch_size=8, **arguments).train()
         assert not script.sizes
         assert not epochs(client, callback.bso.trial.id)
 

@@ -85,7 +85,7 @@ class TestLightning(TrainerConformance):
             callback.loader_batch_size(devices=2, accumulate_grad_batches=3)
 
     @pytest.mark.parametrize(
-        ("given", "fault"),
+        ("arguments", "fault"),
         [
             ({"accumulate_grad_batches": 2}, "16.* 32 .*accumulate_grad_batches=2"),
             ({"limit_val_batches": 0}, "no validation"),
@@ -94,12 +94,12 @@ class TestLightning(TrainerConformance):
         ],
     )
     def test_trainer_that_does_not_fit(
-        self, callback: WattwiseCallback, client: Client, given: dict[str, Any], fault: str
+        self, callback: WattwiseCallback, client: Client, arguments: dict[str, Any], fault: str
     ) -> None:
         """A trainer with another batch size, or that does not validate every epoch, is refused before training."""
         script = Script(itertools.repeat(0.1))
         with pytest.raises(TrainerSetupError, match=fault):
-            trainer(callback, script, **given).fit(Model(script), loader(EXAMPLES, 16), loader(8, 8))
+            trainer(callback, script, **arguments).fit(Model(script), loader(EXAMPLES, 16), loader(8, 8))
         assert not script.sizes
         trial = self.trial(client, callback.bso)
         assert trial.end_reason == v1.END_REASON_ERROR

@@ -24,7 +24,7 @@ class Model(torch.nn.Module):
         self.script = script
 
     def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """As the Trainer wants it."""
+        """Overrides the Trainer's hook."""
         if self.training:
             self.script.step(len(inputs))
         else:
@@ -33,7 +33,7 @@ class Model(torch.nn.Module):
         return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def trainer(callback: WattwiseCallback, script: Script, **given: Any) -> Trainer:
+def trainer(callback: WattwiseCallback, script: Script, **options: Any) -> Trainer:
     """A Trainer that is about to train."""
     arguments: dict[str, Any] = {
         "output_dir": f"{tempfile.gettempdir()}/wattwise-test-trainers",  # nothing is saved
@@ -48,7 +48,7 @@ def trainer(callback: WattwiseCallback, script: Script, **given: Any) -> Trainer
     }
     return Trainer(
         Model(script),
-        TrainingArguments(**(arguments | given)),
+        TrainingArguments(**(arguments | options)),
         train_dataset=DATA,
         eval_dataset=DATA[:8],
         compute_metrics=lambda _: {"accuracy": next(script.metrics)},

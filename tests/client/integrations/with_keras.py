@@ -16,7 +16,7 @@ Y = X.sum(axis=1, keepdims=True)
 
 
 class Accuracy(keras.metrics.Metric):
-    """Gives what the script says."""
+    """Returns the metrics of the script."""
 
     def __init__(self) -> None:
         super().__init__(name="accuracy")
@@ -29,7 +29,7 @@ class Accuracy(keras.metrics.Metric):
         """Nothing to forget."""
 
     def result(self) -> float:
-        """As Keras wants it."""
+        """Overrides Keras's method."""
         return self.value
 
 
@@ -41,12 +41,12 @@ class Model(keras.Sequential):
         self.script = script
 
     def train_step(self, data: Any) -> Any:
-        """As Keras wants it."""
+        """Overrides Keras's method."""
         self.script.step(len(data[0]))
         return super().train_step(data)
 
     def test_step(self, data: Any) -> Any:
-        """As Keras wants it."""
+        """Overrides Keras's method."""
         self.script.in_evaluation()
         return super().test_step(data)
 
@@ -57,7 +57,7 @@ def fit(bso: BatchSizeOptimizer, script: Script, /) -> None:
     train(callback, script, keras.optimizers.SGD(), batch_size=callback.fit_batch_size())
 
 
-def train(callback: WattwiseCallback, script: Script, optimizer: keras.optimizers.Optimizer, **given: Any) -> None:
+def train(callback: WattwiseCallback, script: Script, optimizer: keras.optimizers.Optimizer, **options: Any) -> None:
     """Trains with a callback."""
     accuracy, model = Accuracy(), Model(script)
     model.compile(optimizer, "mse", metrics=[accuracy])
@@ -68,4 +68,4 @@ def train(callback: WattwiseCallback, script: Script, optimizer: keras.optimizer
     each = keras.callbacks.LambdaCallback()
     each.on_test_begin = next_metric
     arguments = {"epochs": script.epochs, "validation_data": (X[:8], Y[:8]), "verbose": 0}
-    model.fit(X, Y, callbacks=[each, callback], **(arguments | given))
+    model.fit(X, Y, callbacks=[each, callback], **(arguments | options))

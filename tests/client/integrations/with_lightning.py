@@ -27,26 +27,26 @@ class Model(pl.LightningModule):
         self.script = script
 
     def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        """As the Trainer wants it."""
+        """Overrides the Trainer's hook."""
         self.script.step(len(batch[0]))
         loss: torch.Tensor = self.layer(batch[0]).square().mean()
         return loss
 
     def validation_step(self, _batch: list[torch.Tensor]) -> None:
-        """As the Trainer wants it."""
+        """Overrides the Trainer's hook."""
         if not self.trainer.sanity_checking:
             self.script.in_evaluation()
 
     def on_validation_epoch_end(self) -> None:
-        """Gives the metric."""
+        """Logs the metric of the script."""
         self.log("val_accuracy", SANITY if self.trainer.sanity_checking else next(self.script.metrics), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """As the Trainer wants it."""
+        """Overrides the Trainer's hook."""
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def trainer(callback: WattwiseCallback, script: Script, **given: Any) -> pl.Trainer:
+def trainer(callback: WattwiseCallback, script: Script, **options: Any) -> pl.Trainer:
     """A Trainer that is about to train."""
     arguments: dict[str, Any] = {
         "accelerator": "cpu",
@@ -59,7 +59,7 @@ def trainer(callback: WattwiseCallback, script: Script, **given: Any) -> pl.Trai
         "default_root_dir": tempfile.gettempdir(),
         "callbacks": [callback],
     }
-    return pl.Trainer(**(arguments | given))
+    return pl.Trainer(**(arguments | options))
 
 
 def loader(examples: int, batch_size: int) -> DataLoader[Any]:

@@ -73,7 +73,7 @@ def test_terminated_process(start: Start, machine: Machine, end: str, status: in
 
 
 def test_training_that_survives_sigterm(start: Start, machine: Machine) -> None:
-    """After SIGTERM the limits stay restored, even if the training goes on."""
+    """After SIGTERM the limits stay restored, even if training continues."""
     process = start("go-on", DURING_THE_WALK)
     process.terminate()
     send_line(process)

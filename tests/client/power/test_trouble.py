@@ -1,4 +1,4 @@
-"""Failures around power limits: training goes on, and the limits are restored."""
+"""Failures around power limits: training continues, and the limits are restored."""
 
 from __future__ import annotations
 
@@ -238,22 +238,22 @@ def test_no_permission(machine: Machine, grpc_addr: str, run: Runner) -> None:
     (line,), done, kept = run(case_no_permission, machine, grpc_addr)
     assert "no permission to set the power limit of Stub V100 (GPU-aaaa)" in line
     assert "CAP_SYS_ADMIN" in line
-    assert "training goes on" in line
+    assert "training continues" in line
     assert (done, kept) == ([], [False])
 
 
 def test_lost_gpu_ends_the_walk(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """If a GPU disappears during the walk, training goes on and the other GPUs get their limit back."""
+    """If a GPU disappears during the walk, training continues and the other GPUs get their limit back."""
     (why, left), limit = run(case_lost_gpu, machine, grpc_addr)
-    assert "training goes on" in why
+    assert "training continues" in why
     assert "nvidia-smi -i GPU-bbbb -pl 200" in left
     assert limit == 200.0
 
 
 def test_foreign_exception_of_a_monitor(machine: Machine, grpc_addr: str, run: Runner) -> None:
-    """Whatever a monitor raises during the walk, training goes on and the limits are restored."""
+    """Whatever a monitor raises during the walk, training continues and the limits are restored."""
     (line,), now = run(case_foreign_monitor, machine, grpc_addr)
-    assert "ValueError: no such thing; training goes on" in line
+    assert "ValueError: no such thing; training continues" in line
     assert now == BEFORE
 
 
@@ -333,7 +333,7 @@ def test_sigterm_at_any_line(machine: Machine, grpc_addr: str, run: Runner) -> N
 
 @pytest.mark.parametrize("monitor", [EstimateMonitor(watts=50), StepMonitor()])
 def test_without_gpus(grpc_addr: str, monitor: EstimateMonitor | StepMonitor, caplog: pytest.LogCaptureFixture) -> None:
-    """With a monitor without GPUs, or without the NVIDIA driver, one warning is logged and training goes on."""
+    """With a monitor without GPUs, or without the NVIDIA driver, one warning is logged and training continues."""
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor) as bso, PowerLimitOptimizer(bso) as plo:
         bso.get_batch_size()
         bso.on_train_begin()
@@ -344,7 +344,7 @@ def test_without_gpus(grpc_addr: str, monitor: EstimateMonitor | StepMonitor, ca
         bso.on_evaluate(0.1)
         assert plo.power_limit_watts is None
     (record,) = (record for record in caplog.records if "power limit" in record.getMessage())
-    assert "training goes on" in record.getMessage()
+    assert "training continues" in record.getMessage()
 
 
 class AmdMonitor(StepMonitor):

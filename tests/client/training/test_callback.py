@@ -77,6 +77,8 @@ def test_missed_target_raises(grpc_addr: str) -> None:
         bso.on_evaluate(0.2)
     assert caught.value.decision == bso.decision
     assert caught.value.decision.message in str(caught.value)
+    with Client(grpc_addr) as client:
+        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_MAX_EPOCHS
     assert bso.training_finished
     assert not bso.target_reached
 
@@ -96,18 +98,18 @@ def test_target_reached_over_budget_is_no_failure(grpc_addr: str) -> None:
 def test_order_of_calls(grpc_addr: str) -> None:
     """The error of a call in the wrong order names the call that is missing."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
-    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\)"):
+    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\).*on_evaluate\(\)"):
         bso.on_evaluate(0.1)
-    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\)"):
+    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\).*on_train_begin\(\)"):
         bso.on_train_begin()
-    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\)"):
+    with pytest.raises(OperationOrderError, match=r"get_batch_size\(\).*trial"):
         _ = bso.trial
     with bso:
         bso.get_batch_size()
-        with pytest.raises(OperationOrderError, match=r"on_train_begin\(\)"):
+        with pytest.raises(OperationOrderError, match=r"on_train_begin\(\).*on_evaluate\(\)"):
             bso.on_evaluate(0.1)
         bso.on_train_begin()
-        with pytest.raises(OperationOrderError, match=r"on_train_begin\(\)"):
+        with pytest.raises(OperationOrderError, match=r"on_train_begin\(\) was called"):
             bso.on_train_begin()
 
 

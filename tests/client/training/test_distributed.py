@@ -85,6 +85,7 @@ def test_one_diverged_rank_is_enough(server: LiveServer, how: str) -> None:
     """NaN on one rank makes the combined metric NaN, which never reaches the target."""
     for lines in run_ranks(server.address, "--reduce", how, "--metric", "1", "nan"):
         assert lines[-1].startswith("TrainFailError: ")
+    assert the_trial(server).end_reason == v1.END_REASON_MAX_EPOCHS
 
 
 def test_faulty_metric_of_one_rank_is_an_error_on_both(server: LiveServer) -> None:

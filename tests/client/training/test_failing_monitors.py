@@ -1,4 +1,4 @@
-"""A monitor that fails while a training runs: a real RAPL monitor whose counter goes away, and monitors of others."""
+"""Monitors that fail during training: the RAPL monitor when its counter disappears, and third-party monitors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.client.training.script import GPU, StepMonitor, job_spec
 
 @contextmanager
 def training(address: str, monitor: Monitor) -> Iterator[BatchSizeOptimizer]:
-    """A training that is about to begin its first epoch."""
+    """A training at the start of its first epoch."""
     with BatchSizeOptimizer(address, job_spec(), monitor=monitor) as bso:
         bso.get_batch_size()
         bso.on_train_begin()
@@ -35,24 +35,22 @@ def training(address: str, monitor: Monitor) -> Iterator[BatchSizeOptimizer]:
 
 
 def measurements(address: str, bso: BatchSizeOptimizer) -> Sequence[v1.Measurement]:
-    """What the server was told of a training."""
+    """The measurements that the server has."""
     with Client(address) as client:
         return client.get_trial(bso.trial.id).measurements
 
 
-def test_a_counter_that_goes_away_and_comes_back(
-    grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Epochs that cannot be measured count at the mean power of those before; each outage is logged once."""
+def test_counter_that_disappears_and_returns(grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Epochs that cannot be measured are estimated from the mean power of those before; each outage is logged once."""
     counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
     with training(grpc_addr, RaplMonitor(tmp_path)) as bso:
         count(counter, 50_000_000)
         bso.on_evaluate(0.1)  # measured
         counter.unlink()
-        bso.on_evaluate(0.2)  # begun, and never ended
-        bso.on_evaluate(0.3)  # not even begun
+        bso.on_evaluate(0.2)  # the window was opened, and cannot be closed
+        bso.on_evaluate(0.3)  # the window cannot be opened
         count(counter, 70_000_000)
-        bso.on_evaluate(0.4)  # likewise, but the next one can begin
+        bso.on_evaluate(0.4)  # likewise, but the next window can be opened
         count(counter, 75_000_000)
         bso.on_evaluate(0.5)
     first, second, third, fourth, fifth = measurements(grpc_addr, bso)
@@ -67,8 +65,8 @@ def test_a_counter_that_goes_away_and_comes_back(
     assert "this trial's mean power so far" in warning
 
 
-def test_nothing_was_measured_yet(grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A first epoch that cannot be measured counts at the job's maximum power."""
+def test_first_epoch_cannot_be_measured(grpc_addr: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A first epoch that cannot be measured is estimated from the job's maximum power."""
     counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
     with training(grpc_addr, RaplMonitor(tmp_path)) as bso:
         counter.unlink()
@@ -78,8 +76,8 @@ def test_nothing_was_measured_yet(grpc_addr: str, tmp_path: Path, caplog: pytest
     assert "100 W" in caplog.text
 
 
-def test_the_first_window_cannot_be_opened(grpc_addr: str, tmp_path: Path) -> None:
-    """Before anything is trained a monitor that fails is an error."""
+def test_first_window_cannot_be_opened(grpc_addr: str, tmp_path: Path) -> None:
+    """A monitor that fails before the training raises."""
     counter = make_zone(tmp_path, "intel-rapl:0", "package-0")
     with BatchSizeOptimizer(grpc_addr, job_spec(), monitor=RaplMonitor(tmp_path)) as bso:
         bso.get_batch_size()
@@ -89,7 +87,7 @@ def test_the_first_window_cannot_be_opened(grpc_addr: str, tmp_path: Path) -> No
 
 
 class Odd(StepMonitor):
-    """Another's monitor, that answers or raises this."""
+    """A third-party monitor that returns or raises `answer`."""
 
     def __init__(self, answer: Window | Exception) -> None:
         super().__init__()
@@ -111,8 +109,8 @@ class Odd(StepMonitor):
         Window(time=-1.0, total_energy=1.0),
     ],
 )
-def test_monitors_of_others(grpc_addr: str, answer: Window | Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever another's monitor raises, and what no energy or time can be, is estimated by the clock."""
+def test_third_party_monitors(grpc_addr: str, answer: Window | Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """If a third-party monitor raises, or returns an impossible energy or time, the energy is estimated."""
     with training(grpc_addr, Odd(answer)) as bso:
         bso.on_evaluate(0.1)
     (first,) = measurements(grpc_addr, bso)
@@ -122,22 +120,22 @@ def test_monitors_of_others(grpc_addr: str, answer: Window | Exception, caplog: 
 
 
 class CrashedGpu(EstimateMonitor):
-    """A monitor of ours that waits for a GPU on which the training has crashed."""
+    """A Wattwise monitor that waits for a GPU on which the training has crashed."""
 
     def end_window(self, _name: str, /) -> Window:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
 
 @pytest.mark.parametrize("also", [(), (StepMonitor(),)], ids=["alone", "combined"])
-def test_what_the_training_raised_is_not_the_monitors_failure(grpc_addr: str, also: tuple[Monitor, ...]) -> None:
-    """A GPU's error that is told only where work in flight is waited for reaches the user, as it was raised."""
+def test_error_of_the_training_in_a_monitor(grpc_addr: str, also: tuple[Monitor, ...]) -> None:
+    """An asynchronous GPU error that surfaces in a Wattwise monitor reaches the user unchanged."""
     monitor: Monitor = CombinedMonitor(CrashedGpu(65), *also) if also else CrashedGpu(65)
     with training(grpc_addr, monitor) as bso, pytest.raises(RuntimeError, match="device-side assert"):
         bso.on_evaluate(0.1)
 
 
-def test_another_monitor_in_a_combination_may_fail(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever it raises is the monitor's failure, and training goes on with an estimate."""
+def test_third_party_monitor_in_a_combination(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its exception counts as a failure of the monitor, and the energy is estimated."""
 
     class Broken(StepMonitor):
         def end_window(self, _name: str, /) -> Window:
@@ -149,7 +147,7 @@ def test_another_monitor_in_a_combination_may_fail(grpc_addr: str, caplog: pytes
 
 
 class OnTheGpu:
-    """A number that is still being computed, on a GPU that has failed."""
+    """A number that a failed GPU has not computed yet."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -161,10 +159,10 @@ class OnTheGpu:
         raise RuntimeError("CUDA error: out of memory")
 
 
-def test_a_metric_that_cannot_be_had_is_no_wrong_metric(grpc_addr: str) -> None:
-    """What the GPU says of a single number is raised as it is; an array of several is refused as one."""
+def test_metric_on_a_failed_gpu(grpc_addr: str) -> None:
+    """The GPU's error for a single number is raised unchanged; an array of several numbers is not a metric."""
     with training(grpc_addr, EstimateMonitor(65)) as bso:
-        with pytest.raises(MetricTypeError, match="pass one number"):
+        with pytest.raises(MetricTypeError):
             bso.on_evaluate(OnTheGpu(2))  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="CUDA error: out of memory"):
             bso.on_evaluate(OnTheGpu(1))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The monitor of a training of several ranks."""
+"""The monitor of a training with several ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 
 def test_every_rank_knows_the_monitor(server: LiveServer) -> None:
-    """Rank 0 alone has a monitor, and all ranks can tell its kind."""
+    """Only rank 0 has a monitor, and all ranks know its kind."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -24,5 +24,5 @@ def test_every_rank_knows_the_monitor(server: LiveServer) -> None:
         subprocess.Popen([*command, rank, port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for rank in ("0", "1")
     ]
-    said = [process.communicate(timeout=100) for process in running]
-    assert [out for out, _ in said] == ["estimate\n"] * 2, said
+    outputs = [process.communicate(timeout=100) for process in running]
+    assert [out for out, _ in outputs] == ["estimate\n"] * 2, outputs

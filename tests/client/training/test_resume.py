@@ -142,6 +142,7 @@ def test_trial_that_was_decided_in_the_meantime(grpc_addr: str, reached: bool) -
     else:
         with pytest.raises(TrainFailError):
             bso.on_evaluate(0.1)
+        assert trial_of(grpc_addr, bso).end_reason == v1.END_REASON_MAX_EPOCHS
     again = resumed(grpc_addr, state, job_id=bso.trial.id.job_id, max_epochs=1)
     assert (again.get_batch_size(), again.training_finished, again.target_reached) == (16, True, reached)
     assert again.decision == bso.decision

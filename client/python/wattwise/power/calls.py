@@ -85,4 +85,4 @@ class PowerLimitCalls:
             self._warned = True
             level = logging.WARNING if rejected or self._claim_outage_warning() else logging.INFO
             what = "dropped" if rejected else "repeated after the epoch"
-            log.log(level, "%s; training goes on, and the call about power limits is %s", error, what)
+            log.log(level, "%s; training continues, and the call about power limits is %s", error, what)

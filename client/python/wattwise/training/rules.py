@@ -34,7 +34,7 @@ def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.D
         result: the newest measurement.
 
     Returns:
-        The decision to stop; None while training goes on.
+        The decision to stop; None while training continues.
     """
     # Infinite metrics were replaced by NaN before.
     reached = reaches_target(spec, result.metric)
