@@ -18,7 +18,7 @@ HOUSE = Path(__file__).parents[2]
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs a module of the examples."""
     command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=HOUSE)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=HOUSE)
 
 
 def test_demo_explores_and_prints_what_it_measured(tmp_path: Path) -> None:

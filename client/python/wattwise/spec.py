@@ -71,7 +71,7 @@ class GpuConfig(_Message):
         max_power_watts: the largest power limit of one GPU times the number of GPUs, in watts. It sets the price of
             time: one second of training costs this many joules.
         number_of_gpus: how many GPUs one trial uses, over all its processes.
-        gpu_model: the model's name as its driver reports it, such as "NVIDIA H200".
+        gpu_model: the model's name as its vendor's library reports it, such as "NVIDIA H200".
     """
 
     max_power_watts: float

@@ -17,14 +17,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def joules(value: float) -> str:
-    """Three significant digits with a unit prefix.
-
-    Args:
-        value: in joules.
-
-    Returns:
-        Such as "0.52 J", "12.3 kJ", "-1.20 MJ"; "unknown" if the value is not finite.
-    """
+    """Three significant digits with a unit prefix: "0.52 J", "-1.20 MJ"; "unknown" if the value is not finite."""
     if not math.isfinite(value):
         return "unknown"
     size, prefix = abs(value), 0
@@ -35,14 +28,7 @@ def joules(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units.
-
-    Args:
-        seconds: not negative.
-
-    Returns:
-        Such as "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h".
-    """
+    """The two largest units: "8.2 s", "12 min 05 s", "3 h 07 min", "2 d 04 h"."""
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -61,14 +47,7 @@ def moment(timestamp: Timestamp) -> str:
 
 
 def spread(precision: float) -> str:
-    """The standard deviation for a precision.
-
-    Args:
-        precision: 1/variance, in 1/joules²; 0 if nothing is known.
-
-    Returns:
-        1/√precision as `joules` formats it, or "unknown".
-    """
+    """The standard deviation 1/√precision for a precision in 1/joules²; 0 is "unknown"."""
     return "unknown" if precision <= 0 else joules(1 / math.sqrt(precision))
 
 
@@ -83,13 +62,9 @@ def end_reason(value: v1.EndReason.ValueType) -> str:
 
 
 def estimate_mark(*sources: EnergySource) -> str:
-    """The mark behind joules that come from these sources.
+    """The mark behind joules from these sources: " (estimate)", " (partly estimate)" or nothing.
 
-    Args:
-        sources: Monitors of trials and jobs (`v1.Monitor`) or `MonitorKinds`; unset ones do not count.
-
-    Returns:
-        " (estimate)" if all of it is estimated, " (partly estimate)" if some is, else nothing.
+    Sources without a kind do not count.
     """
     known = [source for source in sources if source.kinds]
     if not any(source.estimated for source in known):

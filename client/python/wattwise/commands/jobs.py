@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from wattwise import v1
-from wattwise.commands.main import MISUSED, sentence
+from wattwise.commands.main import MISUSED, complain, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.tables import print_job, print_jobs, print_trials
 from wattwise.rpc.client import Client
@@ -108,11 +108,13 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
 def _delete(client: Client, args: argparse.Namespace) -> int:
     if not args.yes:
         if not sys.stdin.isatty():
-            _ask(f"wattwise jobs delete: stdin is not a terminal; add --yes to delete {args.job_id}\n")
+            complain(f"wattwise jobs delete: stdin is not a terminal; add --yes to delete {args.job_id}")
             return MISUSED
-        _ask(f"Delete {args.job_id} and its {client.get_job(args.job_id).num_trials} trials? [y/N] ")
+        question = f"Delete {args.job_id} and its {client.get_job(args.job_id).num_trials} trials? [y/N] "
+        # On stderr: stdout is for the answer.
+        print(question, end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-            _ask("Not deleted.\n")
+            complain("Not deleted.")
             return 0
     response = client.delete_job(args.job_id)
     if args.json:
@@ -153,8 +155,3 @@ def _plain(message: Message) -> dict[str, Any]:
 
 def _print_json(document: object) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))  # noqa: T201 - the command's answer
-
-
-def _ask(text: str) -> None:
-    # On stderr: stdout is for the answer.
-    print(text, end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user

@@ -62,16 +62,13 @@ class CommandExecution:
     def run(
         self, client: Client, monitor: Monitor, interruption: Interruption, refresh: Callable[[], None]
     ) -> tuple[LaunchOutcome, InterruptedRunError | None]:
-        """Runs the command until it ends.
+        """Runs the command until it ends; returns its outcome, and the signal that ended it, if one did.
 
         Args:
             client: does not retry calls.
             monitor: the driver's monitor.
             interruption: a second signal kills the command.
             refresh: called several times a second.
-
-        Returns:
-            How it ended, and the signal that ended it, if one did.
         """
         name = f"wattwise run {self.trial.job_id} {self.trial.trial_number}"
         windows = TrainingWindows(monitor, name, self.spec.gpu.max_power_watts)

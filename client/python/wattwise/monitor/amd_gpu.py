@@ -107,7 +107,7 @@ class AmdGpu:
         return MonitorError(f"{self._label} does not report {what}", remedy)
 
     def _query(self, function: str) -> Any | None:
-        """The answer; None if the GPU, its driver or this version of amdsmi does not support the query."""
+        """The answer; None if the GPU, the AMD driver or this version of amdsmi does not support the query."""
         query: Callable[[Any], Any] | None = getattr(self._smi, function, None)
         if query is None:
             return None
@@ -124,9 +124,6 @@ class AmdGpu:
 
 def visible_amd_gpus(gpu_indices: Sequence[int] | None = None) -> list[AmdGpu]:
     """The GPUs that ROCm's variables show, or those of them that `gpu_indices` choose.
-
-    Args:
-        gpu_indices: Which of the visible GPUs, from 0; None for all of them.
 
     Raises:
         MonitorError: There is no amdsmi, AMD driver or such GPU, a GPU is listed twice, or one is partitioned.

@@ -107,7 +107,7 @@ class CombinedMonitor:
         measured = [window for window in ended if not isinstance(window, Exception)]
         for monitor, failure in zip(self._monitors, ended, strict=True):
             if isinstance(failure, Exception):
-                raise _as_failure(monitor, failure)
+                raise _as_failure(monitor, failure) from failure
         return Window(measured[0].time, sum(window.total_energy for window in measured))
 
 

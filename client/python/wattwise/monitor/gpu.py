@@ -81,7 +81,7 @@ class NvidiaGpu:
         return int(number)
 
     def _query(self, query: Callable[[Any], Any]) -> Any | None:
-        """The answer; None if the GPU or its driver does not support the query."""
+        """The answer; None if the GPU or the NVIDIA driver does not support the query."""
         with _error_context(self._nvml, f"{self.name} ({self.uuid})"):
             try:
                 return query(self._handle)
@@ -94,9 +94,6 @@ def visible_gpus(gpu_indices: Sequence[int] | None = None) -> list[NvidiaGpu]:
 
     On a machine with different GPUs, CUDA numbers them by speed and NVML by PCI bus; CUDA_DEVICE_ORDER=PCI_BUS_ID makes
     CUDA use the order of NVML.
-
-    Args:
-        gpu_indices: Which of the visible GPUs, from 0; None for all of them.
 
     Raises:
         MonitorError: There is no NVIDIA driver or no such GPU, a GPU is listed twice, or one is split into MIG slices.

@@ -111,8 +111,8 @@ class GpuMonitor(WindowMonitor):
         if gpu.uuid not in self._warned_gpus:
             self._warned_gpus.add(gpu.uuid)
             log.warning(
-                "The energy counter of %s (%s) %s: was the GPU or its driver reset? In such windows its energy is its "
-                "power at the end times the length of the window (logged once).",
+                "The energy counter of %s (%s) %s: was the GPU or its kernel module reset? In such windows its energy "
+                "is its power at the end times the length of the window (logged once).",
                 gpu.name,
                 gpu.uuid,
                 what,
@@ -127,15 +127,7 @@ class PowerIntegral:
         self._joules = 0.0
 
     def add(self, time: float, watts: float) -> float:
-        """Adds a sample.
-
-        Args:
-            time: Seconds; not before the previous sample.
-            watts: The power at that time.
-
-        Returns:
-            Joules since the first sample.
-        """
+        """Adds a sample, which is not older than the last one; returns joules since the first one."""
         if self._last is not None:
             last_time, last_watts = self._last
             self._joules += (time - last_time) * (last_watts + watts) / 2
@@ -144,10 +136,7 @@ class PowerIntegral:
 
 
 def gpu_config_of(gpus: Sequence[MeasuredGpu]) -> GpuConfig:
-    """These GPUs, for the specification of a job.
-
-    Args:
-        gpus: At least one.
+    """These GPUs, at least one, for the specification of a job.
 
     Raises:
         MonitorError: They are of different models, or report no power limit.

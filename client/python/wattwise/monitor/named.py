@@ -21,13 +21,7 @@ _MONITORS: dict[str, tuple[str, Callable[[], WindowMonitor]]] = {
 
 
 def checked_monitor(name: str) -> float | None:
-    """Checks the name of a monitor.
-
-    Args:
-        name: "nvml", "amdsmi", "rapl" or "estimate:WATTS".
-
-    Returns:
-        The watts of an estimate, else None.
+    """Checks a name: "nvml", "amdsmi", "rapl" or "estimate:WATTS"; returns the watts of an estimate, else None.
 
     Raises:
         MonitorError: There is no monitor of this name.
@@ -48,10 +42,7 @@ def checked_monitor(name: str) -> float | None:
 
 
 def named_monitor(name: str | None) -> WindowMonitor:
-    """Opens a monitor.
-
-    Args:
-        name: As in `checked_monitor`; None for the first that works: of the GPUs, else of the processors.
+    """Opens a monitor by its name; None is the first that works: of the GPUs, else of the processors.
 
     Raises:
         MonitorError: There is no monitor of this name, or it does not work on this machine.

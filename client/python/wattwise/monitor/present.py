@@ -39,20 +39,12 @@ def default_monitor() -> NvmlMonitor:
 
 
 def present_monitors(powercap: str | Path = POWERCAP) -> list[PresentMonitor]:
-    """Every monitor that measures, in the order in which a trainer should try them.
-
-    Args:
-        powercap: The kernel's folder of powercap zones.
-    """
+    """Every monitor that measures, in the order in which a trainer should try them."""
     return [_monitor("NvmlMonitor()", NvmlMonitor), *_others(powercap)]
 
 
 def alternatives(powercap: str | Path = POWERCAP) -> str:
-    """A sentence on the monitors that a trainer without an NVIDIA GPU can pass on this machine.
-
-    Args:
-        powercap: The kernel's folder of powercap zones.
-    """
+    """A sentence on the monitors that a trainer without an NVIDIA GPU can pass on this machine."""
     monitors = _others(powercap)
     working = [monitor.call for monitor in monitors if isinstance(monitor.monitor, WindowMonitor)]
     if working:

@@ -13,12 +13,12 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
     As in CUDA, the first entry that names no GPU hides itself and all after it.
 
     Args:
-        variable: The variable's value; None if it is not set, which shows every GPU.
-        uuids: The UUIDs ("GPU-…") of the machine's GPUs, in the order of the NVIDIA driver.
+        variable: The variable's value; None, if it is not set, shows every GPU.
+        uuids: The UUIDs ("GPU-…") of the machine's GPUs.
         name: The variable's name.
 
     Returns:
-        The positions in `uuids` of the visible GPUs, in the order of the variable.
+        Positions in `uuids`, in the order of the variable.
 
     Raises:
         MonitorError: A GPU is listed twice, or a MIG slice ("MIG-…") is listed, whose energy cannot be measured.
@@ -41,11 +41,7 @@ def visible_devices(variable: str | None, uuids: Sequence[str], name: str = "CUD
 
 
 def chosen_devices(visible: Sequence[int], indices: Sequence[int] | None) -> list[int]:
-    """The selected ones of the visible devices.
-
-    Args:
-        visible: The visible devices.
-        indices: Positions in `visible`; None for all of them.
+    """The visible devices at these positions; None selects all.
 
     Raises:
         MonitorError: An index is out of range or repeated, or there is none.
