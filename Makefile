@@ -56,7 +56,7 @@ test-torch test-jax test-zeus test-trainers: test-%: $(TRAINERS_VENV)/.done ## t
 examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server, each at most EXAMPLE_SECONDS=60 (about a minute)
 	$(TRAINERS_VENV)/bin/python -m examples --seconds $(EXAMPLE_SECONDS)
 
-bench: $(VENV)/.dev ## what the server costs against the floors of gRPC and of the disk (about ten minutes)
+bench: $(VENV)/.dev ## the server against baselines of gRPC and of the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
 
 replay: $(VENV)/.dev ## the table and the picture of docs/results.md, from the paper's traces (TRACES=folder)

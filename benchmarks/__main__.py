@@ -56,14 +56,14 @@ def main() -> None:
 def _calls(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     with echo_server() as (echo, _), wattwise_server(folder / "fresh.db") as (server, _):
         one = samples["one_caller"] = client("one_caller", echo=echo, server=server, folder=folder, rounds=args.rounds)
-        report = ratio(one, "report", lambda floor: floor["echo"] + floor["commit"])
+        report = ratio(one, "report", lambda baseline: baseline["echo"] + baseline["commit"])
         yield Figure("ReportResult, one caller ÷ (echo + commit)", report, 1.2)
-        trial = ratio(one, "trial", lambda floor: 7 * (floor["echo"] + floor["commit"]))
+        trial = ratio(one, "trial", lambda baseline: 7 * (baseline["echo"] + baseline["commit"]))
         yield Figure("whole trial (7 calls), one caller ÷ 7 (echo + commit)", trial, 1.25)
         crowd = samples["crowd"] = client("crowd", echo=echo, server=server, rounds=args.rounds)
-        calls = ratio(crowd, "report", lambda floor: floor["echo"])
+        calls = ratio(crowd, "report", lambda baseline: baseline["echo"])
         yield Figure("ReportResult, 64 callers, calls a second ÷ echo's", calls, 0.75, at_least=True)
-        messages = ratio(crowd, "stream", lambda floor: floor["echo_stream"])
+        messages = ratio(crowd, "stream", lambda baseline: baseline["echo_stream"])
         yield Figure("StreamResults, 64 streams, messages a second ÷ echo's", messages, 0.6, at_least=True)
 
 
@@ -76,9 +76,9 @@ def _size(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -
     yield Figure(f"start with {size}, until the first answer", median(starts), 2, unit="s")
     with wattwise_server(few) as (one, _), wattwise_server(many) as (other, process):
         found = samples["next"] = client("next_caller", few=one, many=other, rounds=args.rounds)
-        deep = ratio(found, "next_deep", lambda floor: floor["next"])
+        deep = ratio(found, "next_deep", lambda baseline: baseline["next"])
         yield Figure("GetNextBatchSize, a job of 100,000 trials ÷ one of 10", deep, 1.2)
-        wide = ratio(found, "next_wide", lambda floor: floor["next"])
+        wide = ratio(found, "next_wide", lambda baseline: baseline["next"])
         yield Figure(f"GetNextBatchSize, a file of {args.jobs} jobs ÷ one of 10", wide, 1.2)
         client("many_calls", server=other, jobs=args.jobs, calls=args.calls)
         memory = resident_megabytes(process)
@@ -95,9 +95,9 @@ def _start(database: Path) -> float:
 def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     with wattwise_server(folder / "import.db") as (server, _):
         found = samples["first_call"] = client("first_call", server=server, rounds=args.rounds)
-    first = ratio(found, "client", lambda floor: floor["bare"])
+    first = ratio(found, "client", lambda baseline: baseline["bare"])
     yield Figure("import and first call ÷ a bare grpcio client's", first, 1.15)
-    launch = ratio(found, "optimizer", lambda floor: floor["bare_trial"])
+    launch = ratio(found, "optimizer", lambda baseline: baseline["bare_trial"])
     yield Figure("import, get_batch_size and exit ÷ a bare grpcio client's calls", launch)
 
 

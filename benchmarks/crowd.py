@@ -35,12 +35,12 @@ def main() -> None:
 async def _measure(echo: str, server: str, rounds: int, seconds: float) -> dict[str, list[float]]:
     dispatched = await asyncio.to_thread(two_trials_each, server)
     async with AsyncExitStack() as stack:
-        floor = await stack.enter_async_context(grpc.aio.insecure_channel(echo))
+        baseline = await stack.enter_async_context(grpc.aio.insecure_channel(echo))
         real = await stack.enter_async_context(grpc.aio.insecure_channel(server))
         kinds = {
-            "echo": unary_callers(floor, dispatched[:CALLERS]),
+            "echo": unary_callers(baseline, dispatched[:CALLERS]),
             "report": unary_callers(real, dispatched[:CALLERS]),
-            "echo_stream": stream_callers(floor, dispatched[CALLERS:]),
+            "echo_stream": stream_callers(baseline, dispatched[CALLERS:]),
             "stream": stream_callers(real, dispatched[CALLERS:]),
         }
         for callers in kinds.values():

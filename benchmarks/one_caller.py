@@ -42,16 +42,16 @@ def main() -> None:
 
 async def _measure(echo: grpc.Channel, server: grpc.Channel, folder: Path, rounds: int) -> Seconds:
     found: Seconds = {}
-    floor, stub = v1.BatchSizeOptimizerStub(echo), v1.BatchSizeOptimizerStub(server)
+    baseline, stub = v1.BatchSizeOptimizerStub(echo), v1.BatchSizeOptimizerStub(server)
     epochs = jobs.reports(jobs.next_trial(stub, jobs.register(stub).job_id))
     short_job = jobs.register(stub).job_id
-    async with aiosqlite.connect(folder / "floor.db", isolation_level=None) as connection:
+    async with aiosqlite.connect(folder / "baseline.db", isolation_level=None) as connection:
         await connection.execute_fetchall("PRAGMA journal_mode = WAL")
         await connection.execute_fetchall("PRAGMA synchronous = FULL")
-        await connection.execute_fetchall("CREATE TABLE floor (place INTEGER PRIMARY KEY, energy REAL)")
+        await connection.execute_fetchall("CREATE TABLE baseline (place INTEGER PRIMARY KEY, energy REAL)")
         # The first round is a warm-up.
         for counts in range(-1, rounds):
-            taken = await _floors(floor, connection, epochs)
+            taken = await _baselines(baseline, connection, epochs)
             taken["report"] = [_seconds(lambda: stub.ReportResult(next(epochs), timeout=60)) for _ in range(_CALLS)]
             taken["trial"] = [_seconds(lambda: _whole_trial(stub, short_job)) for _ in range(_TRIALS)]
             for kind, seconds in taken.items():
@@ -61,13 +61,15 @@ async def _measure(echo: grpc.Channel, server: grpc.Channel, folder: Path, round
     return found
 
 
-async def _floors(floor: v1.BatchSizeOptimizerStub, connection: aiosqlite.Connection, epochs: jobs.Reports) -> Seconds:
+async def _baselines(
+    baseline: v1.BatchSizeOptimizerStub, connection: aiosqlite.Connection, epochs: jobs.Reports
+) -> Seconds:
     """Alternates an empty call and a commit of one row through aiosqlite, as the server commits."""
     echoes, commits = [], []
     for _ in range(_CALLS):
-        echoes.append(_seconds(lambda: floor.ReportResult(next(epochs), timeout=60)))
+        echoes.append(_seconds(lambda: baseline.ReportResult(next(epochs), timeout=60)))
         start = time.perf_counter()
-        await connection.execute_fetchall("INSERT INTO floor (energy) VALUES (?)", (12345.678,))
+        await connection.execute_fetchall("INSERT INTO baseline (energy) VALUES (?)", (12345.678,))
         commits.append(time.perf_counter() - start)
     return {"echo": echoes, "commit": commits}
 

@@ -47,12 +47,12 @@ async def _measure(
 ) -> None:
     trials = await asyncio.to_thread(crowd.two_trials_each, server[0])
     async with AsyncExitStack() as stack:
-        floor = await stack.enter_async_context(grpc.aio.insecure_channel(echo[0]))
+        baseline = await stack.enter_async_context(grpc.aio.insecure_channel(echo[0]))
         real = await stack.enter_async_context(grpc.aio.insecure_channel(server[0]))
         kinds = {
-            "echo, calls": (crowd.unary_callers(floor, trials[: crowd.CALLERS]), echo[1]),
+            "echo, calls": (crowd.unary_callers(baseline, trials[: crowd.CALLERS]), echo[1]),
             "Wattwise, calls": (crowd.unary_callers(real, trials[: crowd.CALLERS]), server[1]),
-            "echo, streams": (crowd.stream_callers(floor, trials[crowd.CALLERS :]), echo[1]),
+            "echo, streams": (crowd.stream_callers(baseline, trials[crowd.CALLERS :]), echo[1]),
             "Wattwise, streams": (crowd.stream_callers(real, trials[crowd.CALLERS :]), server[1]),
         }
         for name, (callers, process) in kinds.items():

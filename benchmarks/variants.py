@@ -175,7 +175,7 @@ async def _compare(variants: list[str], rounds: int, folder: Path) -> None:
 
 
 def _line(what: str, place: int, mine: list[tuple[float, float]], echo: list[tuple[float, float]]) -> str:
-    ratio = median(rates[place] / floor[place] for rates, floor in zip(mine, echo, strict=True))
+    ratio = median(rates[place] / baseline[place] for rates, baseline in zip(mine, echo, strict=True))
     return f"{median(rates[place] for rates in mine):6.0f} {what} a second, {ratio:.2f} of echo's;"
 
 

@@ -181,8 +181,8 @@ def test_list_of_many_pages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
 
 def test_empty_list(ask: Ask) -> None:
     """An empty list is printed as such, and as an empty array with --json."""
-    assert ask("jobs", "list", "--prefix", "nobody") == "no jobs\n"
-    assert json.loads(ask("jobs", "list", "--prefix", "nobody", "--json")) == []
+    assert ask("jobs", "list", "--prefix", "unknown-job") == "no jobs\n"
+    assert json.loads(ask("jobs", "list", "--prefix", "unknown-job", "--json")) == []
 
 
 def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -368,9 +368,9 @@ def test_wrong_usage(refused: Ask, words: tuple[str, str]) -> None:
 @pytest.mark.parametrize("action", ["show", "trials"])
 def test_unknown_job(refused: Ask, action: str) -> None:
     """A refusal of the server is one line on stderr."""
-    error = refused("jobs", action, "nobody", status=1)
+    error = refused("jobs", action, "unknown-job", status=1)
     assert error.startswith("wattwise jobs: ")
-    assert "nobody" in error
+    assert "unknown-job" in error
     assert error.count("\n") == 1
 
 

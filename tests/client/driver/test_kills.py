@@ -67,8 +67,8 @@ def test_requested_trial_is_started_by_the_next_driver(runs: Runs, server: LiveS
     with Client(server.address) as client:
         trial = client.get_next_batch_size(JOB_ID, request_id="of-the-killed").trial
     assert trial.id.trial_number == 2
-    left = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
-    (launches / "000001.json").write_text(left)
+    launch = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
+    (launches / "000001.json").write_text(launch)
     assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
     assert [(line["trial"], line["seed"]) for line in runs.history()] == [(1, 100), (2, 101)]
     assert statuses(server.address) == [v1.END_REASON_TARGET_REACHED] * 2
@@ -170,7 +170,7 @@ def test_preempted_training_survives_its_driver(runs: Runs, server: LiveServer) 
     runs.environment["WATTWISE_SERVER"] = server.address
     job = write_job(runs.folder, with_client("preempted-waits"), run={"recurrences": 1})
     driver = runs.start(job)
-    wait_until(lambda: any((folder / "said").exists() for folder in runs.trial_folders()))
+    wait_until(lambda: any((folder / "ended").exists() for folder in runs.trial_folders()))
     server.kill()
     (folder,) = runs.trial_folders()
     (folder / "go").touch()
@@ -193,8 +193,8 @@ def test_trial_that_ended_before_it_started(runs: Runs, server: LiveServer) -> N
     with Client(server.address) as client:
         trial = client.get_next_batch_size(JOB_ID, request_id="of-the-killed").trial
         client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
-    left = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
-    (runs.path() / "launches" / "000001.json").write_text(left)
+    launch = '{"number": 1, "recurrence": 2, "try_number": 1, "request_id": "of-the-killed"}'
+    (runs.path() / "launches" / "000001.json").write_text(launch)
     assert runs.run(write_job(runs.folder, shell(result()))).returncode == 0
     assert [(line["trial"], line["end_reason"]) for line in runs.history()] == [
         (1, "target reached"),

@@ -44,9 +44,9 @@ def test_program_that_may_not_be_executed(runs: Runs) -> None:
     """A script without the execute permission has its own message."""
     script = runs.folder / "train.sh"
     script.write_text("#!/bin/sh\n")
-    (said,) = refusals(runs, write_job(runs.folder, [str(script)]))
-    assert f"train.command: {script} " in said
-    assert "chmod +x" in said
+    (fault,) = refusals(runs, write_job(runs.folder, [str(script)]))
+    assert f"train.command: {script} " in fault
+    assert "chmod +x" in fault
 
 
 def test_job_that_a_server_refuses(runs: Runs) -> None:
@@ -57,16 +57,16 @@ def test_job_that_a_server_refuses(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--server", "nonsense"], "invalid server address 'nonsense'"),
         (["--server", "localhost:1", "--token-file", "/no/such/token"], "/no/such/token"),
     ],
 )
-def test_arguments_that_are_wrong(runs: Runs, options: list[str], said: str) -> None:
+def test_arguments_that_are_wrong(runs: Runs, options: list[str], message: str) -> None:
     """A malformed address or a missing token file is refused with status 2."""
     (line,) = refusals(runs, write_job(runs.folder, shell(result())), *options)
-    assert said in line
+    assert message in line
 
 
 def test_dry_run_leaves_nothing(runs: Runs) -> None:

@@ -37,7 +37,7 @@ def main() -> None:
         with Client(os.environ["WATTWISE_SERVER"]) as client:
             client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
         folder = Path(os.environ["WATTWISE_LOG_DIR"])
-        (folder / "said").touch()
+        (folder / "ended").touch()
         while END == "preempted-waits" and not (folder / "go").exists():
             time.sleep(0.02)
         sys.exit(1)

@@ -121,11 +121,11 @@ def _drive(
     folder = RunFolder.open(file.run.log_dir, file.job_id, fresh=fresh)
     spec = replace(job, job_id=folder.job_id)
     board = Board(folder.job_id, file.run.recurrences)
-    described = f"{'estimate, not measured' if monitor.kind == 'estimate' else monitor.kind}: {monitor!r}"
+    monitor_name = f"{'estimate, not measured' if monitor.kind == 'estimate' else monitor.kind}: {monitor!r}"
     with _server(server, folder, board) as address, board.shown():
-        board.say(f"run {folder.job_id!r} in {folder.path}; server {address}; energy monitor {described}")
+        board.say(f"run {folder.job_id!r} in {folder.path}; server {address}; energy monitor {monitor_name}")
         drive(RecurringRun(file, folder, spec, address, credentials, monitor, board, interruption))
-    for line in summary(folder.history.read(), file.job.default_batch_size, described):
+    for line in summary(folder.history.read(), file.job.default_batch_size, monitor_name):
         board.say(line)
 
 

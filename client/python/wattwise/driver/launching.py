@@ -111,16 +111,16 @@ class Launcher:
         except InterruptedRunError:
             # If this fails too, the next driver of this folder finds the launch and ends its trial.
             with suppress(WattwiseError):
-                ended = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED, timeout=_END_SECONDS)
-                self._record(claim, ended, outcome, folder)
+                trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED, timeout=_END_SECONDS)
+                self._record(claim, trial, outcome, folder)
             raise
         if outcome is None:
             # An earlier driver died during the training.
-            ended = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
+            trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
         else:
             self._report_if_unreported(trial.id, outcome, folder)
-            ended = self.client.end_trial(trial.id, outcome.end_reason)
-        return self._record(claim, ended, outcome, folder)
+            trial = self.client.end_trial(trial.id, outcome.end_reason)
+        return self._record(claim, trial, outcome, folder)
 
     def _folder_of(self, claim: Claim, trial: v1.TrialId) -> Path:
         """The folder that the launch has begun to use, or a free one: a job that was deleted counts from 1 again."""
@@ -199,33 +199,33 @@ class Launcher:
         except (ResultError, InvalidResultError) as error:
             self.run.board.say(f"trial {trial.trial_number}: {error}")
 
-    def _monitor_of(self, ended: v1.Trial, outcome: LaunchOutcome | None) -> MonitorKinds:
+    def _monitor_of(self, trial: v1.Trial, outcome: LaunchOutcome | None) -> MonitorKinds:
         """What a trial's energy comes from; the driver's monitor if nothing was reported."""
-        if ended.monitor.kinds:
-            return MonitorKinds.copy(ended.monitor)
+        if trial.monitor.kinds:
+            return MonitorKinds.copy(trial.monitor)
         return outcome.monitor if outcome else monitor_kinds(self.run.monitor)
 
-    def _record(self, claim: Claim, ended: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
-        launch, batch_size = claim.launch, ended.id.batch_size
-        usage = _usage(self.job, ended, outcome)
-        decided = ended.status == v1.TRIAL_STATUS_SUCCEEDED and ended.HasField("last_metric")
+    def _record(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> TrialRecord:
+        launch, batch_size = claim.launch, trial.id.batch_size
+        usage = _usage(self.job, trial, outcome)
+        decided = trial.status == v1.TRIAL_STATUS_SUCCEEDED and trial.HasField("last_metric")
         record = TrialRecord(
             launch=launch.number,
             recurrence=launch.recurrence,
             try_number=launch.try_number,
-            trial=ended.id.trial_number,
+            trial=trial.id.trial_number,
             batch_size=batch_size,
             power_limit_watts=power_limit_in(folder),
             learning_rate=self.run.file.learning_rate(batch_size),
             seed=self.run.seed_of(launch),
-            epochs=ended.last_epoch,
+            epochs=trial.last_epoch,
             time_seconds=usage.time_seconds,
             energy_joules=usage.energy_joules,
             cost=usage.cost,
             measured_by=usage.measured_by,
-            monitor=self._monitor_of(ended, outcome),
-            reached=decided and reaches_target(self.job, ended.last_metric),
-            end_reason=end_reason(ended.end_reason),
+            monitor=self._monitor_of(trial, outcome),
+            reached=decided and reaches_target(self.job, trial.last_metric),
+            end_reason=end_reason(trial.end_reason),
             exit_code=None if outcome is None else outcome.exit_code,
         )
         self.run.folder.record(claim, record)
@@ -242,10 +242,10 @@ class _Usage(NamedTuple):
     measured_by: str | None = None
 
 
-def _usage(spec: v1.JobSpec, ended: v1.Trial, outcome: LaunchOutcome | None) -> _Usage:
-    if ended.HasField("cost"):
-        by_driver = outcome is not None and (outcome.over_cost_bound or outcome.time_seconds == ended.time_seconds)
-        return _Usage(ended.time_seconds, ended.energy_joules, ended.cost, BY_DRIVER if by_driver else BY_COMMAND)
+def _usage(spec: v1.JobSpec, trial: v1.Trial, outcome: LaunchOutcome | None) -> _Usage:
+    if trial.HasField("cost"):
+        by_driver = outcome is not None and (outcome.over_cost_bound or outcome.time_seconds == trial.time_seconds)
+        return _Usage(trial.time_seconds, trial.energy_joules, trial.cost, BY_DRIVER if by_driver else BY_COMMAND)
     if outcome is None:
         return _Usage()
     seconds, joules = outcome.time_seconds, outcome.energy_joules

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for monitor in monitors:
         _print(monitor, watts.get(id(monitor.monitor)))
-    if not any(isinstance(measured, float) for measured in watts.values()):
+    if not any(isinstance(result, float) for result in watts.values()):
         _print_line("No monitor works here: pass EstimateMonitor(watts=...), with the power of your training in watts.")
         return 1
     return 0
@@ -96,13 +96,13 @@ def _end(monitor: WindowMonitor) -> float | MonitorError:
     return window.total_energy / window.time
 
 
-def _print(monitor: PresentMonitor, measured: float | MonitorError | None) -> None:
+def _print(monitor: PresentMonitor, watts: float | MonitorError | None) -> None:
     if isinstance(monitor.monitor, MonitorError):
         _print_line(f"{monitor.call:33} not available: {monitor.monitor.problem}")
-    elif isinstance(measured, float):
-        _print_line(f"{monitor.call:33} {measured:8.1f} W  {monitor.monitor!r}")
+    elif isinstance(watts, float):
+        _print_line(f"{monitor.call:33} {watts:8.1f} W  {monitor.monitor!r}")
     else:
-        _print_line(f"{monitor.call:33} fails: {measured}")
+        _print_line(f"{monitor.call:33} fails: {watts}")
 
 
 def _print_line(line: str) -> None:

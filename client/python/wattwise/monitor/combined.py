@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NoReturn
 
 from wattwise.errors import MonitorError
 from wattwise.monitor.config import gpu_config
@@ -79,13 +80,13 @@ class CombinedMonitor:
         Raises:
             MonitorError: A window of this name is open, or a monitor cannot be read.
         """
-        begun: list[Monitor] = []
+        open_monitors: list[Monitor] = []
         try:
             for monitor in self._monitors:
                 _begin(monitor, name)
-                begun.append(monitor)
+                open_monitors.append(monitor)
         except BaseException:
-            for monitor in begun:
+            for monitor in open_monitors:
                 # The error of the other monitor is the one to raise.
                 with suppress(Exception):
                     monitor.end_window(name)
@@ -103,30 +104,31 @@ class CombinedMonitor:
         Raises:
             MonitorError: No window of this name is open, or a monitor cannot be read.
         """
-        ended = [_ended(monitor, name) for monitor in self._monitors]
-        measured = [window for window in ended if not isinstance(window, Exception)]
-        for monitor, failure in zip(self._monitors, ended, strict=True):
-            if isinstance(failure, Exception):
-                raise _as_failure(monitor, failure) from failure
-        return Window(measured[0].time, sum(window.total_energy for window in measured))
+        # All windows are ended before the first error is raised.
+        results = [_end(monitor, name) for monitor in self._monitors]
+        windows: list[WindowMeasurement] = []
+        for monitor, result in zip(self._monitors, results, strict=True):
+            if isinstance(result, Exception):
+                _raise(monitor, result)
+            windows.append(result)
+        return Window(windows[0].time, sum(window.total_energy for window in windows))
 
 
 def _begin(monitor: Monitor, name: str) -> None:
     try:
         monitor.begin_window(name)
-    except Exception as error:
-        raise _as_failure(monitor, error) from error
+    except Exception as error:  # noqa: BLE001 - third-party monitors may raise anything
+        _raise(monitor, error)
 
 
-def _as_failure(monitor: Monitor, error: Exception) -> Exception:
-    """A monitor's error; whatever a third-party monitor raises is its failure."""
+def _raise(monitor: Monitor, error: Exception) -> NoReturn:
+    """Raises a monitor's error; whatever a third-party monitor raises is its failure."""
     if isinstance(error, MonitorError) or getattr(monitor, "raises_own_errors", False):
-        return error
-    return MonitorError(f"{monitor!r} failed: {type(error).__name__}: {error}")
+        raise error
+    raise MonitorError(f"{monitor!r} failed: {type(error).__name__}: {error}") from error
 
 
-def _ended(monitor: Monitor, name: str) -> WindowMeasurement | Exception:
-    """What the monitor measured, or its error: the windows of the others must be ended too."""
+def _end(monitor: Monitor, name: str) -> WindowMeasurement | Exception:
     try:
         return monitor.end_window(name)
     except Exception as error:  # noqa: BLE001 - third-party monitors may raise anything
