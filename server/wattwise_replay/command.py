@@ -18,14 +18,12 @@ from wattwise_replay import traces
 from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ReplayError
-from wattwise_replay.files import check_writable
 from wattwise_replay.in_process import InProcess
-from wattwise_replay.job import job_spec
 from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.plot import check_plot, draw
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.tables import as_json, print_all, print_comparison
-from wattwise_replay.workload import Workload
+from wattwise_replay.workload import Workload, job_spec
 from wattwise_replay.world import World
 
 _EXAMPLES = """examples:
@@ -125,9 +123,21 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
 def _check_files(args: argparse.Namespace) -> None:
     """Refuses files that cannot be written before the replay starts."""
     if args.json and args.json != "-":
-        check_writable(Path(args.json))
+        _check_writable(Path(args.json))
     if args.plot:
         check_plot(args.plot)
+        _check_writable(args.plot)
+
+
+def _check_writable(path: Path) -> None:
+    """Raises ReplayError if a file cannot be written; leaves it unchanged."""
+    is_new = not path.exists()
+    try:
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise ReplayError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 
 from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, HINDSIGHT, Comparison
 from wattwise_replay.errors import ReplayError
-from wattwise_replay.files import check_writable
 from wattwise_replay.statistics import quantile
 
 _LEGEND_COLUMNS = {1: 1, 2: 2, 3: 3, 4: 5}
@@ -30,10 +29,10 @@ _COLOURS = {
 
 
 def check_plot(path: Path) -> None:
-    """Checks that a plot can be written, before the replay starts.
+    """Checks, before the replay starts, that a plot can be drawn.
 
     Raises:
-        ReplayError: matplotlib is missing or does not know the format, or the file cannot be written.
+        ReplayError: matplotlib is missing or does not know the format.
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - only plots need it
@@ -42,7 +41,6 @@ def check_plot(path: Path) -> None:
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise ReplayError(f"cannot write {path}: use an extension such as .svg, .png or .pdf")
-    check_writable(path)
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:

@@ -36,16 +36,16 @@ def synthetic(seed: int, sizes: int = 8, noise: float = 0.08, failing_ends: int 
     rng = np.random.default_rng(seed)
     able = range(failing_ends, sizes - failing_ends)
     best = rng.uniform(able.start, able.stop - 1)
-    made = []
+    batch_sizes = []
     longest = 0
     for place in range(sizes):
         epochs = _epochs(rng, place - best, noise)
         longest = max(longest, *epochs)
         runs = tuple(RecordedRun(epoch if place in able else None) for epoch in epochs)
-        made.append(BatchSize(16 << place, runs, tuple(_point(limit, place - best) for limit in _LIMITS)))
-    default = made[able.stop - 1].size
+        batch_sizes.append(BatchSize(16 << place, runs, tuple(_point(limit, place - best) for limit in _LIMITS)))
+    default = batch_sizes[able.stop - 1].size
     name = f"synthetic-{seed}"
-    return validated(Workload(name, "made", tuple(made), default, 0.9, True, longest, max(_LIMITS)))
+    return validated(Workload(name, "simulated", tuple(batch_sizes), default, 0.9, True, longest, max(_LIMITS)))
 
 
 def _epochs(rng: np.random.Generator, x: float, noise: float) -> list[int]:

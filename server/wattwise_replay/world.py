@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattwise_replay.workload import PowerPoint, Workload, cheapest
+from wattwise_replay.workload import Workload, cheapest
 
 MAX_TRIES = 20
 """Largest number of trials per recurrence."""
@@ -53,7 +53,9 @@ class World:
             power: "cheapest" for the cheapest power limit, "highest" for the highest.
         """
         known = self.at(recurrence).of(batch_size)
-        point = known.points[-1] if power == "highest" else self._cheapest(known.points)
+        point = (
+            known.points[-1] if power == "highest" else cheapest(known.points, self.eta, self.workload.max_power_watts)
+        )
         run = known.runs[int(draw * len(known.runs))]
         return TrialCourse(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts)
 
@@ -61,9 +63,6 @@ class World:
         """The workload as it is in a recurrence."""
         drifted = self.drift_at is not None and recurrence >= self.drift_at
         return self.workload.mirrored() if drifted else self.workload
-
-    def _cheapest(self, points: tuple[PowerPoint, ...]) -> PowerPoint:
-        return cheapest(points, self.eta, self.workload.max_power_watts)
 
 
 def draws(seed: int, recurrences: int) -> np.ndarray:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -83,7 +82,9 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             trainers = BatchSizeOptimizerService(optimizer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, server)
             v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), server)
-            async with _serving(server, calls, config.grace_seconds), _sweeping(optimizer), _pruning(optimizer):
+            sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
+            pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
+            async with _serving(server, calls, config.grace_seconds), sweeping, pruning:
                 with watch.serving_metrics():
                     log_event(log, logging.INFO, "serving", address=address, database=config.database)
                     announce(address)
@@ -112,14 +113,6 @@ async def _serving(server: grpc.aio.Server, calls: CallInterceptor, grace_second
         # Still running now: calls that used up their grace, and streams of the health service.
         await server.stop(_STOP_SECONDS)
         await calls.finished()
-
-
-def _sweeping(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
-    return _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
-
-
-def _pruning(optimizer: Optimizer) -> AbstractAsyncContextManager[None]:
-    return _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
 
 
 @contextlib.asynccontextmanager

@@ -61,7 +61,7 @@ def _check_job(book: JobBook, num_trials: int, kept: Kept) -> None:
     assert list(trials) == list(range(1, num_trials + 1)), "trial numbers have gaps"
     by_request = {trial.request_id: trial for trial in trials.values()}
     assert len(by_request) == len(trials), "two trials of one request"
-    assert set(by_request) <= set(book.requests), "a trial that nobody asked for"
+    assert set(by_request) <= set(book.requests), "a trial that was not requested"
     for request_id, trial_book in book.requests.items():
         if trial_book is not None:
             assert request_id in by_request, f"trial {trial_book.trial.id} was acknowledged, and is gone"
@@ -81,12 +81,12 @@ def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measureme
         if report.decision is not None and not report.decision.stop_train:
             assert epoch in measured, f"epoch {epoch} of {book.trial.id} was acknowledged, and is gone"
     for epoch, kept in measured.items():
-        assert epoch in book.reports, "a measurement that nobody sent"
+        assert epoch in book.reports, "a measurement that was not sent"
         sent = book.reports[epoch]
         assert (kept.time_seconds, kept.energy_joules) == (sent.time, sent.energy)
         assert kept.metric == sent.metric or (math.isnan(kept.metric) and math.isnan(sent.metric))
     if book.stopped:
-        assert not trial.running, f"{book.trial.id} was told to stop, and runs again"
+        assert not trial.running, f"{book.trial.id} was stopped, and runs again"
     if book.ended is not None:
         shown = convert.trial(trial)
         assert (shown.status, shown.end_reason) == (book.ended.status, book.ended.end_reason)
@@ -171,14 +171,14 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
         calls.append((trial.start_time, trial, trial.key))
         calls += [(m.report_time, m, trial.key) for m in measured[trial.number].values()]
         if trial.last and trial.last != measured[trial.number][trial.last.epoch]:
-            # It was reported again, by a trainer who had not heard the answer.
+            # The trainer had no response and reported it again.
             calls.append((trial.last.report_time, trial.last, trial.key))
         if trial.end_reason in TRAINER_END_REASONS and trial.end_time:
             calls.append((trial.end_time, trial.end_reason, trial.key))
     for replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
-            given, _ = await optimizer.next_trial(call.job_id, call.request_id or "")
-            assert (given.number, given.batch_size, given.type) == (call.number, call.batch_size, call.type)
+            replayed, _ = await optimizer.next_trial(call.job_id, call.request_id or "")
+            assert (replayed.number, replayed.batch_size, replayed.type) == (call.number, call.batch_size, call.type)
         elif isinstance(call, Measurement):
             sums = (call.epoch, call.time_seconds, call.energy_joules, call.metric)
             monitor = trials[key.trial_number].monitor

@@ -31,7 +31,7 @@ class TrialBook:
 
     @property
     def stopped(self) -> bool:
-        """Whether its trainer was told to stop."""
+        """Whether a decision has stopped its trainer."""
         return any(report.decision and report.decision.stop_train for report in self.reports.values())
 
 
@@ -60,18 +60,18 @@ class Ledger:
         self._more = threading.Condition()
 
     def acknowledge(self) -> None:
-        """Counts one answer."""
+        """Counts one response."""
         with self._more:
             self._acknowledged += 1
             self._more.notify_all()
 
     @property
     def acknowledged(self) -> int:
-        """Answers so far."""
+        """Responses so far."""
         return self._acknowledged
 
     def wait_for(self, further: int, seconds: float = 60.0) -> None:
-        """Returns once there were so many answers more."""
+        """Returns after that many more responses."""
         wanted = self._acknowledged + further
         with self._more:
             assert self._more.wait_for(lambda: self._acknowledged >= wanted, seconds), "the trainers make no headway"

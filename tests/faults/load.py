@@ -56,17 +56,17 @@ class Gate:
                 self._state.notify_all()
 
     def shut(self) -> None:
-        """No call begins from here on."""
+        """Starts no more calls."""
         with self._state:
             self._open = False
 
     def wait_empty(self) -> None:
-        """Returns once no call is under way."""
+        """Returns once no call is in flight."""
         with self._state:
             assert self._state.wait_for(lambda: self._inside == 0, 60), "a call never ended"
 
     def open(self) -> None:
-        """Calls go on."""
+        """Calls continue."""
         with self._state:
             self._open = True
             self._state.notify_all()
@@ -80,7 +80,7 @@ class Worker:
         self._random = random.Random(f"{load.seed} worker {number}")
 
     def run(self) -> None:
-        """Until the load is to end."""
+        """Runs until the load ends."""
         while not self._load.stopping:
             try:
                 self._trial()
@@ -142,7 +142,7 @@ class Worker:
                         report.decision = next(answers).decision
                     self._load.ledger.acknowledge()
                 except (grpc.RpcError, StopIteration):
-                    # What became of the stream shows in the single call.
+                    # The unary call shows what happened to the stream.
                     self._report(job, book, epoch, report)
                     return
                 if book.stopped:
@@ -166,7 +166,7 @@ class Worker:
         self._load.ledger.acknowledge()
 
     def _call(self, job: JobBook, attempt: Callable[[], T]) -> T:
-        """The answer, asked for again if there is none, or most of the times.
+        """The response; a call without one is usually retried.
 
         Raises:
             GaveUpError: there was none.
@@ -181,7 +181,7 @@ class Worker:
                     if self._random.random() < 0.2:
                         raise GaveUpError from None
                 elif error.code() is grpc.StatusCode.NOT_FOUND and job.delete_asked:
-                    # An answer too: whoever hears it may register the job anew.
+                    # A valid response too: the trainer may register the job again.
                     job.deleted = True
                     raise GoneError from None
                 elif error.code() is grpc.StatusCode.FAILED_PRECONDITION:
@@ -207,7 +207,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """The trainers work for as long as the block lasts; an error of one of them is raised at its end."""
+        """Runs the trainers during the block; raises an error of one of them at its end."""
         with ThreadPoolExecutor(self._workers) as pool:
             done: list[Future[None]] = [pool.submit(Worker(self, n).run) for n in range(self._workers)]
             try:
@@ -219,12 +219,12 @@ class Load:
             each.result()
 
     def some_job(self, rng: random.Random) -> JobBook:
-        """One of the living."""
+        """One of the existing jobs."""
         with self._lock:
             return rng.choice(self._living)
 
     def retire(self, job: JobBook) -> None:
-        """Puts a new job in one's place."""
+        """Replaces a job by a new one."""
         with self._lock:
             if job not in self._living:
                 return
@@ -246,7 +246,7 @@ class Load:
             trial_lease_seconds=86400,
         )
         job = JobBook(spec)
-        # In the books before it is asked for: it may be there although nobody said so.
+        # In the ledger before it is sent: it may be stored although no response arrived.
         self.ledger.jobs[spec.job_id] = job
         while not job.registered:
             try:

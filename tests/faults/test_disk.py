@@ -35,7 +35,7 @@ def on_small_disk(tmp_path: Path) -> Iterator[LiveServer]:
             live.close()
 
 
-def reports_until_refused(job: Trainer, trial: v1.Trial, said: str) -> int:
+def reports_until_refused(job: Trainer, trial: v1.Trial, error: str) -> int:
     """Reports epochs until the disk is full, then once more; returns how many were acknowledged."""
     acknowledged = 0
     with refused() as refusal:
@@ -43,7 +43,7 @@ def reports_until_refused(job: Trainer, trial: v1.Trial, said: str) -> int:
             job.report(trial, acknowledged + 1, metric=0.1, epoch=acknowledged + 1)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAVAILABLE, "ERROR_REASON_STORAGE_UNAVAILABLE")
     assert refusal.metadata["retryable"] == "true"
-    assert said in refusal.message
+    assert error in refusal.message
     with refused() as refusal:
         job.report(trial, acknowledged + 1, metric=0.1, epoch=acknowledged + 1)
     return acknowledged
@@ -79,12 +79,12 @@ def test_killed_on_a_full_disk(on_small_disk: LiveServer, tmp_path: Path) -> Non
     filler = fill(server.database.parent)
     acknowledged = reports_until_refused(job, trial, "disk is full")
     server.kill()
-    # The index of the -wal is made anew at the start.
+    # The index of the -wal is created again at the start.
     server.database.with_name("wattwise.db-shm").unlink()
     fill(server.database.parent)
-    said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
-    assert "cannot use" in said
-    assert "disk" in said
+    error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
+    assert "cannot use" in error
+    assert "disk" in error
     filler.unlink()
     server.start()
     check_all_is_there(server, job, trial, acknowledged)
@@ -109,8 +109,8 @@ def test_read_only_file_and_folder(server: LiveServer, tmp_path: Path) -> None:
     server.stop()
     for path, expected in ((server.database, "may this user write"), (server.database.parent, "may you write there?")):
         with read_only(path):
-            said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
-        assert expected in said
+            error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
+        assert expected in error
     server.start()
     assert job.next().id.trial_number == 2
 
@@ -134,9 +134,9 @@ def test_damaged_file(server: LiveServer, tmp_path: Path) -> None:
         roots = dict(connection.execute("SELECT name, rootpage FROM sqlite_master"))
     for page in (1, roots["jobs"]):
         overwrite(server.database, page, page_size)
-        said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
-        assert "damaged" in said
-        assert "restore a backup" in said
+        error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
+        assert "damaged" in error
+        assert "restore a backup" in error
         wattwise(server, "restore", backup, "--force")
     overwrite(server.database, roots["measurements"], page_size)
     server.start()

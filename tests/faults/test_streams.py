@@ -162,7 +162,7 @@ async def test_cancelled_streams_leave_memory_flat(server: LiveServer) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 async def test_many_cancelled_streams_leave_memory_flat(server: LiveServer) -> None:
-    """Nor do a hundred thousand."""
+    """A hundred thousand streams leave nothing behind either."""
     await churn(server, number(100_000, short=10_000))
 
 

@@ -12,9 +12,9 @@ import pytest
 from wattwise.commands.main import main
 from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, POLICIES
 from wattwise_replay.in_process import InProcess
-from wattwise_replay.job import job_spec
 from wattwise_replay.play import Ledger, play
 from wattwise_replay.synthetic import synthetic
+from wattwise_replay.workload import job_spec
 from wattwise_replay.world import World
 
 from tests.live_server import LiveServer
@@ -27,7 +27,7 @@ _RECURRENCES = 60
 
 
 class TraceOptions(NamedTuple):
-    """What the options of a replay say; the defaults are theirs."""
+    """The options of a replay, with their defaults."""
 
     beta: float = 2.0
     window: int = 0
@@ -44,11 +44,11 @@ class TraceOptions(NamedTuple):
         return play(InProcess(job), world, 0, _RECURRENCES, self.overlap)
 
 
-def test_it_prints_what_everybody_took(capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for each contender in both tables, and the best batch size by name."""
+def test_it_prints_every_contender(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both tables have a row for each contender; the heading has the best batch size."""
     assert main(_QUICK) == 0
     printed = capsys.readouterr().out
-    assert "synthetic-1/made: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in printed
+    assert "synthetic-1/simulated: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in printed
     for name in ("default at maximum power", "grid search", "POLICY_PRUNING_GTS", "POLICY_GTS", "best in hindsight"):
         assert printed.count(f"| {name}") == 2
 
@@ -64,7 +64,7 @@ def test_first_recurrences_have_their_own_table(capsys: pytest.CaptureFixture[st
 
 
 def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
-    """With - it is all of the output: sums, regret, and each trial of each seed."""
+    """With -, JSON is the whole output: sums, regret, and each trial of each seed."""
     assert main((*_QUICK, "--policy", "POLICY_GTS", "--json", "-")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
     mine = setting["contenders"]["POLICY_GTS"]
@@ -90,7 +90,7 @@ def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_option_reaches_the_replay(
     words: tuple[str, ...], settings: TraceOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each option alone changes what is chosen or what it costs, to what it is when played with that setting."""
+    """Each option alone gives the same trials as a replay in process with that setting."""
     usual = ("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS", "--json", "-")
     assert main((*usual, "--recurrences", str(_RECURRENCES), *words)) == 0
     (setting,) = json.loads(capsys.readouterr().out)
@@ -112,8 +112,8 @@ def test_every_option_reaches_the_replay(
         assert contender[key]["first_40"]["mean"] == pytest.approx(sums[:40].sum())
 
 
-def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An SVG with a line for each contender but the one that regret is measured from, and its name beside another."""
+def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The SVG has a line for each contender, except the one that regret is relative to, and a legend."""
     picture = tmp_path / "regret.svg"
     assert main((*_QUICK, "--plot", str(picture))) == 0
     capsys.readouterr()
@@ -126,8 +126,8 @@ def test_a_picture_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert sorted(Counter(lines).values()) == [2] * len(contenders)
 
 
-def test_looking_at_files_leaves_them_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A replay that fails has made no file, and has not touched one that was there."""
+def test_checking_files_leaves_them_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replay that fails has created no file and changed no existing one."""
     old, new = tmp_path / "old.json", tmp_path / "new.svg"
     old.write_text("kept")
     assert main(("replay", *_UNREACHABLE, "--json", str(old), "--plot", str(new))) == 1
@@ -136,7 +136,7 @@ def test_looking_at_files_leaves_them_alone(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --server every number is the same as without."""
+    """With --server every number is the same as in process."""
     quick = ("replay", "--synthetic", "3", "--seeds", "1", "--recurrences", "10")
     assert main(quick) == 0
     here = capsys.readouterr().out
@@ -145,7 +145,7 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--traces", "nowhere", "--all"), "no traces in nowhere"),
         (("--traces", "nowhere"), "no traces in nowhere"),
@@ -163,12 +163,12 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
     ],
 )
 def test_invalid_replay_is_refused_in_one_line(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit status 1 and one line that says what to change."""
     assert main(("replay", *words)) == 1
     printed = capsys.readouterr().err
-    assert said in printed
+    assert message in printed
     assert printed.count("\n") == 1
 
 
@@ -176,12 +176,12 @@ def test_traces_without_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """A folder without a choice is refused with the workloads and GPUs."""
     (tmp_path / "summary_power_x1.csv").touch()
     assert main(("replay", "--traces", str(tmp_path))) == 1
-    assert "--workload (cifar100" in (said := capsys.readouterr().err)
-    assert "--gpu (x1)" in said
+    assert "--workload (cifar100" in (error := capsys.readouterr().err)
+    assert "--gpu (x1)" in error
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--seeds", "0"), "use 1 or more"),
         (("--overlap", "1"), "from 0 to below 1"),
@@ -189,9 +189,9 @@ def test_traces_without_a_choice(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (("--seeds", "few"), "invalid whole number value: 'few'"),
     ],
 )
-def test_invalid_options_are_named(words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2, as for every command."""
+def test_invalid_options_are_named(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Invalid options exit with status 2, as in every command."""
     with pytest.raises(SystemExit) as left:
         main(("replay", "--synthetic", "1", *words))
     assert left.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

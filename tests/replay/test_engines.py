@@ -40,7 +40,7 @@ def test_a_server_makes_the_same_choices_as_the_policies_in_process(policy: Poli
 
 
 def test_existing_job_is_refused(grpc_server: LiveServer) -> None:
-    """What it has learnt would be no replay."""
+    """A job that already exists is refused: what it has learned would change the replay."""
     spec = replace(job(synthetic(2)), job_id="replay-twice")
     with Client(grpc_server.address) as client:
         OverGrpc(client, spec)
@@ -61,7 +61,7 @@ def _epochs(seconds: float, watts: float, target: int | None) -> TrialCourse:
 def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
     epochs: TrialCourse, eta: float, beta: float, min_cost: float | None
 ) -> None:
-    """Going straight to the end of a trial finds what going epoch by epoch finds."""
+    """Skipping epochs finds the same last epoch as going through all of them."""
     spec = JobSpec(
         "x", "x", (8,), 8, GpuConfig(250.0, 1, "made"), eta_knob=eta, beta_knob=beta, target_metric=0.9, max_epochs=50
     )
@@ -86,12 +86,12 @@ def test_no_trial_costs_more_than_its_bound_and_one_epoch() -> None:
 
 
 def test_a_job_that_the_server_would_refuse_is_refused_in_process() -> None:
-    """With the same words."""
+    """The error of an invalid job is the server's."""
     with pytest.raises(ReplayError, match="eta_knob"):
         InProcess(job(workload(1), eta=1.5))
 
 
-def test_a_target_that_no_batch_size_reaches_is_told() -> None:
+def test_a_target_that_no_batch_size_reaches_is_an_error() -> None:
     """A whole round without convergence leaves nothing to dispatch."""
     made = workload(None)
     with pytest.raises(ReplayError, match="no batch size reaches the target within 10 epochs"):

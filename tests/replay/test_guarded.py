@@ -49,7 +49,7 @@ class Faulty(Gts):
 
 
 @pytest.mark.parametrize(
-    ("method", "answer", "said"),
+    ("method", "answer", "message"),
     [
         ("register", KeyError("arms"), "register: KeyError: 'arms'"),
         ("register", None, "register: TypeError: returned None"),
@@ -61,7 +61,7 @@ class Faulty(Gts):
     ],
 )
 def test_the_policy_and_the_event_are_named(
-    monkeypatch: pytest.MonkeyPatch, method: str, answer: object, said: str
+    monkeypatch: pytest.MonkeyPatch, method: str, answer: object, message: str
 ) -> None:
     """Whatever a policy raises or wrongly returns, the error names it, its file and the call."""
     monkeypatch.setitem(registry.POLICIES, "GTS", Faulty(method, answer))
@@ -69,7 +69,7 @@ def test_the_policy_and_the_event_are_named(
     with pytest.raises(ReplayError) as failed:
         play(InProcess(job(here.workload, "POLICY_GTS")), here, seed=1, recurrences=3)
     assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
-    assert f"failed in {said}" in str(failed.value)
+    assert f"failed in {message}" in str(failed.value)
 
 
 def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from tests.replay.worlds import POINTS, job, workload, world
 
 
 def test_a_recurrence_is_tried_until_the_target_is_reached() -> None:
-    """Each recurrence's cost is that of all its tries; the last of them alone reached the target."""
+    """A recurrence costs as much as all its trials; only the last of them reached the target."""
     half = workload(3)
     half = replace(half, batch_sizes=(BatchSize(8, (RecordedRun(3), RecordedRun(None)), POINTS),))
     ledger = play(Fixed(half, 8), World(half, 1.0), seed=3, recurrences=30)
@@ -30,13 +30,13 @@ def test_a_recurrence_is_tried_until_the_target_is_reached() -> None:
 
 
 def test_a_recurrence_that_never_reaches_its_target_is_given_up() -> None:
-    """Twenty tries, and on to the next."""
+    """After twenty trials the next recurrence begins."""
     ledger = play(Fixed(workload(None), 8), world(None), seed=0, recurrences=2)
     assert [trial.recurrence for trial in ledger.trials] == [0] * MAX_TRIES + [1] * MAX_TRIES
 
 
 def test_overlapping_recurrences_are_dispatched_before_any_of_them_ends() -> None:
-    """A recurrence that joins the one before has its first trial given out first; the others wait for the end."""
+    """Overlapping recurrences dispatch their first trials together; further trials wait for the end of those."""
     seed, recurrences = 1, 12
     joins = overlaps(seed, recurrences, 0.5)
     calls: list[str] = []
@@ -63,7 +63,7 @@ def test_the_grid_tries_each_batch_size_once_and_keeps_the_cheapest() -> None:
     assert [trial.batch_size for trial in ledger.trials] == [8, 16, 32, 16, 16, 16, 16]
 
 
-def test_what_policies_are_compared_with_is_what_it_says() -> None:
+def test_baselines_have_the_expected_costs() -> None:
     """The default costs 4 epochs of 150 J at the highest limit and of 100 J at the best; hindsight 2 of 100 J."""
     found = compare(
         world(4, 2),
@@ -97,7 +97,7 @@ def test_after_a_drift_another_batch_size_is_the_best() -> None:
     ("degrees", "known"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (19, 2.093), (99, 1.984)]
 )
 def test_intervals_are_students(degrees: int, known: float) -> None:
-    """The quantiles of the usual table."""
+    """The quantiles agree with a published table."""
     assert quantile(degrees) == pytest.approx(known, abs=5e-3)
 
 

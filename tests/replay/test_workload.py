@@ -1,4 +1,4 @@
-"""What a workload is made of: the cheapest power limit, traces in files, made ones."""
+"""Workloads: the cheapest power limit, traces in files, synthetic ones."""
 
 from __future__ import annotations
 
@@ -69,49 +69,49 @@ def test_traces_are_read_by_workload(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workload_name", "gpu", "said"),
+    ("workload_name", "gpu", "message"),
     [
         ("mnist", "t4", "'mnist'.* cifar100, imagenet"),
         ("squad", "h100", "no measurements of GPU 'h100' in .*: there are t4"),
         ("imagenet", "t4", "no batch size of imagenet/t4 has both recorded runs and measured power"),
     ],
 )
-def test_missing_workload_or_gpu_is_named(folder: Path, workload_name: str, gpu: str, said: str) -> None:
+def test_missing_workload_or_gpu_is_named(folder: Path, workload_name: str, gpu: str, message: str) -> None:
     """An unknown workload or GPU is refused with the known ones."""
-    with pytest.raises(ReplayError, match=said):
+    with pytest.raises(ReplayError, match=message):
         traces.load(folder, workload_name, gpu)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("84.0,3\n", "84.0,soon\n", "line 3: target_epoch is 'soon', not a number above 0"),
         ("target_epoch\n", "epoch\n", "has no column target_epoch"),
     ],
 )
-def test_invalid_file_is_named_with_its_line(folder: Path, old: str, new: str, said: str) -> None:
+def test_invalid_file_is_named_with_its_line(folder: Path, old: str, new: str, message: str) -> None:
     """Invalid traces are refused with file and line."""
     path = folder / "summary_train.csv"
     path.write_text(_TRAIN.replace(old, new))
-    with pytest.raises(ReplayError, match=said):
+    with pytest.raises(ReplayError, match=message):
         traces.load(folder, "squad", "t4")
 
 
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
-    """It says which file was looked for."""
+    """The error of a folder without traces names the expected file."""
     with pytest.raises(ReplayError, match=r"there is no summary_power_<gpu>\.csv"):
         traces.load(tmp_path, "squad", "t4")
 
 
 def test_mirrored_measurements_belong_to_other_batch_sizes() -> None:
-    """What the smallest batch size did, the largest does."""
+    """Mirroring gives the largest batch size the measurements of the smallest."""
     mirrored = workload(1, 2, None).mirrored()
     assert mirrored.sizes == [8, 16, 32]
     assert [each.runs[0].target_epoch for each in mirrored.batch_sizes] == [None, 2, 1]
 
 
 @given(st.integers(0, 10_000), st.integers(3, 12))
-def test_a_made_workload_has_one_cheapest_batch_size_and_ends_that_fail(seed: int, sizes: int) -> None:
+def test_a_synthetic_workload_has_one_cheapest_batch_size_and_ends_that_fail(seed: int, sizes: int) -> None:
     """Without noise, the cost over the batch size falls, then rises; the smallest and the largest never converge."""
     made = synthetic(seed, sizes, noise=0.0)
     first, *_, last = made.batch_sizes

@@ -1,11 +1,10 @@
-"""Workloads small enough to be worked out in the head."""
+"""Workloads small enough for mental arithmetic."""
 
 from __future__ import annotations
 
 from wattwise import JobSpec
 from wattwise.spec import Policy
-from wattwise_replay.job import job_spec
-from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload
+from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload, job_spec
 from wattwise_replay.world import World
 
 # At its lower limit an epoch takes 2 s and 100 J, at its highest 1 s and 150 J.

@@ -1,4 +1,4 @@
-"""An optimizer in process, on a file of its own, with a clock that is moved by hand."""
+"""An optimizer in process, on its own file, with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 class Site:
-    """One optimizer on one file, with a clock that is moved by hand, closed and opened at will."""
+    """One optimizer on one file, with a clock that tests set; it can be closed and opened again."""
 
     def __init__(self, file: Path, **limits: Any) -> None:
         self.file = file
@@ -50,7 +50,7 @@ class Site:
         return found
 
 
-def draft(job_id: str = "j", **given: Any) -> JobDraft:
+def draft(job_id: str = "j", **fields: Any) -> JobDraft:
     """A job whose cost is its energy, with leases of an hour."""
     usual: dict[str, Any] = {
         "job_id": job_id,
@@ -65,7 +65,7 @@ def draft(job_id: str = "j", **given: Any) -> JobDraft:
         "num_pruning_rounds": 1,
         "trial_lease_seconds": 3600.0,
     }
-    return usual | given
+    return usual | fields
 
 
 async def report(site: Site, key: TrialKey, epoch: int, metric: float = 0.1) -> Decision:

@@ -64,7 +64,7 @@ def test_refused_database_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_database_of_a_running_server_keeps_its_lock(server: LiveServer, tmp_path: Path) -> None:
-    """A second server that gives up takes nothing of the first one's with it."""
+    """A second server that fails to start removes no file of the first one."""
     for _ in range(2):
         arguments = ("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}")
         assert "another server uses" in refuse(*arguments, folder=tmp_path)
@@ -72,7 +72,7 @@ def test_database_of_a_running_server_keeps_its_lock(server: LiveServer, tmp_pat
 
 
 async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
-    """When the database is refused, the port that was held for metrics is free at once."""
+    """When the database is refused, the metrics port is free again at once."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -95,13 +95,13 @@ async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
     ],
 )
 def test_bad_option_says_what_is_valid(tmp_path: Path, arguments: list[str], expected: str) -> None:
-    """A value that an option cannot have is refused with what would be right."""
+    """An invalid value of an option is refused with the valid ones."""
     assert expected in refuse("--address", "127.0.0.1:0", *arguments, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_metrics_without_their_package_say_what_to_install(tmp_path: Path) -> None:
-    """Asked for figures, a server without prometheus-client does not start."""
+    """With --metrics-address a server without prometheus-client does not start."""
     done = python(without("prometheus_client", "--metrics-address", "127.0.0.1:0"), tmp_path)
     assert done.returncode == 1
     assert "prometheus_client" in done.stderr
@@ -109,7 +109,7 @@ def test_metrics_without_their_package_say_what_to_install(tmp_path: Path) -> No
 
 
 def test_traces_without_their_package_are_a_warning(tmp_path: Path, taken: str) -> None:
-    """Variables that are set for a whole cluster keep no server from starting."""
+    """OTEL_* variables do not prevent the start of a server without the packages for traces."""
     done = python(without("opentelemetry", "--address", taken), tmp_path, OTEL_TRACES_EXPORTER="otlp")
     assert "pip install 'wattwise[otel]'" in done.stderr
     assert f"cannot listen on {taken}" in done.stderr, "it went on to its ports"

@@ -77,8 +77,8 @@ def _log(event: Event) -> None:
 
 def _log_report(trial: Trial) -> None:
     if trial.last is not None:
-        measured = {"metric": trial.last.metric, "seconds": trial.last.time_seconds, "joules": trial.last.energy_joules}
-        _log_trial(trial, "epoch reported", logging.DEBUG, **measured, monitor=str(trial.monitor) or None)
+        sums = {"metric": trial.last.metric, "seconds": trial.last.time_seconds, "joules": trial.last.energy_joules}
+        _log_trial(trial, "epoch reported", logging.DEBUG, **sums, monitor=str(trial.monitor) or None)
 
 
 def _log_end(trial: Trial) -> None:

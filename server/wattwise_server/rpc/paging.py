@@ -15,15 +15,17 @@ JOBS_AT_A_TIME = 20
 """Few: a job with a thousand batch sizes takes 100 kB on the wire."""
 
 
-def page_size(asked: int) -> int:
+def page_size(requested: int) -> int:
     """How many items to return: 0 means 50, more than 1000 means 1000.
 
     Raises:
         InvalidRequestError: the size is negative.
     """
-    if asked < 0:
-        raise InvalidRequestError(Violation("page_size", f"is {asked}; use 1 to {LARGEST_PAGE}, or 0 for {USUAL_PAGE}"))
-    return min(asked or USUAL_PAGE, LARGEST_PAGE)
+    if requested < 0:
+        raise InvalidRequestError(
+            Violation("page_size", f"is {requested}; use 1 to {LARGEST_PAGE}, or 0 for {USUAL_PAGE}")
+        )
+    return min(requested or USUAL_PAGE, LARGEST_PAGE)
 
 
 def page_token(kind: str, place: int) -> str:

@@ -110,8 +110,8 @@ class JobAdminService(v1.JobAdminServicer):
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """One trial with its measurements."""
-        trial, measured = await self._administration.trial(convert.shown_trial_key(request))
-        return v1.GetTrialResponse(trial=convert.trial(trial), measurements=map(convert.measurement, measured))
+        trial, measurements = await self._administration.trial(convert.shown_trial_key(request))
+        return v1.GetTrialResponse(trial=convert.trial(trial), measurements=map(convert.measurement, measurements))
 
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""

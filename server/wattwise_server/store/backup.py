@@ -136,7 +136,8 @@ def _copy_owner(database: Path, fresh: Path) -> None:
 def _set_aside(database: Path) -> Path | None:
     """Gives a database a second name beside its own, so that the first can be replaced atomically."""
     if not database.exists():
-        _remove_side_files(database)
+        for side in _SIDE_FILES:
+            database.with_name(database.name + side).unlink(missing_ok=True)
         return None
     # SQLite would apply a -wal file that is left behind to the new database.
     with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
@@ -151,8 +152,3 @@ def _set_aside(database: Path) -> Path | None:
             part.replace(aside.with_name(aside.name + side))
     aside.hardlink_to(database)
     return aside
-
-
-def _remove_side_files(database: Path) -> None:
-    for side in _SIDE_FILES:
-        database.with_name(database.name + side).unlink(missing_ok=True)

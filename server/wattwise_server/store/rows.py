@@ -252,12 +252,10 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
         num_observations=row["num_observations"],
         monitor=_read_monitor(row),
         other_monitor=_read_monitor(row, "other_"),
-        power_limits=tuple(map(_read_power_limit, filter(_has_power_limit, rows))),
+        power_limits=tuple(
+            _read_power_limit(each) for each in rows if each["steps"] is not None or each["profiling"] is not None
+        ),
     )
-
-
-def _has_power_limit(row: Row) -> bool:
-    return row["steps"] is not None or row["profiling"] is not None
 
 
 def _read_power_limit(row: Row) -> PowerLimitState:

@@ -68,7 +68,7 @@ def _flat(spec: JobSpec) -> dict[str, object]:
 
 def _faults(draft: JobDraft, spec: JobSpec, policies: Mapping[str, Policy]) -> Iterator[tuple[str, str]]:
     """Pairs of a field's name and what to change; `draft` tells which fields the client set."""
-    yield from _id_faults(spec, given="job_id" in draft)
+    yield from _id_faults(spec, id_is_set="job_id" in draft)
     yield from _batch_size_faults(spec)
     yield from _number_faults(spec)
     if "beta_knob" in draft and spec.disable_early_stopping:
@@ -81,13 +81,13 @@ def _faults(draft: JobDraft, spec: JobSpec, policies: Mapping[str, Policy]) -> I
     yield from _gpu_faults(draft.get("gpu"))
 
 
-def _id_faults(spec: JobSpec, *, given: bool) -> Iterator[tuple[str, str]]:
+def _id_faults(spec: JobSpec, *, id_is_set: bool) -> Iterator[tuple[str, str]]:
     prefix = spec.job_id_prefix
     if not prefix:
         yield "job_id_prefix", "is empty; set it to the common start of this job's ids"
     if fault := identifier_fault(prefix):
         yield "job_id_prefix", fault
-    if not given:
+    if not id_is_set:
         longest = MAX_ID_LENGTH - GENERATED_LENGTH
         if longest < len(prefix) <= MAX_ID_LENGTH:
             yield "job_id_prefix", f"leaves no room for a generated id; use at most {longest} characters"

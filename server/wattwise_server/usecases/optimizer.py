@@ -153,12 +153,12 @@ class Optimizer:
             if isinstance(found, Decision):
                 return found
             job, trial = found
-            measured = to_measurement(report, job.spec, trial.last, self._clock())
+            measurement = to_measurement(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if report.monitor.kinds and report.monitor != trial.monitor:
                 job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
-            return self._record(tx, job, trial, measured)
+            return self._record(tx, job, trial, measurement)
 
     async def heartbeat(self, key: TrialKey) -> Decision:
         """Renews a trial's lease; decides whether training continues.
@@ -255,31 +255,31 @@ class Optimizer:
         message = f"stop: job {key.job_id!r} was deleted; do not launch it again, which would register a new job"
         return Decision(True, False, False, message)
 
-    def _record(self, tx: Transaction, job: Job, trial: Trial, measured: Measurement) -> Decision:
-        verdict = judge(job.spec, job.search.min_cost, measured)
+    def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
+        verdict = judge(job.spec, job.search.min_cost, measurement)
         before = trial.last
-        repeated = before is not None and before.repeats(measured)
-        trial = trial.renew(measured, job.spec.lease_expiry(measured.report_time))
+        repeated = before is not None and before.repeats(measurement)
+        trial = trial.renew(measurement, job.spec.lease_expiry(measurement.report_time))
         if repeated:
             tx.renew_lease(trial)
         else:
             tx.add_measurement(trial)
-            if measured.epoch > self._limits.max_epochs_kept:
-                tx.forget_measurements(trial, measured.epoch - self._limits.max_epochs_kept)
+            if measurement.epoch > self._limits.max_epochs_kept:
+                tx.forget_measurements(trial, measurement.epoch - self._limits.max_epochs_kept)
             if self._observer.wants_reports:
-                self._publish(tx, _epoch_reported(job, trial, before, measured))
+                self._publish(tx, _epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)
         if verdict.end_reason is not None:
             self._lifecycle.stop_over_bound(tx, self._lifecycle.succeed(tx, job, trial, verdict))
-        return with_monitor_notes(trial, decide(job.spec, measured, verdict))
+        return with_monitor_notes(trial, decide(job.spec, measurement, verdict))
 
     def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))
 
 
-def _epoch_reported(job: Job, trial: Trial, before: Measurement | None, measured: Measurement) -> EpochReported:
-    seconds = measured.time_seconds - (before.time_seconds if before else 0.0)
-    joules = measured.energy_joules - (before.energy_joules if before else 0.0)
+def _epoch_reported(job: Job, trial: Trial, before: Measurement | None, measurement: Measurement) -> EpochReported:
+    seconds = measurement.time_seconds - (before.time_seconds if before else 0.0)
+    joules = measurement.energy_joules - (before.energy_joules if before else 0.0)
     # The cost is linear: the difference of two costs is the cost of the differences, which rounding cannot make
     # negative.
     return EpochReported(trial, seconds, joules, cost(job.spec, joules, seconds))

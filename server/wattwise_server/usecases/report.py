@@ -36,19 +36,19 @@ def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now:
     Raises:
         InvalidResultError: with one violation per fault.
     """
-    measured = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
-    faults = _number_faults(spec, measured)
+    measurement = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
+    faults = _number_faults(spec, measurement)
     if last is not None:
-        faults += _order_faults(last, measured)
+        faults += _order_faults(last, measurement)
     if fault := monitor_fault(report.monitor):
         faults.append(("monitor", fault))
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
-    return measured
+    return measurement
 
 
-def _number_faults(spec: JobSpec, measured: Measurement) -> list[tuple[str, str]]:
-    epoch, time_seconds, energy_joules, metric, _ = measured
+def _number_faults(spec: JobSpec, measurement: Measurement) -> list[tuple[str, str]]:
+    epoch, time_seconds, energy_joules, metric, _ = measurement
     faults = []
     if not 0 <= time_seconds < math.inf:
         faults.append(("time_seconds", _bad_sum(time_seconds)))
@@ -67,17 +67,17 @@ def _bad_sum(value: float) -> str:
     return f"is {value}; report the finite sum since the trial's first epoch, 0 or more"
 
 
-def _order_faults(last: Measurement, measured: Measurement) -> list[tuple[str, str]]:
-    epoch = measured.epoch
-    if epoch == last.epoch and not last.repeats(measured):
+def _order_faults(last: Measurement, measurement: Measurement) -> list[tuple[str, str]]:
+    epoch = measurement.epoch
+    if epoch == last.epoch and not last.repeats(measurement):
         return [("current_epoch", f"{epoch} was already reported with other numbers; report every epoch once")]
     faults = []
     if epoch < last.epoch:
         faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs must not decrease"))
-    if measured.time_seconds < last.time_seconds:
-        faults.append(("time_seconds", _smaller(measured.time_seconds, last.time_seconds, last.epoch)))
-    if measured.energy_joules < last.energy_joules:
-        faults.append(("energy_joules", _smaller(measured.energy_joules, last.energy_joules, last.epoch)))
+    if measurement.time_seconds < last.time_seconds:
+        faults.append(("time_seconds", _smaller(measurement.time_seconds, last.time_seconds, last.epoch)))
+    if measurement.energy_joules < last.energy_joules:
+        faults.append(("energy_joules", _smaller(measurement.energy_joules, last.energy_joules, last.epoch)))
     return faults
 
 

@@ -1,4 +1,4 @@
-"""`wattwise backup` while the server serves, and `wattwise restore` when it does not."""
+"""`wattwise backup` while a server runs, and `wattwise restore` while none does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.live_server import LiveServer
 
 
 def wattwise(server: LiveServer, *arguments: str | Path, fails: bool = False) -> str:
-    """Runs the command on the server's database; returns what it says."""
+    """Runs the command on the server's database; returns its output, or its error if it `fails`."""
     environment = {**os.environ, "WATTWISE_DATABASE": f"sqlite:///{server.database}"}
     command = [Path(sys.executable).with_name("wattwise"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
@@ -40,7 +40,7 @@ def contents(path: Path) -> list[str]:
 
 
 def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServer, tmp_path: Path) -> None:
-    """A backup made under load is one sound file with every report acknowledged before, and serves after a restore."""
+    """A backup made under load is one undamaged file with every report acknowledged before it, and can be restored."""
     job = Trainer(server.trainer, max_epochs=10**9)
     trials = [job.next() for _ in range(4)]
     acknowledged = dict.fromkeys(range(1, 5), 0)
@@ -81,7 +81,7 @@ def test_backup_under_load_has_all_that_was_acknowledged_before(server: LiveServ
 
 
 def test_backup_replaces_only_with_force(server: LiveServer, tmp_path: Path) -> None:
-    """An existing file is refused and stays as it is; --force replaces it whole."""
+    """An existing file is refused and not changed; --force replaces it."""
     copy = tmp_path / "copy.db"
     copy.write_text("yesterday's")
     assert "replace it with --force" in wattwise(server, "backup", copy, fails=True)
@@ -92,18 +92,18 @@ def test_backup_replaces_only_with_force(server: LiveServer, tmp_path: Path) -> 
 
 
 def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) -> None:
-    """Where there is no database, or no folder for the copy, nothing is made and the command says so."""
+    """A missing database, or a missing folder for the copy, is an error, and no file is created."""
     missing = f"sqlite:///{tmp_path}/missing.db"
-    said = wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
-    assert "there is no file" in said
-    assert "--database" in said
+    error = wattwise(server, "backup", tmp_path / "x", "--database", missing, fails=True)
+    assert "there is no file" in error
+    assert "--database" in error
     assert "cannot write beside" in wattwise(server, "backup", tmp_path / "no" / "x", fails=True)
     assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "postgres://x", fails=True)
     assert [path.name for path in tmp_path.iterdir()] == ["server"]
 
 
 def test_backup_that_finds_no_room(server: LiveServer, tmp_path: Path) -> None:
-    """A copy for which there is no room is given up with the reason, and what was there before it stays."""
+    """On a full disk the backup fails with the reason, and an existing file is not changed."""
     copy = tmp_path / "copy.db"
     copy.write_text("yesterday's")
     limited: list[str | Path] = [
@@ -124,7 +124,7 @@ def test_backup_that_finds_no_room(server: LiveServer, tmp_path: Path) -> None:
 
 
 def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> None:
-    """While a server runs, over a database without --force, and from a file that is no sound backup: all as it was."""
+    """While a server runs, without --force, and from an invalid backup, restore changes nothing."""
     job = Trainer(server.trainer)
     copy = tmp_path / "copy.db"
     wattwise(server, "backup", copy)
@@ -148,7 +148,7 @@ def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> 
 
 
 def spoil(bad: Path, copy: Path) -> None:
-    """Makes a file that is no backup to restore from, in the way of its name."""
+    """Creates an invalid backup; its name says in which way."""
     if bad.name == "garbage":
         bad.write_bytes(b"x" * 10_000)
     elif bad.name == "torn":
@@ -165,7 +165,7 @@ def spoil(bad: Path, copy: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 @pytest.mark.parametrize("lost", [False, True])
 def test_restore_by_root_leaves_the_files_to_their_owner(server: LiveServer, tmp_path: Path, lost: bool) -> None:
-    """The server's user can open what root restored: the file is its former owner's, or its folder's."""
+    """The server's user can open what root restored: it has the owner of the old file, or of the folder."""
     copy, user = tmp_path / "copy.db", 12345
     wattwise(server, "backup", copy)
     server.stop()
@@ -181,7 +181,7 @@ def test_restore_by_root_leaves_the_files_to_their_owner(server: LiveServer, tmp
 
 
 def test_restore_where_nothing_is(server: LiveServer, tmp_path: Path) -> None:
-    """After the loss of the database a backup takes its place, and leftovers of the lost one are no part of it."""
+    """A backup replaces a lost database, and side files that are left of that one are not used."""
     job = Trainer(server.trainer)
     job.run(10.0)
     copy = tmp_path / "copy.db"

@@ -47,8 +47,8 @@ def test_health_and_reflection_are_answered(server: LiveServer) -> None:
 
 def test_taken_port_is_refused(server: LiveServer, tmp_path: Path) -> None:
     """A second server never shares the first one's port; it says what to look at."""
-    said = refuse("--address", server.address, "--database", f"sqlite:///{tmp_path}/other.db", folder=tmp_path)
-    assert f"cannot listen on {server.address}" in said
+    error = refuse("--address", server.address, "--database", f"sqlite:///{tmp_path}/other.db", folder=tmp_path)
+    assert f"cannot listen on {server.address}" in error
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
@@ -61,8 +61,8 @@ def test_taken_database_is_refused(server: LiveServer, tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(server.database)
     for path in (server.database, link):
-        said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
-        assert "another server uses" in said
+        error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+        assert "another server uses" in error
     assert Trainer(server.trainer).next().id.trial_number == 1
 
 
@@ -79,8 +79,8 @@ def test_newer_database_is_refused_untouched(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA user_version = 4711")
     before = path.read_bytes()
-    said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
-    assert "schema version 4711" in said
+    error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+    assert "schema version 4711" in error
     assert path.read_bytes() == before
 
 
@@ -92,8 +92,8 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
     garbage.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
     for path, expected in ((foreign, "another program"), (garbage, "not a database")):
         before = path.read_bytes()
-        said = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
-        assert expected in said
+        error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{path}", folder=tmp_path)
+        assert expected in error
         assert path.read_bytes() == before
 
 
@@ -121,8 +121,8 @@ def test_options_are_variables_too(tmp_path: Path) -> None:
     """WATTWISE_ADDRESS and its like stand in for options, are checked like them, and options go first."""
     assert "write host:port" in refuse(folder=tmp_path, WATTWISE_ADDRESS="nowhere")
     assert "debug, info" in refuse(folder=tmp_path, WATTWISE_LOG_LEVEL="loud")
-    said = refuse("--address", "elsewhere", folder=tmp_path, WATTWISE_ADDRESS="nowhere")
-    assert "elsewhere" in said
+    error = refuse("--address", "elsewhere", folder=tmp_path, WATTWISE_ADDRESS="nowhere")
+    assert "elsewhere" in error
 
 
 def test_it_ends_with_0_and_leaves_a_whole_file(server: LiveServer) -> None:

@@ -54,7 +54,7 @@ class Guided:
         return grpc.aio.insecure_channel(await address)
 
     def prepare(self) -> None:
-        """Writes valid requests as inputs to begin with."""
+        """Writes valid requests as the first inputs."""
         trial = self._loop.run_until_complete(self._clear())
         known = seeds(trial)
         for number, method in enumerate(_ALL):
@@ -62,7 +62,7 @@ class Guided:
                 (self._corpus / f"{method.name}-{nth}").write_bytes(bytes([number]) + request.SerializeToString())
 
     def fuzz(self, options: list[str]) -> None:
-        """Fires until an input does what none may, or the options say that it is enough; ends the process."""
+        """Sends inputs until one breaks a rule or the options' limit is reached; ends the process."""
         atheris.Setup([sys.argv[0], str(self._corpus), *options], self._one)
         atheris.Fuzz()
 
@@ -72,11 +72,11 @@ class Guided:
         method, request = _ALL[data[0] % len(_ALL)], data[1:]
         try:
             self._loop.run_until_complete(self._fire(method, request))
-        except Exception:  # noqa: BLE001 - whatever it is, it is what was looked for
+        except Exception:  # noqa: BLE001 - any exception is a finding
             traceback.print_exc()
             sys.stderr.write(f"{path(method)} sent {request!r}\n")
             sys.stderr.flush()
-            # libFuzzer would leave as C programs do, and wait for the threads of gRPC for ever.
+            # libFuzzer would exit like a C program and wait for the threads of gRPC forever.
             os._exit(1)
 
     async def _fire(self, method: MethodDescriptor, request: bytes) -> None:

@@ -30,7 +30,7 @@ ALLOWED = {
 
 _SECONDS = 20.0
 
-# Well before the lease of a trial in a job that a stranger made runs out, which would change the state by itself.
+# Well before the lease of a trial in a fuzzed job expires, which would change the state by itself.
 CALLS_PER_FIELD = 200
 _SIGN_OF_A_BUG = re.compile(r"incident|Traceback|^\S+ +(WARNING|ERROR) ", re.MULTILINE)
 
@@ -57,15 +57,15 @@ class StateFile:
         self._dump: tuple[int, str] = (-1, "")
 
     def dump(self) -> str:
-        """All that is in it, as SQL."""
-        # The version changes with every commit of the server's.
+        """The whole contents as SQL."""
+        # The version changes with every commit of the server.
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._dump[0]:
             self._dump = version, "\n".join(self._connection.iterdump())
         return self._dump[1]
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Closes the file."""
         self._connection.close()
 
 
@@ -84,7 +84,7 @@ class Target:
         self.clear()
 
     def clear(self) -> None:
-        """Deletes whatever jobs there are and makes the two anew; the trial that runs has the same id every time."""
+        """Deletes all jobs and registers the two again; the running trial has the same id every time."""
         admin, trainer = self.server.admin, self.server.trainer
         while jobs := admin.ListJobs(v1.ListJobsRequest(page_size=1000)).jobs:
             for job in jobs:
@@ -94,13 +94,13 @@ class Target:
         self.trial = trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=BASE)).trial.id
 
     def close(self) -> None:
-        """Lets the file go; the log must tell of no trouble."""
+        """Closes the file; the log must have no error."""
         self._file.close()
         log = self.server.log.read_text()
         assert not _SIGN_OF_A_BUG.search(log), log
 
     def state(self) -> tuple[str, bytes]:
-        """All that is kept in the file, and what the server itself says of its newest trials."""
+        """The contents of the file, and the newest trials as the server returns them."""
         jobs = self.server.admin.ListJobs(v1.ListJobsRequest(page_size=20))
         return self._file.dump(), jobs.SerializeToString(deterministic=True)
 
@@ -119,7 +119,7 @@ class Target:
         return answer
 
     def call(self, method: MethodDescriptor, messages: Iterable[bytes], metadata: Metadata = ()) -> Answer:
-        """Makes one call with these messages; of a job's states it takes the first."""
+        """Makes one call with these messages; takes the first response of WatchJob."""
         channel: Any = self.server.channel
         # On the wire a call with one message is a stream of one.
         call = channel.stream_stream(path(method))(iter(messages), timeout=_SECONDS, metadata=tuple(metadata))

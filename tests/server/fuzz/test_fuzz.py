@@ -31,7 +31,7 @@ def target(grpc_server: LiveServer) -> Iterator[Target]:
 
 
 def some_method(data: st.DataObject) -> MethodDescriptor:
-    """Any method of the server, mostly one of its own services."""
+    """Any method of the server, mostly one of Wattwise's services."""
     return data.draw(st.sampled_from(METHODS * 2 + OTHERS), "method")
 
 
@@ -165,7 +165,7 @@ def test_no_message_at_all(target: Target) -> None:
     """Calls that end before their message do not change the server's state."""
     channel: Any = target.server.channel
     before = target.state()
-    # Where there should be one message, gRPC neither tells the server nor ends the call.
+    # For a unary request without a message, gRPC neither notifies the server nor ends the call.
     calls = [channel.stream_stream(path(method))(iter(()), timeout=0.5) for method in METHODS]
     codes = {method.name: call.code() for method, call in zip(METHODS, calls, strict=True)}
     assert codes.pop("StreamResults") is grpc.StatusCode.OK

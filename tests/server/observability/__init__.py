@@ -1,1 +1,1 @@
-"""Tests of what is told of the server."""
+"""Tests of `wattwise_server.observability`."""

@@ -1,4 +1,4 @@
-"""The log: one line per event, for people and for machines."""
+"""The log: one line per event, human-readable and as JSON."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: Watche
 
 
 def test_refused_stream_is_logged_with_its_trial(watched: WatchedServer) -> None:
-    """A stream is named by its first message."""
+    """The log line of a stream names the trial of its first message."""
     key = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
     request = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=key))
     with refused():
@@ -115,7 +115,7 @@ def test_refused_stream_is_logged_with_its_trial(watched: WatchedServer) -> None
 
 
 def test_unknown_method_is_logged(watched: WatchedServer) -> None:
-    """Calls of unknown methods end as in gRPC and are logged like any refusal, whatever their names contain."""
+    """Unknown methods are UNIMPLEMENTED and logged like any refusal, whatever their names contain."""
     for name in ("Guess", 'Guess " job=x'):
         for kind in (watched.channel.unary_unary, watched.channel.unary_stream):
             call: Any = kind(f"/wattwise.v1.JobAdmin/{name}")
@@ -188,8 +188,8 @@ def test_one_event_is_one_line(event: str, value: float | str) -> None:
         assert known["field"] == value
 
 
-def test_start_that_fails_is_a_line_too(tmp_path: Path) -> None:
-    """With a JSON log the reason of a failed start is an object too."""
+def test_failed_start_is_logged(tmp_path: Path) -> None:
+    """With a JSON log the reason of a failed start is a JSON object too."""
     live = LiveServer(tmp_path)
     live.database.write_text("this is not a database, but a letter to a friend, long enough to be taken for a header")
     with pytest.raises(AssertionError):

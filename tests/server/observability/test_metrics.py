@@ -37,7 +37,7 @@ def test_calls_are_counted_by_method_and_status(watched: WatchedServer) -> None:
 
 
 def test_retries_and_repeated_reports_count_once(watched: WatchedServer) -> None:
-    """A request that is retried is one trial, a report that is repeated one epoch; a refused one is nothing."""
+    """A retried request is one trial, a repeated report one epoch; a refused one counts nothing."""
     job = Trainer(watched.trainer, eta_knob=0.5)
     trial = job.next("retried")
     assert job.next("retried") == trial
@@ -58,7 +58,7 @@ def test_retries_and_repeated_reports_count_once(watched: WatchedServer) -> None
 
 
 def test_trials_are_counted_by_stage_and_end(watched: WatchedServer) -> None:
-    """Dispatches and ends of both stages, jobs that come and go, and a registration that only confirms."""
+    """Dispatches and ends of both stages, and jobs created and deleted; a confirmed registration counts nothing."""
     pruning, bandit = Trainer(watched.trainer), Trainer(watched.trainer, num_pruning_rounds=0, max_epochs=1)
     watched.trainer.RegisterJob(v1.RegisterJobRequest(job=bandit.spec))
     bandit.run(10.0, converges=False)
@@ -79,7 +79,7 @@ def test_trials_are_counted_by_stage_and_end(watched: WatchedServer) -> None:
 
 
 def test_lost_and_revived_trials_balance(watched: WatchedServer) -> None:
-    """A revived trial runs again, and what it reported before is not counted twice."""
+    """A revived trial counts as running again; its earlier reports are not counted twice."""
     job = Trainer(watched.trainer, trial_lease_seconds=0.3)
     trial = job.next()
     job.report(trial, 10.0, metric=0.1)
@@ -95,7 +95,7 @@ def test_lost_and_revived_trials_balance(watched: WatchedServer) -> None:
 
 
 def test_failed_commit_is_not_counted_as_done(watched: WatchedServer) -> None:
-    """What could not be committed shows as a failure, and as no trial; the retry shows as one."""
+    """A commit that fails counts as a failure and not as a trial; its retry counts as a trial."""
     job = Trainer(watched.trainer)
     with closing(sqlite3.connect(watched.database, isolation_level=None)) as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON trials BEGIN SELECT RAISE(ABORT, 'full'); END")
@@ -112,7 +112,7 @@ def test_failed_commit_is_not_counted_as_done(watched: WatchedServer) -> None:
 
 
 def test_commits_are_counted_with_their_rows(watched: WatchedServer) -> None:
-    """One call at a time is one commit each; registering writes the job and its four arms, a report one row."""
+    """Sequential calls are one commit each; a registration writes the job and its four arms, a report one row."""
     job = Trainer(watched.trainer)
     assert watched.figure("wattwise_commit_rows_count") == 1
     assert watched.figure("wattwise_commit_rows_sum") == 5
@@ -125,8 +125,8 @@ def test_commits_are_counted_with_their_rows(watched: WatchedServer) -> None:
     assert watched.figure("wattwise_commit_seconds_count") == 3
 
 
-def test_streams_are_counted_by_message_and_never_timed(watched: WatchedServer) -> None:
-    """An open stream shows as open, its messages as they pass, and its end as one call; its length nowhere."""
+def test_streams_are_counted_by_message_and_not_timed(watched: WatchedServer) -> None:
+    """An open stream is in the gauge, its messages are counted, and its end is one call without a duration."""
     job = Trainer(watched.trainer)
     trial, states = job.next(), watched.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id))
     next(states)
@@ -145,8 +145,8 @@ def test_streams_are_counted_by_message_and_never_timed(watched: WatchedServer) 
     assert watched.figure("wattwise_call_seconds_count", method="WatchJob") == 0
 
 
-def test_calls_that_clients_give_up_are_counted_as_such(watched: WatchedServer) -> None:
-    """A deadline that passes counts as one; many calls cancelled at once harm nothing and are all counted."""
+def test_cancelled_and_expired_calls_are_counted(watched: WatchedServer) -> None:
+    """An expired deadline has its own code; many calls cancelled at once are all counted and do no harm."""
     job = Trainer(watched.trainer)
     with suppress(grpc.RpcError):
         list(watched.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=0.3))
@@ -158,9 +158,9 @@ def test_calls_that_clients_give_up_are_counted_as_such(watched: WatchedServer) 
     for call in pending[1::2]:
         call.result()
     wait_until(lambda: watched.figure("wattwise_running_trials") == len(get_trials(watched, job)))
-    told = watched.events("trial dispatched")
-    assert len(told) == len(get_trials(watched, job))
-    assert all(line["peer"] and line["request_id"] for line in told), "though some were committed after their calls"
+    lines = watched.events("trial dispatched")
+    assert len(lines) == len(get_trials(watched, job))
+    assert all(line["peer"] and line["request_id"] for line in lines), "though some were committed after their calls"
 
 
 def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:
@@ -169,7 +169,7 @@ def get_trials(server: WatchedServer, job: Trainer) -> list[v1.Trial]:
 
 
 def test_energy_is_counted_by_its_monitor(watched: WatchedServer) -> None:
-    """What is estimated is counted apart from what is measured; kinds that have no label of their own share one."""
+    """Estimated and measured energy have separate labels; kinds without a label share one."""
     failed = v1.Monitor(kinds=["rapl"], estimated=True, partly=True)
     both = monitor_of("rapl", "nvml")
     for monitor in (
@@ -187,7 +187,7 @@ def test_energy_is_counted_by_its_monitor(watched: WatchedServer) -> None:
     assert watched.figure("wattwise_energy_joules_total") == 60.0
 
 
-def test_clients_make_no_series(watched: WatchedServer) -> None:
+def test_clients_cannot_add_series(watched: WatchedServer) -> None:
     """Method names and job ids that clients choose add no labels: unknown methods share one."""
     job = Trainer(watched.trainer, job_id="test-secret-project")
     job.report(job.next(), 1.0, metric=0.1, monitor=monitor_of("test-monitor"))
@@ -205,8 +205,8 @@ def test_clients_make_no_series(watched: WatchedServer) -> None:
     assert labels == {"method", "code", "direction", "stage", "reason", "monitor", "le", "version", "grpc", "python"}
 
 
-def test_restarted_server_knows_what_there_is(watched: WatchedServer) -> None:
-    """Jobs and running trials are read from the database, and totals go on from 0 with what is new alone."""
+def test_restarted_server_counts_what_the_database_holds(watched: WatchedServer) -> None:
+    """The gauges of jobs and running trials are read from the database; the counters restart at 0."""
     job = Trainer(watched.trainer)
     trial = job.next()
     job.report(trial, 10.0, metric=0.1)
@@ -219,7 +219,7 @@ def test_restarted_server_knows_what_there_is(watched: WatchedServer) -> None:
     assert watched.figure("wattwise_build_info") == 1
 
 
-def test_only_figures_are_served_and_the_port_closes(watched: WatchedServer) -> None:
+def test_only_metrics_are_served_and_the_port_closes(watched: WatchedServer) -> None:
     """Another path is 404, and the port is closed when the server has stopped."""
     url = watched.metrics_url
     with pytest.raises(urllib.error.HTTPError) as caught:
@@ -232,7 +232,7 @@ def test_only_figures_are_served_and_the_port_closes(watched: WatchedServer) -> 
 
 
 def test_restarted_server_gets_its_port_again(watched: WatchedServer) -> None:
-    """A scrape just before the end does not keep the next server from the same port."""
+    """A scrape just before the shutdown does not block the port for the next server."""
     (place,) = re.findall(r"//([^/]+)/", watched.metrics_url)
     host, _, port = place.partition(":")
     with socket.create_connection((host, int(port)), timeout=10) as scrape:
@@ -246,7 +246,7 @@ def test_restarted_server_gets_its_port_again(watched: WatchedServer) -> None:
 
 
 def test_idle_connections_do_not_pile_up(watched: WatchedServer) -> None:
-    """A silent connection takes one of few places until it is closed."""
+    """Silent connections are limited, and closed after a while."""
     host, port = re.findall(r"//(.+):(\d+)/", watched.metrics_url)[0]
     idle = [socket.create_connection((host, int(port)), timeout=10) for _ in range(30)]
     # Those beyond the places there are were hung up on.
@@ -263,7 +263,7 @@ def test_idle_connections_do_not_pile_up(watched: WatchedServer) -> None:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has hung up."""
+    """Whether the server has closed the connection."""
     connection.setblocking(False)
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""

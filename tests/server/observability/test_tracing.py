@@ -23,7 +23,7 @@ TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Collector(otlp_grpc.TraceServiceServicer):
-    """Keeps what it is sent."""
+    """Stores the spans that it receives."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -47,7 +47,7 @@ class Collector(otlp_grpc.TraceServiceServicer):
 
 
 def text(attributes: Any) -> dict[str, Any]:
-    """Attributes of OTLP as they were set."""
+    """OTLP attributes as Python values."""
     return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in attributes}
 
 
@@ -79,15 +79,15 @@ def test_every_call_is_a_span(watched: WatchedServer, collector: Collector, monk
     assert text(register.attributes)["wattwise.job_id"] == job.job_id
     assert (following.trace_id.hex(), following.parent_span_id.hex()) == (TRACE_ID, PARENT_ID)
     named = {"job_id": job.job_id, "trial_number": 1, "batch_size": 16}
-    for span, given in ((following, {**named, "request_id": "nightly-7"}), (stream, named)):
-        assert {f"wattwise.{key}": value for key, value in given.items()}.items() <= text(span.attributes).items()
+    for span, expected in ((following, {**named, "request_id": "nightly-7"}), (stream, named)):
+        assert {f"wattwise.{key}": value for key, value in expected.items()}.items() <= text(span.attributes).items()
         assert text(span.attributes)["rpc.response.status_code"] == "OK"
         assert span.kind == Span.SPAN_KIND_SERVER
     assert text(report.attributes)["rpc.response.status_code"] == "NOT_FOUND"
     assert text(report.attributes)["wattwise.trial_number"] == 7
     assert report.status.code == Status.STATUS_CODE_UNSET, "it is the client's error"
-    (dispatched,), (told,) = watched.events("trial dispatched"), watched.events("call refused")
-    assert (dispatched["trace_id"], told["trace_id"]) == (TRACE_ID, report.trace_id.hex())
+    (dispatched,), (refusal,) = watched.events("trial dispatched"), watched.events("call refused")
+    assert (dispatched["trace_id"], refusal["trace_id"]) == (TRACE_ID, report.trace_id.hex())
 
 
 def test_traces_go_to_the_console_too(watched: WatchedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_traces_go_to_the_console_too(watched: WatchedServer, monkeypatch: pytes
 
 
 def test_unavailable_collector_disturbs_nothing(watched: WatchedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are answered, and the shutdown waits a few seconds at most."""
+    """Without a collector calls are answered, and the shutdown waits a few seconds at most."""
     watched.stop()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     watched.start()

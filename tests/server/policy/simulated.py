@@ -14,7 +14,7 @@ from wattwise_server.policy.registry import POLICIES
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
-def spec(**given: Any) -> JobSpec:
+def spec(**fields: Any) -> JobSpec:
     """A job whose cost is its energy."""
     usual: dict[str, Any] = {
         "job_id": "simulated",
@@ -25,7 +25,7 @@ def spec(**given: Any) -> JobSpec:
         "eta_knob": 1.0,
         "mab_seed": 1,
     }
-    return JobSpec(**(usual | given))
+    return JobSpec(**(usual | fields))
 
 
 @dataclass

@@ -23,7 +23,7 @@ def failed(number: int, reason: EndReason, size: int = 16) -> Trial:
 
 
 def failures(search: Search, size: int = 16) -> int:
-    """How many failures in a row a batch size has."""
+    """The failures in a row of a batch size."""
     return search.arm(size).failures
 
 
@@ -43,7 +43,7 @@ def test_uncounted_loss_undoes_nothing() -> None:
     assert failures(search) == MAX_FAILURES
 
 
-def test_crashed_and_untried_batch_sizes_are_told_apart() -> None:
+def test_crashed_and_untried_batch_sizes_are_distinguished() -> None:
     """Of those that were pruned: which failed, which were never tried, and which missed the target."""
     search = gts.POLICY.register(SPEC)
     arms = {arm.batch_size: replace(arm, pruned=True) for arm in search.arms}

@@ -44,7 +44,7 @@ def ask(server: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_file_is_a_policy(server: Path) -> None:
-    """A new file with a `POLICY` is found under the file's name, beside those that there are."""
+    """A new file with a `POLICY` is found under the file's name, beside the others."""
     (server / "policy" / "mine.py").write_text("from wattwise_server.policy.gts import Gts\n\nPOLICY = Gts()\n")
     found = ask(server)
     assert (found.stderr, set(found.stdout.split())) == ("", {*POLICIES, "MINE"})

@@ -1,4 +1,4 @@
-"""The bandit: posteriors against closed forms, and who is drawn."""
+"""The bandit: posteriors against closed forms, and which arm is drawn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ observations = st.lists(st.builds(Observation, st.floats(1, 1e6), st.booleans())
 
 @given(observations, st.integers(0, 5), st.floats(0.5, 3))
 def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], window: int, beta: float) -> None:
-    """Adding one observation after another, while the floor appears and falls, counts what a rereading would count."""
+    """Running sums equal the sums over the whole history, while the floor appears and falls."""
     arm = Arm(16)
     min_cost: float | None = None
     for one in seen:
@@ -74,8 +74,8 @@ def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], win
         assert arm.counted.variance == pytest.approx(np.var(counted), rel=1e-6, abs=np.mean(counted) ** 2 * 1e-12)
 
 
-def test_equal_costs_have_no_variance_at_all() -> None:
-    """A thousand equal costs leave a deviation of exactly zero, with and without a window."""
+def test_equal_costs_have_no_variance() -> None:
+    """A thousand equal costs have a deviation of exactly zero, with and without a window."""
     for window in (0, 10):
         arm = Arm(16)
         for _ in range(1000):
@@ -89,21 +89,21 @@ def arm_with(size: int, *values: float) -> Arm:
     return replace(Arm(size), num_succeeded=len(values), counted=moments(list(values)))
 
 
-def drawn(arms: list[Arm], times: int = 400, **given_spec: object) -> Counter[int]:
+def drawn(arms: list[Arm], times: int = 400, **fields: object) -> Counter[int]:
     """How often each arm is drawn."""
-    job = spec(**given_spec)
+    job = spec(**fields)
     return Counter(draw(job, arms, generator(job, number)).batch_size for number in range(times))
 
 
 def test_arms_short_of_explorations_come_first_in_random_order() -> None:
-    """Only arms with too few succeeded trials are drawn while there are any, and each of them sometimes."""
+    """While arms have too few succeeded trials, only those are drawn, each of them sometimes."""
     counts = drawn([arm_with(8, 1.0, 2.0), arm_with(16, 900.0), arm_with(32)])
     assert set(counts) == {16, 32}
     assert min(counts.values()) > 100
 
 
-def test_explorations_count_all_succeeded_trials_not_the_windows() -> None:
-    """An arm with enough trials is explored, however few of them its window keeps."""
+def test_explorations_count_succeeded_trials_outside_the_window() -> None:
+    """An arm with enough succeeded trials counts as explored, even if its window keeps fewer."""
     arm = replace(arm_with(8, 5.0), num_succeeded=2)
     assert set(drawn([arm, arm_with(16, 1.0)], mab_num_explorations=2, window_size=1)) == {16}
 
@@ -123,7 +123,7 @@ def test_samples_spread_by_the_standard_deviation() -> None:
     assert share == pytest.approx(0.8413, abs=0.02)
 
 
-def test_arm_without_doubt_is_its_mean() -> None:
+def test_arm_without_variance_is_sampled_at_its_mean() -> None:
     """An arm with equal costs is sampled at exactly their mean, so of two such arms the cheaper always wins."""
     assert set(drawn([arm_with(8, 5.0, 5.0), arm_with(16, 4.999, 4.999)])) == {16}
 
@@ -142,23 +142,23 @@ def test_without_a_seed_draws_differ() -> None:
     assert generator(spec(mab_seed=None), 1).random() != generator(spec(mab_seed=None), 1).random()
 
 
-def test_arm_that_kills_the_trainer_is_put_aside_and_comes_back() -> None:
+def test_arm_that_runs_out_of_memory_is_suspended_for_a_while() -> None:
     """Under POLICY_GTS an arm that ran out of memory is not drawn for eight trials, then tried again."""
     job = SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16)))
     trial = job.next()
-    killer = trial.batch_size
+    suspended = trial.batch_size
     job.fail(trial, EndReason.OUT_OF_MEMORY)
     sizes = []
     for _ in range(9):
         trial = job.next()
         sizes.append(trial.batch_size)
-        if trial.batch_size == killer:
+        if trial.batch_size == suspended:
             break
         job.succeed(trial, 100)
-    assert sizes == [24 - killer] * 8 + [killer]
+    assert sizes == [24 - suspended] * 8 + [suspended]
 
 
-def test_bandit_goes_on_when_every_arm_is_put_aside() -> None:
+def test_bandit_continues_when_every_arm_is_suspended() -> None:
     """When no other arm is left, suspended arms are drawn."""
     job = SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16)))
     for _ in range(10):
@@ -166,7 +166,7 @@ def test_bandit_goes_on_when_every_arm_is_put_aside() -> None:
 
 
 def test_bandit_finds_the_cheapest_arm() -> None:
-    """After two hundred trials of noisy costs, most of the newest fifty are of the cheapest batch size."""
+    """After two hundred trials with noisy costs, most of the last fifty use the cheapest batch size."""
     rng, job, mean = (
         np.random.default_rng(5),
         SimulatedJob(spec(policy="GTS")),

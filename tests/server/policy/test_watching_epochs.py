@@ -57,7 +57,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) -> None:
-    """TrialCourse of one trial decide the batch size of the next; a restart forgets nothing, a repeat adds nothing."""
+    """The epochs of one trial decide the next batch size; restarts and repeated reports change nothing."""
     await site.optimizer.register(draft(policy="CAREFUL"))
     first, _ = await site.optimizer.next_trial("j", "")
     for epoch in (1, 2, 2, 3):

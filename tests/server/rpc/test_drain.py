@@ -23,7 +23,7 @@ class Inbox:
 
 
 async def test_waiting_stream_is_interrupted() -> None:
-    """Waiting for the next message ends with the error that says to retry, and so does every later wait."""
+    """Waiting for the next message ends with ShuttingDownError, and so does every later wait."""
     inbox, drain = Inbox(), Drain()
     wait = asyncio.ensure_future(drain.wait(inbox.read))
     await inbox.waiting.wait()
@@ -34,8 +34,8 @@ async def test_waiting_stream_is_interrupted() -> None:
         await drain.wait(inbox.read)
 
 
-async def test_answer_in_progress_is_finished_first() -> None:
-    """The drain does not interrupt the answer to a message; the wait after it is refused."""
+async def test_response_in_progress_is_finished_first() -> None:
+    """The drain does not interrupt the response to a message; the wait after it is refused."""
     inbox, drain = Inbox(), Drain()
     begun, written, answers = asyncio.Event(), asyncio.Event(), []
 

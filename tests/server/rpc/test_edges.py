@@ -1,4 +1,4 @@
-"""Edges of the contract that are easily broken."""
+"""Edge cases of the contract."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.server.usecases.test_leases import get, lose
 Stub = v1.BatchSizeOptimizerStub
 
 
-def test_fixed_reward_precision_is_for_gts_alone(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
-    """Under the default policy the reward precision is learnt, whatever the two fields of POLICY_GTS say."""
+def test_reward_precision_is_fixed_only_under_gts(grpc_stub: Stub, grpc_channel: grpc.Channel) -> None:
+    """Under the default policy the reward precision is learned, whatever the two fields of POLICY_GTS are."""
     job = Trainer(grpc_stub, num_pruning_rounds=0, batch_sizes=[16], learn_reward_precision=False)
     for cost in (10.0, 20.0, 30.0):
         job.run(cost)
@@ -52,8 +52,8 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
 
 
 @pytest.mark.parametrize("sign", ["x", "\u00e9", "\U0001f680"])
-def test_refusals_fit_whatever_was_sent(grpc_stub: Stub, grpc_channel: grpc.Channel, sign: str) -> None:
-    """Long names in any script come back as the refusal that they are, not as an answer too large to receive."""
+def test_statuses_of_long_names_fit(grpc_stub: Stub, grpc_channel: grpc.Channel, sign: str) -> None:
+    """The status of a request with long names, in any script, is small enough to be received."""
     admin = v1.JobAdminStub(grpc_channel)
     for length in (150, 2_000, 200_000):
         with refused() as refusal:
@@ -80,8 +80,8 @@ def test_too_many_batch_sizes_are_refused(grpc_stub: Stub) -> None:
     assert "at most 1000" in refusal.faults["job.batch_sizes"]
 
 
-def test_longest_prefix_leaves_room_for_a_made_id(grpc_stub: Stub) -> None:
-    """An id that the server makes can be registered again; a prefix too long for that is refused."""
+def test_longest_prefix_leaves_room_for_a_generated_id(grpc_stub: Stub) -> None:
+    """A generated id can be registered again; a prefix too long for one is refused."""
     spec = job_spec(job_id=None, job_id_prefix="p" * 191)
     made = grpc_stub.RegisterJob(v1.RegisterJobRequest(job=spec)).job.spec
     assert not grpc_stub.RegisterJob(v1.RegisterJobRequest(job=made)).created
@@ -91,7 +91,7 @@ def test_longest_prefix_leaves_room_for_a_made_id(grpc_stub: Stub) -> None:
 
 
 def test_heartbeats_during_a_deletion_get_a_stop(server: LiveServer) -> None:
-    """A running trial never hears that its job is unknown, at whatever moment of the deletion it asks."""
+    """A running trial never gets NOT_FOUND, at whatever moment of the deletion it calls."""
     for _ in range(20):
         job = Trainer(server.trainer)
         trials = [job.next() for _ in range(4)]
@@ -100,13 +100,13 @@ def test_heartbeats_during_a_deletion_get_a_stop(server: LiveServer) -> None:
             return any(job.heartbeat(trial).stop_train for _ in range(200))
 
         with ThreadPoolExecutor(4) as pool:
-            told = [pool.submit(beat, trial) for trial in trials]
+            stopped = [pool.submit(beat, trial) for trial in trials]
             server.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))
-            assert all(each.result() for each in told)
+            assert all(each.result() for each in stopped)
 
 
 def test_lists_during_deletions_show_whole_jobs(server: LiveServer) -> None:
-    """A list of jobs shows each with its batch sizes or not at all, while jobs are registered and deleted."""
+    """A list has each job complete or not at all, while jobs are registered and deleted."""
     with ThreadPoolExecutor(1) as pool:
 
         def churn() -> None:
@@ -122,7 +122,7 @@ def test_lists_during_deletions_show_whole_jobs(server: LiveServer) -> None:
 
 
 def test_revived_trial_shows_its_newest_cost(server: LiveServer) -> None:
-    """After a loss, a revival and another report, every view has the newest cost, over a restart too."""
+    """After a loss, a revival and another report, every view has the newest cost, also after a restart."""
     job = Trainer(server.trainer, trial_lease_seconds=0.5)
     trial = job.next()
     job.report(trial, 10.0, metric=0.1, epoch=1)
@@ -138,7 +138,7 @@ def test_revived_trial_shows_its_newest_cost(server: LiveServer) -> None:
     assert job.end(trial, v1.END_REASON_ERROR).cost == 20.0
 
 
-def test_bound_that_fell_meanwhile_stops_a_revived_trial(server: LiveServer) -> None:
+def test_revived_trial_above_the_current_bound_is_stopped(server: LiveServer) -> None:
     """A lost trial above the current bound is stopped by its first heartbeat."""
     job = Trainer(server.trainer, trial_lease_seconds=0.5)
     slow = job.next()
@@ -149,8 +149,8 @@ def test_bound_that_fell_meanwhile_stops_a_revived_trial(server: LiveServer) -> 
     assert (decision.stop_train, decision.cost_bound) == (True, 40.0)
 
 
-def test_heartbeat_tells_todays_bound(grpc_stub: Stub) -> None:
-    """A trial hears of the bound that another has set since, before its own first report and after it."""
+def test_heartbeat_returns_the_current_bound(grpc_stub: Stub) -> None:
+    """A heartbeat returns the bound that another trial has set, before its own first report and after it."""
     job = Trainer(grpc_stub)
     waiting, reporting, fast = job.next(), job.next(), job.next()
     job.report(reporting, 1.0, metric=0.1)
@@ -171,7 +171,7 @@ def test_trial_of_a_deleted_job_is_stopped_after_registering_it_again(
 
 
 def test_database_of_another_program_with_a_version_is_refused_untouched(tmp_path: Path) -> None:
-    """A file whose user_version is 1 but which is not ours stays as it is, byte for byte."""
+    """A file of another program whose user_version is 1 is not changed by a single byte."""
     path = tmp_path / "foreign.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("CREATE TABLE customers (name)")
@@ -182,13 +182,13 @@ def test_database_of_another_program_with_a_version_is_refused_untouched(tmp_pat
 
 
 @pytest.mark.parametrize("port", ["65536", "70000", "\u0661\u0662"])
-def test_port_that_is_none_is_refused(tmp_path: Path, port: str) -> None:
-    """A port out of range never becomes another port."""
+def test_port_out_of_range_is_refused(tmp_path: Path, port: str) -> None:
+    """A port out of range is an error and not another port."""
     assert "write host:port" in refuse("--address", f"127.0.0.1:{port}", folder=tmp_path)
 
 
-def test_watched_health_does_not_hold_up_the_shutdown(server: LiveServer) -> None:
-    """An orchestrator that watches the health hears NOT_SERVING, and the server ends long before its grace is over."""
+def test_health_watch_does_not_delay_the_shutdown(server: LiveServer) -> None:
+    """A watch of the health service gets NOT_SERVING, and the server exits long before its grace period ends."""
     health: Any = health_pb2_grpc.HealthStub(server.channel)
     states = health.Watch(health_pb2.HealthCheckRequest(), timeout=60)
     assert next(states).status == health_pb2.HealthCheckResponse.SERVING

@@ -37,9 +37,9 @@ def connected(target: Target) -> socket.socket:
 
 
 def pour(target: Target, data: bytes, *, reset: bool = False) -> None:
-    """Sends bytes on a connection of their own and leaves, politely or not."""
+    """Sends bytes on a new connection and closes or resets it."""
     with connected(target) as connection:
-        # A server that has heard enough may hang up in the middle.
+        # The server may close the connection before everything is sent.
         try:
             connection.sendall(data)
             if reset:
@@ -63,7 +63,7 @@ def answers_as(target: Target, before: tuple[str, bytes]) -> None:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes, length: int | None = None) -> bytes:
-    """One HTTP/2 frame; its length may be a lie."""
+    """One HTTP/2 frame; `length` overrides the real one."""
     size = len(payload) if length is None else length
     return struct.pack(">I", size)[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
@@ -80,7 +80,7 @@ FRAMES = st.builds(
 
 @depths
 def test_random_bytes_on_the_socket(target: Target, depth: settings) -> None:
-    """Bytes that belong to no protocol are survived, however the connection ends."""
+    """The server survives random bytes, however the connection ends."""
     before = target.state()
 
     def fire(data: st.DataObject) -> None:
@@ -92,7 +92,7 @@ def test_random_bytes_on_the_socket(target: Target, depth: settings) -> None:
 
 @depths
 def test_random_frames(target: Target, depth: settings) -> None:
-    """HTTP/2 that begins well and goes on with senseless frames is survived."""
+    """The server survives meaningless frames after a valid HTTP/2 preface."""
     before = target.state()
 
     def fire(data: st.DataObject) -> None:
@@ -105,9 +105,9 @@ def test_random_frames(target: Target, depth: settings) -> None:
 
 def test_clients_cannot_write_to_the_log(target: Target) -> None:
     """The debug data of a client's GOAWAY frame does not appear in the log."""
-    said = b"farewell\n2026-11-21 00:00:00,000 INFO wattwise_server.app: all is well"
+    debug_data = b"farewell\n2026-11-21 00:00:00,000 INFO wattwise_server.app: all is well"
     before = target.state()
-    pour(target, _PREFACE + _NO_SETTINGS + frame(7, 0, 0, struct.pack(">II", 1, 1) + said))
+    pour(target, _PREFACE + _NO_SETTINGS + frame(7, 0, 0, struct.pack(">II", 1, 1) + debug_data))
     answers_as(target, before)
     assert "farewell" not in target.server.log.read_text()
 
@@ -127,7 +127,7 @@ def test_clients_cannot_write_to_the_log(target: Target) -> None:
     ids=["http/1", "http/1 body", "tls", "ssh", "window", "headers", "pings", "flood"],
 )
 def test_other_protocols(target: Target, data: bytes) -> None:
-    """Other protocols and floods on the port disturb no other client."""
+    """Other protocols and floods on the port do not affect other clients."""
     before = target.state()
     pour(target, data)
     answers_as(target, before)

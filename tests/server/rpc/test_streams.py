@@ -1,4 +1,4 @@
-"""StreamResults: answers, pushes, and ends."""
+"""StreamResults: responses, pushes, and ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_result_has_its_decision(job: Trainer, stream: Stream) -> None:
 
 
 def test_stop_is_pushed_when_the_bound_falls(job: Trainer, stream: Stream) -> None:
-    """A trial that costs more than twice what another has just converged at gets a stop without asking."""
+    """A stop is pushed to a trial that costs more than twice what another has just converged at."""
     slow, fast = job.next(), job.next()
     stream.send(slow, 50.0)
     assert not stream.decision().stop_train
@@ -90,7 +90,7 @@ def test_stop_is_pushed_when_the_bound_falls(job: Trainer, stream: Stream) -> No
 
 
 def test_stop_is_pushed_when_the_job_is_deleted(job: Trainer, stream: Stream, grpc_channel: grpc.Channel) -> None:
-    """Deleting a job tells the trainers of its running trials to stop, on the stream and to unary calls."""
+    """Deleting a job stops the trainers of its running trials, on streams and on unary calls."""
     trial = job.next()
     stream.send(trial, 50.0)
     stream.decision()
@@ -115,8 +115,8 @@ def test_stop_is_pushed_when_the_trial_is_ended_elsewhere(job: Trainer, stream: 
     assert stream.decision().stop_train
 
 
-def test_heartbeat_on_a_stream_renews_and_learns_of_the_end(job: Trainer, stream: Stream) -> None:
-    """A heartbeat for a trial that is over brings the stop, once."""
+def test_heartbeat_of_an_ended_trial_gets_the_stop(job: Trainer, stream: Stream) -> None:
+    """A heartbeat for an ended trial is answered with the stop, once."""
     trial = job.next()
     job.end(trial, v1.END_REASON_ERROR)
     stream.beat(trial)
@@ -127,7 +127,7 @@ def test_heartbeat_on_a_stream_renews_and_learns_of_the_end(job: Trainer, stream
 
 
 def test_refused_result_ends_the_stream(job: Trainer, stream: Stream) -> None:
-    """A result that makes no sense ends the stream with its faults, and changes nothing."""
+    """An invalid result ends the stream with its violations and changes nothing."""
     trial = job.next()
     stream.send(trial, -1.0)
     with refused() as refusal:
@@ -148,7 +148,7 @@ def test_stream_is_for_one_trial(job: Trainer, stream: Stream) -> None:
 
 
 def test_empty_message_is_refused(stream: Stream) -> None:
-    """A message that is neither result nor heartbeat says so."""
+    """A message without a result or heartbeat has a violation of `event`."""
     stream.send_raw(v1.StreamResultsRequest())
     with refused() as refusal:
         stream.decision()
@@ -156,7 +156,7 @@ def test_empty_message_is_refused(stream: Stream) -> None:
 
 
 def test_unknown_trial_ends_the_stream(job: Trainer, stream: Stream) -> None:
-    """A heartbeat for a trial that never was is NOT_FOUND."""
+    """A heartbeat for an unknown trial is NOT_FOUND."""
     trial = job.next()
     trial.id.trial_number = 7
     stream.beat(trial)
@@ -166,7 +166,7 @@ def test_unknown_trial_ends_the_stream(job: Trainer, stream: Stream) -> None:
 
 
 def test_streams_end_when_the_server_shuts_down(server: LiveServer) -> None:
-    """SIGTERM ends open streams and watches with SHUTTING_DOWN, which says to retry, and the server exits with 0."""
+    """SIGTERM ends open streams and watches with SHUTTING_DOWN, which is retryable; the server exits with 0."""
     job = Trainer(server.trainer)
     trial = job.next()
     watch = server.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=30)

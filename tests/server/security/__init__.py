@@ -1,1 +1,1 @@
-"""Tests of who gets in."""
+"""Tests of `wattwise_server.security`."""

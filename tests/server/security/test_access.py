@@ -1,4 +1,4 @@
-"""Who may call what, of the real server with a token file."""
+"""Which token may call which method for which job, on a server with a token file."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def trial(job_id: str) -> v1.TrialId:
 
 
 def result(job_id: str) -> v1.TrainingResult:
-    """A measurement of it."""
+    """A result of that trial."""
     return v1.TrainingResult(trial=trial(job_id), time_seconds=1, energy_joules=1, metric=0.1, current_epoch=1)
 
 
 def registration(job_id: str) -> v1.RegisterJobRequest:
-    """Asks for a job."""
+    """Registers a job."""
     return v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:6]))
 
 
@@ -137,7 +137,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         server.live.close()
 
 
-def said(guarded: Guarded) -> str:
+def log_of(guarded: Guarded) -> str:
     """The log so far."""
     return guarded.live.log.read_text()
 
@@ -148,20 +148,20 @@ def test_every_method_has_its_entry() -> None:
 
 
 def test_method_without_an_entry_is_denied() -> None:
-    """Were one forgotten, not even an admin could call it."""
+    """A method without an entry is denied to admins too."""
     _, admin = new_token(Role.ADMIN, "", None)
     with pytest.raises(PermissionDeniedError, match="has no entry"):
         check_role(admin, f"{PEOPLES}DeleteEverything")
 
 
 def test_requests_of_these_tests_are_complete() -> None:
-    """A new method of ours is tried here too."""
+    """These tests have a request for every method."""
     assert set(REQUESTS) == {method for method in METHODS if method.startswith("/wattwise.")}
 
 
 @pytest.mark.parametrize("method", [*REQUESTS, REFLECTION])
 def test_call_without_a_token_is_refused(guarded: Guarded, method: str) -> None:
-    """No token, a wrong one, one of another scheme and an expired one are refused by every method that is not open."""
+    """Every method that needs a token refuses a missing, an unknown and an expired one, and another scheme."""
     good = guarded.tokens["admin"]
     wrong = good[:-1] + ("0" if good[-1] != "0" else "1")
     request = REQUESTS[method](MINE) if method in REQUESTS else reflection_pb2.ServerReflectionRequest(list_services="")
@@ -173,15 +173,15 @@ def test_call_without_a_token_is_refused(guarded: Guarded, method: str) -> None:
         assert refusal.metadata["retryable"] == "false"
 
 
-def test_another_scheme_is_no_token(guarded: Guarded) -> None:
-    """A good token under another scheme than Bearer, or under none, is refused."""
+def test_another_scheme_is_refused(guarded: Guarded) -> None:
+    """A valid token under another scheme than Bearer, or under none, is refused."""
     for value in (guarded.tokens["admin"], f"Basic {guarded.tokens['admin']}", "Bearer", "Bearer "):
         with refused() as refusal:
             guarded.live.admin.ListJobs(v1.ListJobsRequest(), metadata=(("authorization", value),))
         assert refusal.code is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_health_is_open(guarded: Guarded) -> None:
+def test_health_needs_no_token(guarded: Guarded) -> None:
     """Probes need no token."""
     health: Any = health_pb2_grpc.HealthStub(guarded.live.channel)
     assert health.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
@@ -194,7 +194,7 @@ def test_reflection_takes_any_token(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize("name", OF_PEOPLE)
 def test_trainer_may_not_call_job_admin(guarded: Guarded, name: str) -> None:
-    """A trainer's token gets no further than the trainers' service, be it its own team's job; nothing is deleted."""
+    """A trainer's token may not call JobAdmin, not even for its own team's job; nothing is deleted."""
     with refused() as refusal:
         guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "trainer")
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ERROR_REASON_PERMISSION_DENIED")
@@ -206,7 +206,7 @@ def test_trainer_may_not_call_job_admin(guarded: Guarded, name: str) -> None:
 
 @pytest.mark.parametrize("method", REQUESTS)
 def test_other_teams_jobs_are_out_of_reach(guarded: Guarded, method: str) -> None:
-    """No method reaches a job beyond the prefix, and the refusal is the same whether there is such a job or not."""
+    """Every method refuses a job outside the prefix, in the same way whether the job exists or not."""
     messages = []
     for job_id in (OTHERS, "team-b-nowhere"):
         with refused() as refusal:
@@ -219,7 +219,7 @@ def test_other_teams_jobs_are_out_of_reach(guarded: Guarded, method: str) -> Non
 
 
 def test_own_jobs_are_within_reach(guarded: Guarded) -> None:
-    """A trainer drives its own team's job from registration to end, and an operator looks at it and deletes it."""
+    """A trainer registers and trains its own team's job, and an operator shows and deletes it."""
     for name, request in OF_TRAINERS.items():
         assert guarded.call(TRAINERS + name, request(MINE), "trainer"), name
     for job_id, token in (("team-a-1", "operator"), ("team-a-2", "team admin"), ("team-b-1", "admin")):
@@ -230,14 +230,14 @@ def test_own_jobs_are_within_reach(guarded: Guarded) -> None:
 
 
 def test_admin_with_a_prefix_stays_within_it(guarded: Guarded) -> None:
-    """Being an admin alone opens no other team's jobs."""
+    """An admin with a prefix may not access other teams' jobs."""
     with refused() as refusal:
         guarded.call(f"{PEOPLES}DeleteJob", v1.DeleteJobRequest(job_id=OTHERS), "team admin")
     assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
 
 
 def test_lists_show_what_the_token_reaches(guarded: Guarded) -> None:
-    """A list is narrowed to the token's prefix; to ask for another team's is refused."""
+    """A list is narrowed to the token's prefix; listing another team's jobs is refused."""
     assert (
         guarded.jobs("operator") == guarded.jobs("operator", "team-") == guarded.jobs("operator", "team-a-n") == [MINE]
     )
@@ -250,7 +250,7 @@ def test_lists_show_what_the_token_reaches(guarded: Guarded) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "reached"),
+    ("ids", "reached"),
     [
         ({"job_id": "team-a-x", "job_id_prefix": "team-a"}, True),
         ({"job_id": None, "job_id_prefix": "team-a"}, True),
@@ -263,11 +263,9 @@ def test_lists_show_what_the_token_reaches(guarded: Guarded) -> None:
         ({"job_id": None, "job_id_prefix": ""}, False),
     ],
 )
-def test_ids_that_the_server_makes_are_within_reach(
-    guarded: Guarded, given: dict[str, str | None], reached: bool
-) -> None:
-    """A registration is let in if every id that it names, or that can be made of its prefix, is the token's."""
-    request = v1.RegisterJobRequest(job=job_spec(**given))
+def test_generated_ids_are_within_the_prefix(guarded: Guarded, ids: dict[str, str | None], reached: bool) -> None:
+    """A job may be registered if its id, or every id generated from its prefix, starts with the token's prefix."""
+    request = v1.RegisterJobRequest(job=job_spec(**ids))
     if reached:
         answer = v1.RegisterJobResponse.FromString(guarded.call(f"{TRAINERS}RegisterJob", request, "trainer")[0])
         assert answer.job.spec.job_id.startswith("team-a-")
@@ -279,7 +277,7 @@ def test_ids_that_the_server_makes_are_within_reach(
 
 
 def test_every_message_of_a_stream_is_checked(guarded: Guarded) -> None:
-    """A stream that began with the own job is refused at the first message about another team's."""
+    """A stream that began with an allowed job is refused at the first message about another team's job."""
     metadata = bearing(guarded.tokens["trainer"])
     beat = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial(OTHERS)))
     mine = v1.StreamResultsRequest(result=result(MINE))
@@ -292,14 +290,14 @@ def test_every_message_of_a_stream_is_checked(guarded: Guarded) -> None:
 def test_refusals_are_logged_with_who_and_what(guarded: Guarded) -> None:
     """The log names the token's id, the peer, the method and the job, and no line of it holds a token."""
     ids = {name: token.split("_")[1] for name, token in guarded.tokens.items()}
-    before = len(said(guarded))
+    before = len(log_of(guarded))
     with refused():
         guarded.call(f"{PEOPLES}DeleteJob", v1.DeleteJobRequest(job_id=OTHERS), "operator")
     with refused():
         guarded.call(f"{PEOPLES}GetJob", v1.GetJobRequest(job_id=MINE), guarded.tokens["admin"][:-4] + "beef")
     with refused():
         guarded.call(f"{PEOPLES}GetJob", v1.GetJobRequest(job_id=MINE), "ww_a_slip_of_the_keyboard")
-    lines = [line for line in said(guarded)[before:].splitlines() if "refused" in line]
+    lines = [line for line in log_of(guarded)[before:].splitlines() if "refused" in line]
     assert len(lines) == 3
     for line, words in zip(
         lines,
@@ -312,4 +310,4 @@ def test_refusals_are_logged_with_who_and_what(guarded: Guarded) -> None:
     ):
         assert all(word in line for word in words), line
     secrets = [token.split("_")[2] for token in guarded.tokens.values()]
-    assert not any(secret[:60] in said(guarded) for secret in (*secrets, "slip_of_the_keyboard"))
+    assert not any(secret[:60] in log_of(guarded) for secret in (*secrets, "slip_of_the_keyboard"))

@@ -18,7 +18,7 @@ PORT = "50051"
 
 
 def commands(heading: str) -> list[str]:
-    """What stands in the shell blocks under a heading."""
+    """The commands in the shell blocks under a heading."""
     (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
     blocks = re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
@@ -79,7 +79,7 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A shell in a folder of its own."""
+    """A shell in an empty folder."""
     typed = Shell(tmp_path)
     try:
         yield typed
@@ -89,7 +89,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the guide makes its certificates with OpenSSL")
 def test_commands_on_tls_and_tokens(shell: Shell) -> None:
-    """Typed from top to bottom, every command succeeds: tokens made, used, replaced, then TLS and mutual TLS."""
+    """All commands succeed in order: tokens are created, used and replaced, then TLS and mutual TLS."""
     lines = [*commands("Tokens"), *commands("TLS")]
     assert len(lines) > 15
     for line in lines:

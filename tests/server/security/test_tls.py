@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Whom the clients believe."""
+    """The authority that clients trust."""
     return Authority(tmp_path)
 
 
@@ -46,15 +46,15 @@ def live(tmp_path: Path) -> Iterator[LiveServer]:
 
 
 def options(pair: Pair, client_ca: Path | None = None) -> list[str]:
-    """What turns TLS on."""
-    given = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
-    return [*given, "--tls-client-ca", str(client_ca)] if client_ca else given
+    """The options that enable TLS."""
+    server_options = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key)]
+    return [*server_options, "--tls-client-ca", str(client_ca)] if client_ca else server_options
 
 
-def fault(**given: Path) -> str:
-    """What is said of settings that cannot be used."""
+def fault(**files: Path) -> str:
+    """The error of settings that cannot be used."""
     with pytest.raises(StartError) as caught:
-        Certificates.of(Security(**given))  # type: ignore[arg-type]  # none of the other settings is given
+        Certificates.of(Security(**files))  # type: ignore[arg-type]  # only settings that are files
     return str(caught.value)
 
 
@@ -68,13 +68,13 @@ def gets_in(address: str, credentials: Credentials) -> bool:
 
 
 def serial(address: str) -> str:
-    """What a server shows to a new connection."""
+    """The serial number of the certificate that a new connection gets."""
     host, _, port = address.rpartition(":")
     return ssl.get_server_certificate((host, int(port)))
 
 
 def test_only_tls_is_spoken(live: LiveServer, authority: Authority, pair: Pair) -> None:
-    """A client that believes the server's authority is served; one in clear, or that believes another, is not."""
+    """A client that trusts the server's authority is served; one in plaintext, or that trusts another, is not."""
     live.start(*options(pair))
     assert gets_in(live.address, authority.believing())
     assert not gets_in(live.address, Credentials())
@@ -82,7 +82,7 @@ def test_only_tls_is_spoken(live: LiveServer, authority: Authority, pair: Pair) 
 
 
 def test_mutual_tls_asks_for_a_certificate(live: LiveServer, authority: Authority, pair: Pair) -> None:
-    """With --tls-client-ca a client gets in with a certificate of that authority, and with no other or none."""
+    """With --tls-client-ca only clients with a certificate of that authority are served."""
     clients = Authority(live.database.parent, "clients")
     live.start(*options(pair, clients.file))
     assert gets_in(live.address, authority.believing(clients.issue("trainer", "trainer")))
@@ -93,7 +93,7 @@ def test_mutual_tls_asks_for_a_certificate(live: LiveServer, authority: Authorit
 
 
 def test_sighup_brings_new_certificates(live: LiveServer, authority: Authority, pair: Pair) -> None:
-    """After SIGHUP new connections are shown the new certificate, and the clients' authority is the new one."""
+    """After SIGHUP new connections get the new certificate, and the new authority checks clients."""
     folder = live.database.parent
     old, new = Authority(folder, "clients"), Authority(folder, "next")
     early, late = old.issue("early", "trainer"), new.issue("late", "trainer")
@@ -128,11 +128,11 @@ def test_bad_new_files_leave_the_old_ones(live: LiveServer, authority: Authority
 
 
 def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> None:
-    """The server says which file is at fault and ends; options and variables are the same to it."""
+    """The server names the unusable file and exits; options and variables have the same effect."""
     pair.key.write_text("rubbish")
     assert f"{pair.key} (--tls-key)" in refuse(*options(pair), folder=tmp_path)
-    said = refuse(folder=tmp_path, WATTWISE_TLS_CERT=str(pair.cert))
-    assert "--tls-cert is given without --tls-key" in said
+    error = refuse(folder=tmp_path, WATTWISE_TLS_CERT=str(pair.cert))
+    assert "--tls-cert is given without --tls-key" in error
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_bad_file_is_named(pair: Pair, change: Callable[[Pair], object], expecte
 
 
 def test_key_of_another_certificate_is_refused(authority: Authority, pair: Pair) -> None:
-    """Certificate and key have to be of one pair."""
+    """The key must match the certificate."""
     other = authority.issue("another")
     message = fault(tls_cert=pair.cert, tls_key=other.key)
     assert str(other.key) in message
@@ -160,7 +160,7 @@ def test_key_of_another_certificate_is_refused(authority: Authority, pair: Pair)
 
 
 def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
-    """The server cannot ask for it."""
+    """A key with a passphrase is refused, because it cannot be entered."""
     locked = tmp_path / "locked.key"
     key = load_pem_private_key(pair.key.read_bytes(), None)
     locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
@@ -168,23 +168,23 @@ def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("option", "expected"),
     [
         ("tls_cert", "--tls-cert is given without --tls-key"),
         ("tls_key", "--tls-key is given without --tls-cert"),
         ("tls_client_ca", "--tls-client-ca is given without --tls-cert and --tls-key"),
     ],
 )
-def test_incomplete_options_are_refused(given: str, expected: str) -> None:
-    """One option that needs another says so."""
-    assert expected in fault(**{given: Path("x.pem")})
+def test_incomplete_options_are_refused(option: str, expected: str) -> None:
+    """An option that needs another one is refused without it."""
+    assert expected in fault(**{option: Path("x.pem")})
 
 
 def test_bad_authority_of_clients_is_refused(tmp_path: Path, pair: Pair) -> None:
     """A file without authorities would reject every client."""
     (tmp_path / "none.pem").write_text("")
-    said = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / "none.pem")
-    assert "none.pem (--tls-client-ca)" in said
+    error = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / "none.pem")
+    assert "none.pem (--tls-client-ca)" in error
 
 
 @pytest.mark.parametrize(

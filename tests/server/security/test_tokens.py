@@ -1,4 +1,4 @@
-"""`wattwise token`, the file that it keeps, and the running server that follows it."""
+"""`wattwise token`, the token file, and a server that reads its changes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Type: TypeAlias = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where the tokens go."""
+    """The path of the token file."""
     return tmp_path / "server.tokens"
 
 
 @pytest.fixture
 def token(file: Path, capsys: pytest.CaptureFixture[str]) -> Type:
-    """Types `wattwise token`; returns its exit status, what it prints and what it says."""
+    """Runs `wattwise token`; returns its exit status, its output and its errors."""
 
     def typed(action: str, *words: str) -> tuple[int, str, str]:
         status = main(["token", action, "--tokens", str(file), *words])
@@ -50,7 +50,7 @@ def token(file: Path, capsys: pytest.CaptureFixture[str]) -> Type:
 
 @pytest.fixture
 def guarded(file: Path, tmp_path: Path) -> Iterator[LiveServer]:
-    """A server that knows an admin."""
+    """A server with an admin token."""
     issue(file, Role.ADMIN, "")
     with LiveServer(tmp_path) as live:
         live.start("--tokens", str(file))
@@ -58,7 +58,7 @@ def guarded(file: Path, tmp_path: Path) -> Iterator[LiveServer]:
 
 
 def gets_in(server: LiveServer, token: str) -> bool:
-    """Whether a token is known to a server."""
+    """Whether a server accepts a token."""
     try:
         server.admin.ListJobs(v1.ListJobsRequest(), metadata=bearing(token))
     except grpc.RpcError as error:
@@ -69,7 +69,7 @@ def gets_in(server: LiveServer, token: str) -> bool:
 
 
 def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None:
-    """Create prints the token alone, and neither the file nor the list has it; its owner alone may read the file."""
+    """Create prints only the token, which neither the file nor the list contains; the file has mode 0600."""
     status, text, err = token("create", "--prefix", "team-a-", "--role", "trainer")
     text = text.removesuffix("\n")
     assert status == 0
@@ -82,7 +82,7 @@ def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None
 
 
 def test_hashes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Known or not, right or wrong: one comparison of two whole hashes, by the library's function for secrets."""
+    """Every text is verified by one comparison of two whole hashes in constant time, known id or not."""
     compared: list[tuple[str, str]] = []
     genuine = hmac.compare_digest
 
@@ -94,7 +94,7 @@ def test_hashes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     text, token = new_token(Role.ADMIN, "", None)
     known = {token.id: token}
     wrong = text[:-1] + ("0" if text[-1] != "0" else "1")
-    assert [verified(known, given) for given in (text, wrong, "ww_nobody", "")] == [token, None, None, None]
+    assert [verified(known, each) for each in (text, wrong, "ww_nobody", "")] == [token, None, None, None]
     assert [(len(one), len(other)) for one, other in compared] == [(64, 64)] * 4
 
 
@@ -119,7 +119,7 @@ def test_list_shows_and_revoke_removes(token: Type, file: Path) -> None:
 
 
 def test_mode_and_comments_survive_a_change(token: Type, file: Path) -> None:
-    """A file that a group may read stays so, and what a person wrote into it stays too."""
+    """A change keeps the file's mode and its comments."""
     token("create", "--role", "admin")
     file.chmod(0o640)
     file.write_text("# the cluster's admins\n" + file.read_text())
@@ -131,7 +131,7 @@ def test_mode_and_comments_survive_a_change(token: Type, file: Path) -> None:
 
 @pytest.mark.parametrize("role", ["trainer", "operator"])
 def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str) -> None:
-    """A trainer or an operator of every job is refused, and no file is made."""
+    """A trainer or operator token without a prefix is refused, and no file is created."""
     status, printed, err = token("create", "--role", role)
     assert (status, printed) == (1, "")
     assert "--prefix is empty" in err
@@ -140,7 +140,7 @@ def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str)
 
 @pytest.mark.parametrize("days", ["0", "-1", "1.5", "soon", "99999"])
 def test_bad_lifetime_is_refused(token: Type, file: Path, days: str) -> None:
-    """A lifetime that is no number of days says what would be."""
+    """An invalid lifetime is refused with the valid range."""
     with pytest.raises(SystemExit):
         token("create", "--role", "admin", "--expires", days)
     assert not file.exists()
@@ -148,15 +148,15 @@ def test_bad_lifetime_is_refused(token: Type, file: Path, days: str) -> None:
 
 @pytest.mark.parametrize(("prefix", "expected"), [("a\n", "control characters"), ("a" * 201, "at most 200")])
 def test_prefix_that_no_job_can_have_is_refused(token: Type, file: Path, prefix: str, expected: str) -> None:
-    """A prefix has to be one that a job's id can start with."""
-    status, printed, said = token("create", "--role", "trainer", "--prefix", prefix)
+    """A prefix that no job id can start with is refused."""
+    status, printed, error = token("create", "--role", "trainer", "--prefix", prefix)
     assert (status, printed) == (1, "")
-    assert expected in said
+    assert expected in error
     assert not file.exists()
 
 
 def test_unwritable_file_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Without its folder, or in place of one, there is no token, and none is printed."""
+    """If the folder is missing, or the path is a folder, no token is created or printed."""
     for path, expected in (
         (tmp_path / "no/such/tokens", "there is no folder"),
         (tmp_path, "cannot read the token file"),
@@ -169,7 +169,7 @@ def test_unwritable_file_is_reported(capsys: pytest.CaptureFixture[str], tmp_pat
 
 
 def test_file_is_followed_through_a_link(token: Type, file: Path, tmp_path: Path) -> None:
-    """A change through a link changes the file behind it, and the link stays one."""
+    """A change through a symbolic link changes its target and keeps the link."""
     real = tmp_path / "real.tokens"
     real.touch(mode=0o600)
     file.symlink_to(real)
@@ -179,7 +179,7 @@ def test_file_is_followed_through_a_link(token: Type, file: Path, tmp_path: Path
 
 
 def test_changes_at_once_lose_none(file: Path) -> None:
-    """Tokens that several processes create at the same time are all in the file."""
+    """Tokens that several processes create concurrently are all in the file."""
     command = [sys.executable, "-c", "import sys; from wattwise.commands.main import main; sys.exit(main())"]
     command += ["token", "create", "--role", "admin", "--tokens", str(file)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]
@@ -232,10 +232,10 @@ def test_malformed_line_is_named(file: Path, line: str, expected: str) -> None:
 
 
 def test_server_does_not_start_with_a_malformed_file(file: Path, tmp_path: Path) -> None:
-    """It neither refuses nor admits all callers instead."""
+    """A server with an invalid token file does not start."""
     file.write_text("rubbish\n")
-    said = refuse("--address", "127.0.0.1:0", "--tokens", str(file), folder=tmp_path)
-    assert f"{file}, line 1 " in said
+    error = refuse("--address", "127.0.0.1:0", "--tokens", str(file), folder=tmp_path)
+    assert f"{file}, line 1 " in error
 
 
 def test_revoking_from_no_file_leaves_nothing(token: Type, file: Path) -> None:
@@ -246,7 +246,7 @@ def test_revoking_from_no_file_leaves_nothing(token: Type, file: Path) -> None:
 
 
 def test_unreadable_file_is_reported(file: Path, tmp_path: Path) -> None:
-    """A file that is missing, no text, or a folder says what to do."""
+    """A missing file, a binary file and a folder are errors with a remedy."""
     with pytest.raises(StartError, match="wattwise token create"):
         read_tokens(file)
     with pytest.raises(StartError, match="cannot read"):
@@ -265,7 +265,7 @@ def test_duplicate_id_is_refused(file: Path) -> None:
 
 
 def test_running_server_follows_the_file(guarded: LiveServer, file: Path) -> None:
-    """A token that is created gets in, and one that is revoked is refused, without anybody telling the server."""
+    """A created token is accepted and a revoked one refused without a signal to the server."""
     text, made = new_token(Role.OPERATOR, "team-a-", None)
     assert not gets_in(guarded, text)
     add_token(file, made)
@@ -275,7 +275,7 @@ def test_running_server_follows_the_file(guarded: LiveServer, file: Path) -> Non
 
 
 def test_revoked_token_ends_streams(guarded: LiveServer, file: Path) -> None:
-    """An open watch ends with its token before it tells of the next change, and an open stream at its next message."""
+    """A revoked token ends an open watch before the next change, and an open stream at its next message."""
     admin = issue(file, Role.ADMIN, "")
     leaving, made = new_token(Role.OPERATOR, "team-a-", None)
     add_token(file, made)
@@ -319,7 +319,7 @@ def test_malformed_file_leaves_the_tokens_valid(guarded: LiveServer, file: Path)
 
 
 def test_stream_ends_with_the_server(guarded: LiveServer, file: Path) -> None:
-    """A stream that brought a token ends between two messages when the server does, as any other."""
+    """A stream with a token ends between two messages at shutdown, like any other."""
     admin = issue(file, Role.ADMIN, "")
     wait_until(lambda: gets_in(guarded, admin))
     guarded.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id="test-end")), metadata=bearing(admin))
@@ -337,7 +337,7 @@ def test_stream_ends_with_the_server(guarded: LiveServer, file: Path) -> None:
 
 
 def test_sighup_reads_the_tokens_again(guarded: LiveServer, file: Path) -> None:
-    """SIGHUP reads the file even if it looks the same, and the server goes on."""
+    """SIGHUP reads the file even if it looks unchanged, and the server continues."""
     read = f"tokens read file={file} tokens=1"
     assert guarded.log.read_text().count(read) == 1
     guarded.hang_up()
@@ -346,7 +346,7 @@ def test_sighup_reads_the_tokens_again(guarded: LiveServer, file: Path) -> None:
 
 
 def test_file_that_others_may_write_is_warned_of(file: Path, tmp_path: Path) -> None:
-    """A user who can write the file could add a token."""
+    """A token file that others can write is logged as a warning."""
     issue(file, Role.ADMIN, "")
     file.chmod(0o622)
     with LiveServer(tmp_path) as live:

@@ -33,17 +33,17 @@ Opener = Callable[[], AbstractAsyncContextManager[Store]]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 
 
-def a_job(job_id: str = "j", **given: object) -> Job:
+def a_job(job_id: str = "j", **fields: object) -> Job:
     """A job without trials."""
     spec = JobSpec(job_id, "j", (8, 16), 8, GpuConfig(250.5, 2, "Test GPU"))
-    spec = replace(spec, **given)  # type: ignore[arg-type]
+    spec = replace(spec, **fields)  # type: ignore[arg-type]
     return Job(spec, POLICIES[spec.policy].register(spec), NOW)
 
 
-def a_trial(number: int, job_id: str = "j", **given: object) -> Trial:
+def a_trial(number: int, job_id: str = "j", **fields: object) -> Trial:
     """A dispatched trial."""
     trial = Trial(job_id, number, 8, TrialType.EXPLORATION, 0, NOW, request_id=f"request {number}")
-    return trial._replace(**given)  # type: ignore[arg-type]
+    return trial._replace(**fields)  # type: ignore[arg-type]
 
 
 async def save_with_trial(store: Store, job_id: str, left: asyncio.Event | None = None) -> None:

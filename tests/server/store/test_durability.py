@@ -1,4 +1,4 @@
-"""Acknowledged data survive whatever happens to the server."""
+"""Acknowledged data survives kills and errors of the server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.live_server import LiveServer
 from tests.refusals import refused
 
 
-def choices(server: LiveServer, *, restarts: bool, **given: Any) -> list[int]:
-    """Batch sizes of thirty trials of one seed, with or without the server being killed in mid-trial now and then."""
-    job, rng, sizes = Trainer(server.trainer, mab_seed=11, **given), random.Random(3), []
+def choices(server: LiveServer, *, restarts: bool, **fields: Any) -> list[int]:
+    """Batch sizes of thirty trials of one seed, with or without kills of the server during trials."""
+    job, rng, sizes = Trainer(server.trainer, mab_seed=11, **fields), random.Random(3), []
     for number in range(30):
         trial = job.next()
         if restarts and number % 4 == 0:
@@ -35,15 +35,15 @@ def choices(server: LiveServer, *, restarts: bool, **given: Any) -> list[int]:
 
 
 def test_same_seed_same_choices_over_restarts(server: LiveServer) -> None:
-    """A job chooses the same batch sizes whether or not its server is killed again and again on the way."""
-    for given in ({"num_pruning_rounds": 1}, {"policy": "POLICY_GTS"}, {"policy": "POLICY_GTS", "window_size": 3}):
-        undisturbed = choices(server, restarts=False, **given)
+    """A job chooses the same batch sizes whether or not its server is killed repeatedly."""
+    for fields in ({"num_pruning_rounds": 1}, {"policy": "POLICY_GTS"}, {"policy": "POLICY_GTS", "window_size": 3}):
+        undisturbed = choices(server, restarts=False, **fields)
         assert len(set(undisturbed)) > 1
-        assert choices(server, restarts=True, **given) == undisturbed
+        assert choices(server, restarts=True, **fields) == undisturbed
 
 
 def test_running_trial_continues_after_a_kill(server: LiveServer) -> None:
-    """After kill -9 a running trial has its last report, refuses a contradiction, and accepts the next."""
+    """After kill -9 a running trial has its last report, refuses a contradicting one, and accepts the next."""
     job = Trainer(server.trainer)
     trial = job.next("request")
     job.report(trial, 10.0, metric=0.1, epoch=3)
@@ -62,7 +62,7 @@ def test_running_trial_continues_after_a_kill(server: LiveServer) -> None:
 
 
 def test_acknowledged_reports_survive_a_kill_under_load(server: LiveServer) -> None:
-    """Eight trainers report until kill -9, three times: every acknowledged epoch is there, no half of another."""
+    """Eight trainers report until kill -9, three times: every acknowledged epoch is stored, none incompletely."""
     for _ in range(3):
         job = Trainer(server.trainer, max_epochs=10**9)
         trials = [job.next() for _ in range(8)]
@@ -103,7 +103,7 @@ def report_until_killed(server: LiveServer, job: Trainer, trials: list[v1.Trial]
 
 
 def test_failed_commit_is_refused_and_changes_nothing(server: LiveServer) -> None:
-    """When the file cannot be written, calls are UNAVAILABLE and to be retried, and later retries go on as before."""
+    """While the file cannot be written, calls are UNAVAILABLE and retryable; later retries succeed."""
     job = Trainer(server.trainer)
     trial = job.next()
     job.report(trial, 1.0, metric=0.1, epoch=1)
@@ -144,7 +144,7 @@ def test_bug_is_hidden_behind_an_incident(server: LiveServer) -> None:
 
 
 def test_cancelled_call_is_committed_all_the_same(server: LiveServer) -> None:
-    """Callers that give up in the middle leave no half-done trial: numbers have no gap, and every trial is whole."""
+    """Cancelled calls leave no incomplete trial, and the trial numbers have no gap."""
     job = Trainer(server.trainer)
     pending = [
         server.trainer.GetNextBatchSize.future(v1.GetNextBatchSizeRequest(job_id=job.job_id)) for _ in range(100)

@@ -1,4 +1,4 @@
-"""What `--keep-measurements-days` takes away, and what it never touches."""
+"""What `--keep-measurements-days` deletes, and what it keeps."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ PREEMPTED_AND_BACK = [
 ]
 
 
-async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> list[object]:
+async def play(site: Site, events: list[Any], *, prune: bool, **fields: Any) -> list[object]:
     """The answers to a job's trainers over a series of events, with or without pruning after each."""
     await site.open()
-    await site.optimizer.register(draft(**given))
+    await site.optimizer.register(draft(**fields))
     answers: list[object] = []
     running: list[TrialKey] = []
     epochs: dict[int, int] = {}
@@ -76,7 +76,7 @@ async def play(site: Site, events: list[Any], *, prune: bool, **given: Any) -> l
 
 
 async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int, int]) -> object:
-    """One event; returns the answer to the trainer."""
+    """Executes one event; returns the response to the trainer."""
     match event:
         case ("next",):
             trial, reason = await site.optimizer.next_trial("j", f"request {len(running)}")
@@ -105,16 +105,16 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
 @example(events=LOST_AND_BACK, window=0, rounds=2)
 @example(events=PREEMPTED_AND_BACK, window=0, rounds=2)
 def test_pruning_changes_no_choice(events: list[Any], window: int, rounds: int) -> None:
-    """Pruning measurements at once changes no answer to a job's trainers."""
-    given: dict[str, Any] = {"window_size": window, "num_pruning_rounds": rounds}
+    """Pruning after every event changes no response to a job's trainers."""
+    fields: dict[str, Any] = {"window_size": window, "num_pruning_rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
-        kept = asyncio.run(play(Site(Path(folder) / "kept.db"), events, prune=False, **given))
-        pruned = asyncio.run(play(Site(Path(folder) / "pruned.db"), events, prune=True, **given))
+        kept = asyncio.run(play(Site(Path(folder) / "kept.db"), events, prune=False, **fields))
+        pruned = asyncio.run(play(Site(Path(folder) / "pruned.db"), events, prune=True, **fields))
     assert pruned == kept
 
 
-async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
-    """Of trials that ended days ago a lost or preempted one keeps its newest epoch, others none; a running one all."""
+async def test_only_measurements_of_trials_that_ended_long_ago_are_deleted(tmp_path: Path) -> None:
+    """Days after its end a lost or preempted trial has its newest epoch, another trial none; a running one has all."""
     site = Site(tmp_path / "store.db", keep_measurements_days=2)
     await site.open()
     await site.optimizer.register(draft(num_pruning_rounds=0))
@@ -153,7 +153,7 @@ async def test_only_what_ended_long_ago_goes(tmp_path: Path) -> None:
     await site.close()
 
 
-async def test_nothing_goes_unless_it_is_asked_for(tmp_path: Path) -> None:
+async def test_nothing_is_deleted_by_default(tmp_path: Path) -> None:
     """Measurements are kept without limit by default."""
     site = Site(tmp_path / "store.db")
     await site.open()
@@ -166,8 +166,8 @@ async def test_nothing_goes_unless_it_is_asked_for(tmp_path: Path) -> None:
     await site.close()
 
 
-async def test_it_goes_little_by_little(tmp_path: Path) -> None:
-    """A long trial among many short ones is dropped over many commits of at most 500 rows, and none is forgotten."""
+async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None:
+    """A long trial among many short ones is deleted in many commits of at most 500 rows, without leftovers."""
     site = Site(tmp_path / "store.db", keep_measurements_days=1)
     await site.open()
     await site.optimizer.register(draft())

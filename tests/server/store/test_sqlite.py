@@ -1,4 +1,4 @@
-"""The SQLite backend keeps the contract."""
+"""The SQLite backend meets the storage contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer: what it keeps alive, whom it waits for, whom a failure reaches."""
+"""The writer: references, waiting and failures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_lone_submission_does_not_wait(tmp_path: Path, monkeypatch: pytest
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         timers: list[object] = []
-        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *given: timers.append(given))
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
         for _ in range(3):
             await store._writer.submit(Owner(), [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())]).durable()
         monkeypatch.undo()

@@ -21,8 +21,8 @@ def admin(grpc_channel: grpc.Channel) -> v1.JobAdminStub:
 
 
 def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
-    """Pages of two show five jobs of a prefix once each, in the order of their registration."""
-    made = [Trainer(grpc_stub, job_id_prefix="paged", job_id=f"paged_{n}%").job_id for n in (3, 1, 5, 2, 4)]
+    """Pages of two list five jobs of a prefix once each, in the order of registration."""
+    job_ids = [Trainer(grpc_stub, job_id_prefix="paged", job_id=f"paged_{n}%").job_id for n in (3, 1, 5, 2, 4)]
     seen, token = [], ""
     while True:
         page = admin.ListJobs(v1.ListJobsRequest(page_size=2, page_token=token, job_id_prefix="paged_"))
@@ -30,18 +30,18 @@ def test_jobs_are_paged_oldest_first(grpc_stub: Stub, admin: v1.JobAdminStub) ->
         token = page.next_page_token
         if not token:
             break
-    assert seen == [made[:2], made[2:4], made[4:]]
+    assert seen == [job_ids[:2], job_ids[2:4], job_ids[4:]]
 
 
 def test_prefix_is_taken_literally(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
-    """Signs that mean something in SQL mean themselves in a prefix."""
+    """SQL's wildcards have no special meaning in a prefix."""
     Trainer(grpc_stub, job_id_prefix="a", job_id="a%b")
     Trainer(grpc_stub, job_id_prefix="a", job_id="axb")
     assert [j.spec.job_id for j in admin.ListJobs(v1.ListJobsRequest(job_id_prefix="a%")).jobs] == ["a%b"]
 
 
 def test_trials_are_filtered(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
-    """Trials can be asked for by status, by batch size, and by both."""
+    """Trials are filtered by status, by batch size, and by both."""
     job = Trainer(grpc_stub)
     job.run(100.0)
     job.run(90.0)
@@ -78,14 +78,14 @@ def test_pages_of_trials_follow_their_filter(grpc_stub: Stub, admin: v1.JobAdmin
 
 @pytest.mark.parametrize("token", ["nonsense", "am9iczp4", "dHJpYWxzOjE=", "\u00e4", "am9iczotMQ=="])
 def test_foreign_page_token_is_refused(admin: v1.JobAdminStub, token: str) -> None:
-    """A token that this list did not give is refused, not guessed at."""
+    """A page token that this list did not return is refused."""
     with refused() as refusal:
         admin.ListJobs(v1.ListJobsRequest(page_token=token))
     assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["page_token"])
 
 
-def test_other_nonsense_is_refused(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
-    """Negative page sizes and batch sizes, and statuses that are none, are refused by their field."""
+def test_invalid_filters_are_refused(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """Negative page sizes and batch sizes and unknown statuses are violations of their field."""
     job = Trainer(grpc_stub)
     for field, value in (("page_size", -1), ("batch_size", -1), ("status", 99)):
         request = v1.ListTrialsRequest(job_id=job.job_id)
@@ -95,8 +95,8 @@ def test_other_nonsense_is_refused(grpc_stub: Stub, admin: v1.JobAdminStub) -> N
         assert list(refusal.faults) == [field]
 
 
-def test_unknown_job_is_not_found_everywhere(admin: v1.JobAdminStub) -> None:
-    """Every admin call that names a job says when there is none."""
+def test_unknown_job_is_not_found_by_any_method(admin: v1.JobAdminStub) -> None:
+    """Every method of JobAdmin that names a job returns NOT_FOUND for an unknown one."""
     trial = v1.TrialId(job_id="unknown", trial_number=1)
     calls = (
         lambda: admin.GetJob(v1.GetJobRequest(job_id="unknown")),
@@ -112,24 +112,24 @@ def test_unknown_job_is_not_found_everywhere(admin: v1.JobAdminStub) -> None:
 
 
 def test_every_measurement_is_kept(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
-    """GetTrial shows each epoch's time, energy and metric, a metric that is no number among them."""
+    """GetTrial returns each epoch's time, energy and metric, NaN included."""
     job = Trainer(grpc_stub)
     trial = job.next()
     sent = [(1, 1.5, 10.25, 0.1), (2, 3.0, 20.5, math.nan), (5, 7.0, 50.0, 0.3)]
     for epoch, time, energy, metric in sent:
         job.report(trial, energy, metric, epoch, time)
         job.report(trial, energy, metric, epoch, time)
-    answer = admin.GetTrial(v1.GetTrialRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=1)))
-    kept = [(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in answer.measurements]
+    response = admin.GetTrial(v1.GetTrialRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=1)))
+    kept = [(m.current_epoch, m.time_seconds, m.energy_joules, m.metric) for m in response.measurements]
     assert str(kept) == str(sent)
-    times = [m.report_time.ToNanoseconds() for m in answer.measurements]
-    assert answer.trial.start_time.ToNanoseconds() <= times[0] < times[1] < times[2]
-    last = answer.trial
+    times = [m.report_time.ToNanoseconds() for m in response.measurements]
+    assert response.trial.start_time.ToNanoseconds() <= times[0] < times[1] < times[2]
+    last = response.trial
     assert (last.last_epoch, last.time_seconds, last.energy_joules, last.last_metric, last.cost) == (5, 7, 50, 0.3, 50)
 
 
 def test_watch_shows_every_change_and_the_end(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
-    """A watch shows the job at once and after each change, and ends with NOT_FOUND when the job is deleted."""
+    """WatchJob sends the job at once and after each change, and ends with NOT_FOUND when the job is deleted."""
     job = Trainer(grpc_stub)
     watch = admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=30)
     assert next(watch).job.num_trials == 0
@@ -143,8 +143,8 @@ def test_watch_shows_every_change_and_the_end(grpc_stub: Stub, admin: v1.JobAdmi
     assert refusal.reason == "ERROR_REASON_JOB_NOT_FOUND"
 
 
-def test_deleted_id_can_be_registered_anew(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
-    """After a deletion the id is free, its new job starts at trial 1, and nothing of the old one is left."""
+def test_deleted_id_can_be_registered_again(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """After a deletion the id is free; its new job starts at trial 1 and has none of the old trials."""
     job = Trainer(grpc_stub)
     job.run(100.0)
     admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id))

@@ -1,4 +1,4 @@
-"""Leases: who is lost, who comes back, and what becomes of the slot."""
+"""Leases: lost and revived trials, and their exploration slot."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lose(server: LiveServer, trial: v1.Trial) -> v1.Trial:
 
 
 def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
-    """A lease that runs out makes the trial FAILED and LOST, and its batch size is explored again."""
+    """A trial whose lease expires is FAILED and LOST, and its batch size is explored again."""
     job = Trainer(server.trainer, trial_lease_seconds=0.3)
     first = job.next()
     lost = lose(server, first)
@@ -52,7 +52,7 @@ def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
 
 
 def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
-    """The first request after the lease's end explores, without waiting for anybody to notice the loss."""
+    """The first request after the lease's end explores, before the loss is recorded."""
     job = Trainer(server.trainer, trial_lease_seconds=0.2)
     first = job.next()
     ends = first.lease_expire_time.ToDatetime(timezone.utc)
@@ -80,7 +80,7 @@ def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
 
 
 def test_heartbeats_and_reports_keep_a_trial_alive(server: LiveServer) -> None:
-    """Each heartbeat and each report moves the end of the lease a whole lease into the future."""
+    """Each heartbeat and each report renews the lease in full."""
     job = Trainer(server.trainer, trial_lease_seconds=60)
     trial = job.next()
     ends = [get(server, trial).lease_expire_time.ToNanoseconds()]
@@ -189,7 +189,7 @@ def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) ->
 
 
 async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
-    """A trial whose lease ran out unnoticed has a whole one again once its launch resumes, and keeps its slot."""
+    """A trial whose lease expired unnoticed gets a full one when its launch resumes, and keeps its slot."""
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft())
@@ -203,7 +203,7 @@ async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
 
 
 async def test_resumed_exploration_takes_the_slot_of_one_that_is_gone(tmp_path: Path) -> None:
-    """An exploration that comes back does not stand behind one whose lease has run out."""
+    """A resumed exploration takes the slot from one whose lease has expired."""
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft())
@@ -217,10 +217,10 @@ async def test_resumed_exploration_takes_the_slot_of_one_that_is_gone(tmp_path: 
 
 
 def test_resume_needs_a_known_request(server: LiveServer) -> None:
-    """A launch that cannot be gone on with is refused, and nothing is dispatched for it."""
+    """A launch without a trial to resume is refused, and nothing is dispatched."""
     job = Trainer(server.trainer)
     with refused() as unknown:
-        job.next("nobody's", resume=True)
+        job.next("unknown", resume=True)
     assert (unknown.code, unknown.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_TRIAL_NOT_FOUND")
     with refused() as unnamed:
         job.next("", resume=True)
@@ -229,7 +229,7 @@ def test_resume_needs_a_known_request(server: LiveServer) -> None:
 
 
 def test_refused_report_does_not_revive(server: LiveServer) -> None:
-    """A report that makes no sense leaves a lost trial lost."""
+    """An invalid report does not revive a lost trial."""
     job = Trainer(server.trainer, trial_lease_seconds=0.3)
     trial = job.next()
     lose(server, trial)
@@ -240,7 +240,7 @@ def test_refused_report_does_not_revive(server: LiveServer) -> None:
 
 
 def test_ended_lost_trial_is_what_its_trainer_says(server: LiveServer) -> None:
-    """A lost trial whose trainer was preempted after all is no failure: three of them leave the batch size in."""
+    """A lost trial whose trainer was preempted is not a failure: after three the batch size is not pruned."""
     job = Trainer(server.trainer, trial_lease_seconds=0.2)
     for _ in range(3):
         trial = job.next()
@@ -251,7 +251,7 @@ def test_ended_lost_trial_is_what_its_trainer_says(server: LiveServer) -> None:
 
 
 def test_restart_gives_every_running_trial_a_whole_lease(server: LiveServer) -> None:
-    """A trial whose lease ran out while the server was down runs after the restart, with a lease of full length."""
+    """A trial whose lease expired while the server was down runs after the restart, with a full lease."""
     job = Trainer(server.trainer, trial_lease_seconds=1)
     trial = job.next()
     ends = trial.lease_expire_time.ToDatetime(timezone.utc)

@@ -1,4 +1,4 @@
-"""What the server does not take, or does not keep, and what it says then."""
+"""Limits on jobs, streams, measurements and messages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tests.refusals import refused
 from tests.server.commands.test_serve import refuse
 from tests.waiting import wait_until
 
-ANSWER_BYTES = 4 * 1024 * 1024
+MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[LiveServer]:
-    """A server that takes and keeps next to nothing."""
+    """A server with very low limits."""
     with LiveServer(tmp_path) as live:
         live.start("--max-jobs-per-prefix", "3", "--max-epochs-kept", "4", "--max-streams", "2")
         yield live
 
 
 def test_jobs_per_prefix(limited: LiveServer) -> None:
-    """Of ten jobs that race for three places three are created; the others are refused, until one is deleted."""
+    """Of ten concurrent jobs under a limit of three, three are created; after a deletion there is room for one."""
 
     def register(name: str, prefix: str = "a") -> str:
         spec = job_spec(job_id_prefix=prefix, job_id=name)
@@ -49,19 +49,19 @@ def test_jobs_per_prefix(limited: LiveServer) -> None:
         created = [name for name in pool.map(register, [f"a-{number}" for number in range(10)]) if name]
     assert len(created) == 3
     assert register("ab-1", "ab")
-    assert register(created[0]), "a known job is confirmed however many there are"
+    assert register(created[0]), "a known job is confirmed at the limit too"
     with refused() as refusal:
         limited.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id_prefix="a", job_id="a-x")))
     assert (refusal.reason, refusal.metadata["limit"]) == ("ERROR_REASON_TOO_MANY_JOBS", "3")
     assert refusal.metadata["retryable"] == "false"
-    for word in ("--max-jobs-per-prefix", "delete jobs", "job_id"):
+    for word in ("--max-jobs-per-prefix", "delete", "job_id"):
         assert word in refusal.message
     limited.admin.DeleteJob(v1.DeleteJobRequest(job_id=created[0]))
     assert register("a-x")
 
 
 def test_epochs_kept(limited: LiveServer) -> None:
-    """Of a long trial the newest epochs are kept; all are judged, and a kill changes none of that."""
+    """Only the newest epochs of a long trial are kept, but every epoch is judged, also after a kill."""
     job = Trainer(limited.trainer, max_epochs=20)
     trial = job.next()
     for epoch in range(1, 8):
@@ -81,7 +81,7 @@ def test_epochs_kept(limited: LiveServer) -> None:
 
 
 def test_no_limits(tmp_path: Path) -> None:
-    """A limit of 0 is none."""
+    """0 means no limit."""
     with LiveServer(tmp_path) as live:
         live.start("--max-jobs-per-prefix", "0", "--max-streams", "0")
         job = Trainer(live.trainer)
@@ -93,19 +93,20 @@ def test_no_limits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--max-jobs-per-prefix", "-1", "or 0 for no limit"),
-        ("--max-jobs-per-prefix", "many", "or 0 for no limit"),
-        ("--max-streams", "1.5", "or 0 for no limit"),
-        ("--max-epochs-kept", "0", "an integer from 1 to 50000"),
-        ("--max-epochs-kept", "50001", "an integer from 1 to 50000"),
-        ("--keep-measurements-days", "-1", "or 0 to keep them forever"),
-        ("--keep-measurements-days", "nan", "or 0 to keep them forever"),
-        ("--keep-measurements-days", "soon", "use 0 to 36500 days"),
+        ("--max-jobs-per-prefix", "-1", "0 for no limit"),
+        ("--max-jobs-per-prefix", "many", "0 for no limit"),
+        ("--max-streams", "1.5", "0 for no limit"),
+        ("--max-epochs-kept", "0", "from 1 to 50000"),
+        ("--max-epochs-kept", "50001", "from 1 to 50000"),
+        ("--keep-measurements-days", "-1", "forever"),
+        ("--keep-measurements-days", "nan", "forever"),
+        ("--keep-measurements-days", "soon", "0 to 36500 days"),
     ],
 )
 def test_invalid_limits_are_refused(tmp_path: Path, option: str, value: str, message: str) -> None:
-    """A limit that makes no sense is refused at the start, with what would."""
-    assert message in refuse("--address", "127.0.0.1:0", option, value, folder=tmp_path)
+    """An invalid limit fails the start; the error names the option, the value and the valid range."""
+    error = refuse("--address", "127.0.0.1:0", option, value, folder=tmp_path)
+    assert all(part in error for part in (option, value, message))
 
 
 class Stream:
@@ -114,12 +115,12 @@ class Stream:
     def __init__(self, stub: v1.BatchSizeOptimizerStub, trial: v1.Trial) -> None:
         self._outbox: SimpleQueue[v1.StreamResultsRequest | None] = SimpleQueue()
         self._trial = trial
-        self.answers = stub.StreamResults(iter(self._outbox.get, None))
+        self.responses = stub.StreamResults(iter(self._outbox.get, None))
 
     def report(self, epoch: int) -> v1.Decision:
-        """Sends an epoch and waits for the answer."""
+        """Sends an epoch and waits for the decision."""
         self._outbox.put(v1.StreamResultsRequest(result=result(self._trial, epoch, metric=0.1, epoch=epoch)))
-        return next(self.answers).decision
+        return next(self.responses).decision
 
     def close(self) -> None:
         """Ends the trainer's side."""
@@ -146,7 +147,7 @@ def test_concurrent_streams(limited: LiveServer) -> None:
     with refused() as refusal:
         next(limited.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id)))
     assert refusal.reason == "ERROR_REASON_TOO_MANY_STREAMS"
-    assert not job.report(trials[2], 1, metric=0.1).stop_train, "single calls go on"
+    assert not job.report(trials[2], 1, metric=0.1).stop_train, "unary calls are still answered"
     assert not first.report(2).stop_train
     second.close()
 
@@ -164,7 +165,7 @@ def test_concurrent_streams(limited: LiveServer) -> None:
 
 
 def test_trainer_without_a_stream(limited: LiveServer) -> None:
-    """A trainer that is refused a stream reports by single calls, and notices nothing."""
+    """A trainer without a stream trains to its target with unary calls."""
     job = Trainer(limited.trainer)
     streams = [Stream(limited.trainer, job.next()) for _ in range(2)]
     for stream in streams:
@@ -180,34 +181,31 @@ def test_trainer_without_a_stream(limited: LiveServer) -> None:
 
 
 def test_message_size(server: LiveServer) -> None:
-    """A request above 4 MiB is refused before it is read, and the client says which way to go."""
-    spec = job_spec(job_id_prefix="x" * (ANSWER_BYTES + 1))
+    """A request above 4 MiB is RESOURCE_EXHAUSTED; the client's error says so and names the server."""
+    spec = job_spec(job_id_prefix="x" * (MESSAGE_BYTES + 1))
     with pytest.raises(grpc.RpcError) as refusal:
         server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
     assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     with (
         Client(server.address) as client,
-        pytest.raises(ResourceExhaustedError, match="send a smaller message") as said,
+        pytest.raises(ResourceExhaustedError, match="send a smaller message") as caught,
     ):
         client._call(client._optimizer.RegisterJob, v1.RegisterJobRequest(job=spec), 10)
-    assert server.address in str(said.value)
+    assert server.address in str(caught.value)
 
 
 def test_batch_sizes_per_job(server: LiveServer) -> None:
-    """A thousand batch sizes are taken, and one more is refused with the number that is."""
-    for number, told in ((1000, ""), (1001, "1000")):
-        spec = job_spec(batch_sizes=range(1, number + 1))
-        if not told:
-            assert server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec)).created
-            continue
-        with refused() as refusal:
-            server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
-        assert refusal.reason == "ERROR_REASON_INVALID_JOB_SPEC"
-        assert told in refusal.faults["job.batch_sizes"]
+    """A job may have a thousand batch sizes; with one more it is refused with that limit."""
+    most = job_spec(batch_sizes=range(1, 1001))
+    assert server.trainer.RegisterJob(v1.RegisterJobRequest(job=most)).created
+    with refused() as refusal:
+        server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(batch_sizes=range(1, 1002))))
+    assert refusal.reason == "ERROR_REASON_INVALID_JOB_SPEC"
+    assert "1000" in refusal.faults["job.batch_sizes"]
 
 
-def test_long_lists_come_in_pages_that_fit(server: LiveServer) -> None:
-    """A hundred jobs of a thousand arms exceed what one answer may hold: pages are cut, and none is left out."""
+def test_long_lists_are_split_into_pages_that_fit(server: LiveServer) -> None:
+    """A hundred jobs of a thousand arms exceed one message: they are split into pages, and none is missing."""
     sizes = range(2**30, 2**30 + 1000)
     spec = job_spec(job_id="test-wide", policy="POLICY_GTS", batch_sizes=sizes, default_batch_size=2**30)
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec))
@@ -223,11 +221,11 @@ def test_long_lists_come_in_pages_that_fit(server: LiveServer) -> None:
         seen += [job.spec.job_id for job in page.jobs]
         request.page_token = page.next_page_token
     assert seen == [f"test-wide-{number:03}" for number in range(100)]
-    assert max(sizes_of_pages) < ANSWER_BYTES < sum(sizes_of_pages)
+    assert max(sizes_of_pages) < MESSAGE_BYTES < sum(sizes_of_pages)
 
 
 def multiply(database: Path, number: int) -> None:
-    """Makes as many copies of the only job, each with a history that takes room."""
+    """Makes `number` copies of the only job, with long rows."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         columns = {
             table: ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
@@ -242,9 +240,9 @@ def multiply(database: Path, number: int) -> None:
         connection.execute("COMMIT")
 
 
-def test_longest_trial_fits_one_answer() -> None:
-    """GetTrial shows the newest 50,000 epochs at most, which is less than one answer may hold."""
-    assert v1.GetTrialResponse(measurements=[_widest()] * 50_000).ByteSize() < ANSWER_BYTES
+def test_longest_trial_fits_into_one_message() -> None:
+    """GetTrial returns at most the newest 50,000 epochs, which fit into one message."""
+    assert v1.GetTrialResponse(measurements=[_widest()] * 50_000).ByteSize() < MESSAGE_BYTES
 
 
 def _widest() -> v1.Measurement:

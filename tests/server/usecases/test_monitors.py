@@ -34,7 +34,7 @@ def warned_trial(trainer: Trainer) -> tuple[v1.Trial, v1.Decision]:
 
 
 def test_monitor_is_shown_wherever_energy_is(server: LiveServer) -> None:
-    """GetTrial, ListTrials, GetJob and ListJobs show it, of running trials and of ended ones."""
+    """GetTrial, ListTrials, GetJob and ListJobs return the monitor of running and ended trials."""
     trainer = Trainer(server.trainer)
     ended, running = trainer.run(10.0, monitor=BOTH), trainer.next()
     trainer.report(running, 5.0, metric=0.1, monitor=BOTH)
@@ -47,7 +47,7 @@ def test_monitor_is_shown_wherever_energy_is(server: LiveServer) -> None:
 
 
 def test_unknown_monitor_is_unset(server: LiveServer) -> None:
-    """A trainer that names no monitor is served, and trial and job have none."""
+    """A trainer may name no monitor; trial and job then have none."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     assert trainer.report(trial, 10.0).warning == ""
@@ -56,7 +56,7 @@ def test_unknown_monitor_is_unset(server: LiveServer) -> None:
 
 
 def test_kind_named_twice_is_one(server: LiveServer) -> None:
-    """A result that repeats a kind has it once."""
+    """A kind that a result repeats is stored once."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     trainer.report(trial, 10.0, metric=0.1, monitor=v1.Monitor(kinds=["nvml", "rapl", "nvml"]))
@@ -77,7 +77,7 @@ def test_kind_named_twice_is_one(server: LiveServer) -> None:
 def test_decision_says_that_its_joules_are_estimates(
     server: LiveServer, monitor: v1.Monitor | None, ending: str
 ) -> None:
-    """The sentence with the cost ends with it, while training goes on, when it is over and when asked again."""
+    """The message ends with the estimate while training continues, at its end and when repeated."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     assert trainer.report(trial, 10.0, metric=0.1, monitor=monitor).message.endswith(ending)
@@ -87,7 +87,7 @@ def test_decision_says_that_its_joules_are_estimates(
 
 
 def test_failed_trial_has_no_estimate_in_its_message(server: LiveServer) -> None:
-    """The message about a trial that its trainer has ended does not speak of energy."""
+    """The message about a trial that its trainer has ended does not mention energy."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     trainer.report(trial, 10.0, metric=0.1, monitor=ESTIMATE)
@@ -109,7 +109,7 @@ def test_warning_names_both_and_says_what_to_do(server: LiveServer) -> None:
 
 
 def test_warning_is_the_same_in_every_answer(server: LiveServer) -> None:
-    """A repeat, a result without a monitor, a heartbeat, a lost trial's return and the last decision all carry it."""
+    """A repeat, a result without a monitor, a heartbeat, a revival and the last decision all have the warning."""
     trainer = Trainer(server.trainer, trial_lease_seconds=0.3)
     trial, decision = warned_trial(trainer)
     lose(server, trial)
@@ -135,7 +135,7 @@ def test_monitor_and_warning_survive_a_kill(server: LiveServer) -> None:
 
 
 def test_streams_carry_it_too(server: LiveServer) -> None:
-    """On a stream the monitor is taken and the warning given as in single calls."""
+    """On a stream the monitor is stored and the warning returned as in unary calls."""
     trainer = Trainer(server.trainer)
     trainer.run(100.0, monitor=NVML)
     trial = trainer.next()
@@ -155,7 +155,7 @@ def test_streams_carry_it_too(server: LiveServer) -> None:
     ],
 )
 def test_malformed_monitor_is_refused(server: LiveServer, monitor: v1.Monitor) -> None:
-    """It is listed together with the other faults, and nothing is changed."""
+    """An invalid monitor is one of the violations, and nothing is changed."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     with refused() as refusal:
@@ -167,7 +167,7 @@ def test_malformed_monitor_is_refused(server: LiveServer, monitor: v1.Monitor) -
 
 
 def test_names_are_free(server: LiveServer) -> None:
-    """A name may hold the words and signs that once joined kinds."""
+    """A kind's name may contain the words and characters that separated kinds in earlier versions."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     monitor = v1.Monitor(kinds=["wall or ups", "nvml then rapl", "a+b", 'quoted "\\', "or estimate"])
@@ -176,7 +176,7 @@ def test_names_are_free(server: LiveServer) -> None:
 
 
 def test_number_of_kinds_is_bounded(server: LiveServer) -> None:
-    """A trial that names another monitor in every result has eight kinds, and no more."""
+    """A trial that names another monitor in every result keeps eight kinds."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
     for epoch in range(1, 11):

@@ -1,4 +1,4 @@
-"""Power limits over gRPC: which trial profiles, which limit is known, what is refused."""
+"""Power limits over gRPC: the profiling trial, the known limits, and invalid requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Stub = v1.BatchSizeOptimizerStub
 
 
 def ask(job: Trainer, trial: v1.Trial | None = None, batch_size: int = 16) -> v1.GetPowerLimitResponse:
-    """Asks for a trial, or without one."""
+    """Gets the limit for a trial, or without one."""
     number = trial.id.trial_number if trial else 0
     request = v1.GetPowerLimitRequest(job_id=job.job_id, batch_size=batch_size, trial_number=number)
     return job.stub.GetPowerLimit(request)
@@ -180,7 +180,7 @@ def test_profile_of_an_ended_trial_counts(grpc_stub: Stub) -> None:
 
 
 def test_restart_keeps_what_is_known_and_who_profiles(server: LiveServer) -> None:
-    """A server killed and started again knows the limits of before, and that a running trial profiles."""
+    """After a kill the server has the same limits, and the running trial still profiles."""
     job = Trainer(server.trainer)
     trial, other = job.next(), job.next()
     report(job, trial, power_sample(225, 90))
@@ -197,7 +197,7 @@ def test_restart_keeps_what_is_known_and_who_profiles(server: LiveServer) -> Non
 
 
 def test_deleted_job_leaves_nothing(grpc_stub: Stub, grpc_server: LiveServer) -> None:
-    """A job of the same id knows no limit of the one that was deleted, nor who profiled in it."""
+    """A new job of the same id has no limits and no profiling trial of the deleted one."""
     job = Trainer(grpc_stub)
     report(job, job.next(), power_sample())
     ask(job, job.next(), batch_size=16)
@@ -211,7 +211,7 @@ def test_deleted_job_leaves_nothing(grpc_stub: Stub, grpc_server: LiveServer) ->
 
 
 def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
-    """A job tells per batch size the cheapest limit, and what a step cost, took and used."""
+    """GetJob returns the cheapest limit of each batch size with a step's cost, time and energy."""
     job = Trainer(grpc_stub, eta_knob=0.5)
     report(job, job.next(), power_sample(250, energy=100, time=2.0, steps=10), power_sample(225, energy=500))
     shown = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.power_limits
@@ -227,7 +227,7 @@ def test_job_shows_its_limits(grpc_stub: Stub, grpc_server: LiveServer) -> None:
 
 
 def test_unknown_job_and_trial_are_not_found(grpc_stub: Stub) -> None:
-    """An unknown job or trial is NOT_FOUND, and a trial is known by its batch size too."""
+    """An unknown job or trial, or a trial with another batch size, is NOT_FOUND."""
     job = Trainer(grpc_stub)
     trial = job.next()
     unknown = v1.TrialId(job_id="unknown", batch_size=16, trial_number=1)
@@ -249,7 +249,7 @@ def test_unknown_job_and_trial_are_not_found(grpc_stub: Stub) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 17])
 def test_unknown_batch_size_is_refused(grpc_stub: Stub, size: int) -> None:
-    """A batch size that is not the job's is INVALID_ARGUMENT, naming those that are."""
+    """A batch size that the job does not have is INVALID_ARGUMENT, with the ones that it has."""
     with refused() as refusal:
         ask(Trainer(grpc_stub), batch_size=size)
     assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["batch_size"])
@@ -257,7 +257,7 @@ def test_unknown_batch_size_is_refused(grpc_stub: Stub, size: int) -> None:
 
 
 def test_missing_trial_is_named(grpc_stub: Stub) -> None:
-    """A profile without a trial, or without its batch size, says so."""
+    """A profile without a trial, or without its batch size, has a violation of that field."""
     with refused() as refusal:
         grpc_stub.ReportPowerProfile(v1.ReportPowerProfileRequest(samples=[power_sample()]))
     assert list(refusal.faults) == ["trial"]
@@ -292,12 +292,12 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
 def test_invalid_profile_is_refused_completely(
     grpc_stub: Stub, samples: list[dict[str, Any]], faults: list[str]
 ) -> None:
-    """One violation per fault, all at once; nothing is kept, and the trial that profiles still does."""
+    """Every fault is one violation; nothing is stored, and the trial still profiles."""
     job = Trainer(grpc_stub)
     trial = job.next()
     ask(job, trial)
     with refused() as refusal:
-        report(job, trial, *(power_sample(**given) for given in samples))
+        report(job, trial, *(power_sample(**fields) for fields in samples))
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_REQUEST")
     assert sorted(refusal.faults) == sorted(faults)
     answer = ask(job)
@@ -311,7 +311,7 @@ _SAMPLES = st.builds(PowerSample, _NUMBERS, _NUMBERS, _NUMBERS, st.integers(1, 1
 @settings(derandomize=True)
 @given(st.lists(_SAMPLES, min_size=1, max_size=20), st.floats(0, 1))
 def test_cheapest_is_as_the_formula_says(samples: list[PowerSample], eta: float) -> None:
-    """No sample costs less by `(η·average power + (1−η)·P)·time per step` than the one that is chosen."""
+    """No sample has a lower `(η·average power + (1−η)·P)·time per step` than the chosen one."""
     spec = JobSpec("j", "j", (8,), 8, GpuConfig(500.0, 2, "Test GPU"), eta_knob=eta)
 
     def written_out(sample: PowerSample) -> float:

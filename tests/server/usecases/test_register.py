@@ -1,4 +1,4 @@
-"""RegisterJob: defaults, faults, and one id for one configuration."""
+"""RegisterJob: defaults, violations, and one configuration per id."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def register(stub: Stub, spec: v1.JobSpec) -> v1.RegisterJobResponse:
 
 
 def test_defaults_are_filled_in(grpc_stub: Stub) -> None:
-    """A job of required fields alone comes back with every default of the contract."""
-    asked = v1.JobSpec(job_id_prefix="test", batch_sizes=[32, 16], default_batch_size=16, gpu=GPU)
-    answer = register(grpc_stub, asked)
-    assert answer.created
-    spec = answer.job.spec
+    """A job with only the required fields is returned with every default of the contract."""
+    requested = v1.JobSpec(job_id_prefix="test", batch_sizes=[32, 16], default_batch_size=16, gpu=GPU)
+    response = register(grpc_stub, requested)
+    assert response.created
+    spec = response.job.spec
     assert re.fullmatch(r"test-[0-9a-f]{8}", spec.job_id)
     expected = v1.JobSpec(
         job_id=spec.job_id,
@@ -54,16 +54,16 @@ def test_defaults_are_filled_in(grpc_stub: Stub) -> None:
         trial_lease_seconds=300,
     )
     assert spec == expected
-    assert (answer.job.stage, answer.job.pruning_round, answer.job.num_trials) == (v1.STAGE_PRUNING, 0, 0)
-    assert not answer.job.HasField("min_cost")
-    assert not answer.job.arms
+    assert (response.job.stage, response.job.pruning_round, response.job.num_trials) == (v1.STAGE_PRUNING, 0, 0)
+    assert not response.job.HasField("min_cost")
+    assert not response.job.arms
 
 
 def test_early_stopping_off_leaves_beta_unset(grpc_stub: Stub) -> None:
     """A job without early stopping has no beta in its resolved configuration, and can be confirmed."""
-    asked = job_spec(disable_early_stopping=True)
-    assert not register(grpc_stub, asked).job.spec.HasField("beta_knob")
-    assert not register(grpc_stub, asked).created
+    requested = job_spec(disable_early_stopping=True)
+    assert not register(grpc_stub, requested).job.spec.HasField("beta_knob")
+    assert not register(grpc_stub, requested).created
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
@@ -105,18 +105,18 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given_fields", "field"), FAULTS, ids=[f"{field} {given}"[:70] for given, field in FAULTS])
-def test_fault_is_refused_by_its_field(grpc_stub: Stub, given_fields: dict[str, Any], field: str) -> None:
-    """Each fault is INVALID_ARGUMENT with a violation of exactly its field, and creates nothing."""
+@pytest.mark.parametrize(("changed", "field"), FAULTS, ids=[f"{field} {changed}"[:70] for changed, field in FAULTS])
+def test_fault_is_a_violation_of_its_field(grpc_stub: Stub, changed: dict[str, Any], field: str) -> None:
+    """Each fault is INVALID_ARGUMENT with one violation, of its field."""
     with refused() as refusal:
-        register(grpc_stub, job_spec(**given_fields))
+        register(grpc_stub, job_spec(**changed))
     assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
     assert refusal.reason == "ERROR_REASON_INVALID_JOB_SPEC"
     assert list(refusal.faults) == [field]
     assert field in refusal.message
 
 
-def test_all_faults_are_told_at_once(grpc_stub: Stub) -> None:
+def test_all_faults_are_reported_at_once(grpc_stub: Stub) -> None:
     """A job with several faults is refused once, with a violation per fault."""
     with refused() as refusal:
         register(grpc_stub, job_spec(batch_sizes=[16, 16, -1], eta_knob=2, max_epochs=0, gpu=None))
@@ -124,22 +124,22 @@ def test_all_faults_are_told_at_once(grpc_stub: Stub) -> None:
 
 
 def test_missing_job_is_refused(grpc_stub: Stub) -> None:
-    """A request without a job says so."""
+    """A request without a job has a violation of `job`."""
     with refused() as refusal:
         grpc_stub.RegisterJob(v1.RegisterJobRequest())
     assert list(refusal.faults) == ["job"]
 
 
-def test_a_thousand_faults_still_fit_an_answer(grpc_stub: Stub) -> None:
-    """A refusal never outgrows what a client accepts as trailers; what has no room is counted."""
+def test_a_thousand_faults_fit_into_one_status(grpc_stub: Stub) -> None:
+    """A status stays below the trailers' limit of clients; the violations that do not fit are counted."""
     with refused() as refusal:
         register(grpc_stub, job_spec(batch_sizes=[16, *range(-999, 0)]))
     assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "more faults" in refusal.faults[""]
+    assert re.match(r"\d+ more ", refusal.faults[""])
 
 
-def test_other_configuration_names_every_difference(grpc_stub: Stub) -> None:
-    """A known id with another configuration is ALREADY_EXISTS, naming each field with both values."""
+def test_other_configuration_lists_every_difference(grpc_stub: Stub) -> None:
+    """A known id with another configuration is ALREADY_EXISTS, with both values of each field that differs."""
     spec = job_spec()
     register(grpc_stub, spec)
     changed = v1.JobSpec()
@@ -149,10 +149,8 @@ def test_other_configuration_names_every_difference(grpc_stub: Stub) -> None:
         register(grpc_stub, changed)
     assert refusal.code is grpc.StatusCode.ALREADY_EXISTS
     assert refusal.reason == "ERROR_REASON_JOB_DIFFERS"
-    told = {
-        name: value for name, value in refusal.metadata.items() if name not in ("job_id", "retryable", "request_id")
-    }
-    assert told == {
+    common = ("job_id", "retryable", "request_id")
+    assert {name: value for name, value in refusal.metadata.items() if name not in common} == {
         "target_metric": "registered 0.9, requested 0.95",
         "gpu.number_of_gpus": "registered 1, requested 2",
     }
@@ -161,10 +159,10 @@ def test_other_configuration_names_every_difference(grpc_stub: Stub) -> None:
 
 
 def test_racing_registrations_create_one_job(grpc_stub: Stub) -> None:
-    """Of twenty registrations of one id at once, exactly one creates."""
+    """Of twenty concurrent registrations of one id, exactly one creates the job."""
     spec = job_spec()
     with ThreadPoolExecutor(20) as pool:
-        created = [answer.created for answer in pool.map(lambda _: register(grpc_stub, spec), range(20))]
+        created = [response.created for response in pool.map(lambda _: register(grpc_stub, spec), range(20))]
     assert sorted(created) == [False] * 19 + [True]
 
 
@@ -172,7 +170,7 @@ FLOATS = st.one_of(st.none(), st.floats(), st.floats(0, 10))
 INTS = st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1), st.integers(0, 5))
 FLAGS = st.one_of(st.none(), st.booleans())
 SIZES = st.one_of(st.integers(-2, 4), st.integers(-(2**31), 2**31 - 1))
-# What a job must have is mostly right, so that the other fields are looked at and some jobs are created.
+# Required fields are mostly valid, so that the other fields are checked and some jobs are created.
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "job_id_prefix": st.one_of(st.just("any"), st.text(max_size=5), st.text("p", min_size=195, max_size=205)),
     "job_id": st.one_of(st.none(), st.just("any-1"), st.text(max_size=5)),
@@ -215,11 +213,11 @@ def test_every_field_of_a_job_is_drawn() -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.fixed_dictionaries(FIELDS), st.sets(st.sampled_from(sorted(FIELDS)), max_size=4))
 def test_any_job_is_created_or_refused(grpc_stub: Stub, drawn: dict[str, Any], changed: set[str]) -> None:
-    """Whatever is registered, the answer is a job, INVALID_ARGUMENT or ALREADY_EXISTS; never a failure."""
+    """The response to any job is a job, INVALID_ARGUMENT or ALREADY_EXISTS, never another error."""
     for spec in (v1.JobSpec(**drawn), job_spec(**{name: drawn[name] for name in changed})):
         try:
             known = register(grpc_stub, spec).job.spec
-        except grpc.RpcError as error:  # noqa: PERF203 - a refusal is an answer
+        except grpc.RpcError as error:  # noqa: PERF203 - a refusal is a valid outcome
             assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS), error  # noqa: PT017
         else:
-            assert not register(grpc_stub, known).created, "what the server resolved must confirm the job"
+            assert not register(grpc_stub, known).created, "the resolved configuration confirms the job"

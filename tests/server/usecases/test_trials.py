@@ -17,7 +17,7 @@ Stub = v1.BatchSizeOptimizerStub
 
 
 def test_unknown_job_is_not_found(grpc_stub: Stub) -> None:
-    """Asking for a trial of a job that was never registered names the job."""
+    """Requesting a trial of an unknown job is an error that names the job."""
     with refused() as refusal:
         grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id="unknown"))
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_JOB_NOT_FOUND")
@@ -27,7 +27,7 @@ def test_unknown_job_is_not_found(grpc_stub: Stub) -> None:
 
 @pytest.mark.parametrize("change", [{"trial_number": 9}, {"batch_size": 8}, {"trial_number": -1}])
 def test_unknown_trial_is_not_found(grpc_stub: Stub, change: dict[str, int]) -> None:
-    """A trial number or batch size that is not the trial's is refused by every call that names a trial."""
+    """Every method that names a trial refuses a wrong trial number or batch size."""
     job = Trainer(grpc_stub)
     trial = job.next()
     for name, value in change.items():
@@ -39,7 +39,7 @@ def test_unknown_trial_is_not_found(grpc_stub: Stub, change: dict[str, int]) -> 
 
 
 def test_report_of_unknown_job_is_not_found(grpc_stub: Stub) -> None:
-    """A report for a job that was never registered is NOT_FOUND, whatever it says."""
+    """A report for an unknown job is NOT_FOUND, whatever it contains."""
     trial = v1.TrialId(job_id="unknown", batch_size=1, trial_number=1)
     with refused() as refusal:
         grpc_stub.ReportResult(v1.ReportResultRequest(result=v1.TrainingResult(trial=trial, current_epoch=-5)))
@@ -47,7 +47,7 @@ def test_report_of_unknown_job_is_not_found(grpc_stub: Stub) -> None:
 
 
 def test_missing_parts_are_named(grpc_stub: Stub) -> None:
-    """Requests without a result, a trial or a batch size say which is missing."""
+    """Requests without a result, a trial or a batch size have a violation of that field."""
     with refused() as refusal:
         grpc_stub.ReportResult(v1.ReportResultRequest())
     assert list(refusal.faults) == ["result"]
@@ -73,7 +73,7 @@ def test_request_id_that_is_none_is_refused(grpc_stub: Stub) -> None:
 
 
 def test_same_request_at_once_gives_one_trial(grpc_stub: Stub) -> None:
-    """Twenty calls with one request id at the same time get one and the same trial."""
+    """Twenty concurrent calls with one request id get the same trial."""
     job = Trainer(grpc_stub)
     with ThreadPoolExecutor(20) as pool:
         numbers = {trial.id.trial_number for trial in pool.map(lambda _: job.next("one"), range(20))}
@@ -112,7 +112,7 @@ def test_fifty_trainers_of_one_job(server: LiveServer) -> None:
 
 
 def test_fifty_trainers_of_fifty_jobs(server: LiveServer) -> None:
-    """Fifty jobs at once don't mix: each has its own trials, numbered from 1."""
+    """Fifty concurrent jobs each have their own trials, numbered from 1."""
     stub = server.trainer
 
     def recur(worker: int) -> tuple[str, list[int]]:
