@@ -37,11 +37,11 @@ def check_file(database: Path, ledger: Ledger) -> None:
         found = {row["job_id"]: row for row in connection.execute("SELECT * FROM jobs")}
         for job_id, book in ledger.jobs.items():
             if book.deleted:
-                assert job_id not in found, f"{job_id} was deleted, and is back"
+                assert job_id not in found, f"{job_id} was deleted, but is stored"
             elif job_id in found:
                 _check_job(book, found[job_id]["num_trials"], read_job(connection, job_id))
             else:
-                assert book.delete_asked or not book.registered, f"{job_id} was registered, and is gone"
+                assert book.delete_requested or not book.registered, f"{job_id} was registered, but is missing"
         assert set(found) <= set(ledger.jobs)
 
 
@@ -64,7 +64,7 @@ def _check_job(book: JobBook, num_trials: int, kept: Kept) -> None:
     assert set(by_request) <= set(book.requests), "a trial that was not requested"
     for request_id, trial_book in book.requests.items():
         if trial_book is not None:
-            assert request_id in by_request, f"trial {trial_book.trial.id} was acknowledged, and is gone"
+            assert request_id in by_request, f"trial {trial_book.trial.id} was acknowledged, but is missing"
             trial = by_request[request_id]
             assert (trial.number, trial.batch_size) == _name(trial_book)
             _check_trial(trial_book, trial, measured[trial.number])
@@ -79,19 +79,19 @@ def _name(book: TrialBook) -> tuple[int, int]:
 def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measurement]) -> None:
     for epoch, report in book.reports.items():
         if report.decision is not None and not report.decision.stop_train:
-            assert epoch in measured, f"epoch {epoch} of {book.trial.id} was acknowledged, and is gone"
+            assert epoch in measured, f"epoch {epoch} of {book.trial.id} was acknowledged, but is missing"
     for epoch, kept in measured.items():
         assert epoch in book.reports, "a measurement that was not sent"
         sent = book.reports[epoch]
         assert (kept.time_seconds, kept.energy_joules) == (sent.time, sent.energy)
         assert kept.metric == sent.metric or (math.isnan(kept.metric) and math.isnan(sent.metric))
     if book.stopped:
-        assert not trial.running, f"{book.trial.id} was stopped, and runs again"
+        assert not trial.running, f"{book.trial.id} was stopped, but is running"
     if book.ended is not None:
         shown = convert.trial(trial)
         assert (shown.status, shown.end_reason) == (book.ended.status, book.ended.end_reason)
     elif trial.end_reason in TRAINER_END_REASONS:
-        assert book.ending is not None, "it was ended, and nobody asked for it"
+        assert book.ending is not None, "it was ended without an EndTrial"
 
 
 def check_replay(database: Path, ledger: Ledger) -> int:

@@ -42,7 +42,7 @@ class JobBook:
     spec: v1.JobSpec
     requests: dict[str, TrialBook | None] = field(default_factory=dict)
     registered: bool = False
-    delete_asked: bool = False
+    delete_requested: bool = False
     deleted: bool = False
 
     @property
@@ -74,4 +74,4 @@ class Ledger:
         """Returns after that many more responses."""
         wanted = self._acknowledged + further
         with self._more:
-            assert self._more.wait_for(lambda: self._acknowledged >= wanted, seconds), "the trainers make no headway"
+            assert self._more.wait_for(lambda: self._acknowledged >= wanted, seconds), "the trainers make no progress"

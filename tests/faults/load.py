@@ -159,7 +159,7 @@ class Worker:
 
     def _delete(self, job: JobBook) -> None:
         self._load.retire(job)
-        job.delete_asked = True
+        job.delete_requested = True
         request = v1.DeleteJobRequest(job_id=job.spec.job_id)
         self._call(job, lambda: self._load.server.admin.DeleteJob(request, timeout=60))
         job.deleted = True
@@ -180,7 +180,7 @@ class Worker:
                 if error.code() in _AWAY:
                     if self._random.random() < 0.2:
                         raise GaveUpError from None
-                elif error.code() is grpc.StatusCode.NOT_FOUND and job.delete_asked:
+                elif error.code() is grpc.StatusCode.NOT_FOUND and job.delete_requested:
                     # A valid response too: the trainer may register the job again.
                     job.deleted = True
                     raise GoneError from None

@@ -64,7 +64,7 @@ def check_requests(server: LiveServer, load: Load, rng: random.Random) -> None:
     known = [
         (book.trial, request_id)
         for job in load.ledger.jobs.values()
-        if not job.delete_asked
+        if not job.delete_requested
         for request_id, book in job.requests.items()
         if book is not None
     ]

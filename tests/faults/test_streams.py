@@ -181,9 +181,9 @@ async def test_a_days_reports_leave_memory_flat(server: LiveServer) -> None:
             for step in range(number):
                 epoch = step % 50 + 1
                 if epoch == 1:
-                    asked = await stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))
+                    response = await stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))
                 result = v1.TrainingResult(
-                    trial=asked.trial.id,
+                    trial=response.trial.id,
                     time_seconds=epoch,
                     energy_joules=epoch,
                     metric=0.95 if epoch == 50 else 0.1,

@@ -50,8 +50,8 @@ def without(package: str, *arguments: str) -> str:
 def test_taken_ports_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
     """A taken port, for calls or for metrics, is named, and neither database nor lock are made."""
     assert f"cannot listen on {taken}" in refuse("--address", taken, folder=tmp_path)
-    said = refuse("--address", "127.0.0.1:0", "--metrics-address", taken, folder=tmp_path)
-    assert f"cannot listen on {taken} for --metrics-address" in said
+    error = refuse("--address", "127.0.0.1:0", "--metrics-address", taken, folder=tmp_path)
+    assert f"cannot listen on {taken} for --metrics-address" in error
     assert not list(tmp_path.iterdir())
 
 

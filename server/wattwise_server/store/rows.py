@@ -55,7 +55,7 @@ def _upsert(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
     )
 
 
-# Every field of JobSpec is a column of its name, but for those that are stored in another way.
+# Every field of JobSpec is a column of the same name, except those that are stored differently.
 _SPEC = tuple(
     field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu", "disable_early_stopping")
 )
@@ -174,7 +174,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
 
 
 def _save_arms(key: int, arms: Sequence[Arm]) -> list[Statement]:
-    """Saves arms, but for what is derived from the trials."""
+    """Saves arms, except for what is derived from the trials."""
     return [Statement(_SAVE_ARM, (key, arm.batch_size, *_arm(arm))) for arm in arms]
 
 

@@ -1,4 +1,4 @@
-"""`wattwise serve`: what it needs, what it refuses, how it ends."""
+"""`wattwise serve`: options, failed starts, shutdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 
 
 def refuse(*arguments: str, folder: Path, **variables: str) -> str:
-    """Starts a server that must not start; returns what it says."""
+    """Starts a server whose start must fail; returns its error."""
     command = [sys.executable, "-m", "wattwise_server", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=30, check=False, cwd=folder, env={**os.environ, **variables}
@@ -57,7 +57,7 @@ def test_taken_port_is_refused(server: LiveServer, tmp_path: Path) -> None:
 
 
 def test_taken_database_is_refused(server: LiveServer, tmp_path: Path) -> None:
-    """A second server on the same file is refused, through a link too, and the first goes on."""
+    """A second server on the same file is refused, through a link too, and the first continues."""
     link = tmp_path / "link.db"
     link.symlink_to(server.database)
     for path in (server.database, link):
@@ -74,7 +74,7 @@ def test_file_of_a_killed_server_is_free(server: LiveServer) -> None:
 
 
 def test_newer_database_is_refused_untouched(tmp_path: Path) -> None:
-    """A file of a later schema version is refused, byte for byte as it was."""
+    """A file of a later schema version is refused and not changed by a single byte."""
     path = tmp_path / "newer.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA user_version = 4711")
@@ -157,7 +157,7 @@ def test_hanging_up_ends_no_server(server: LiveServer) -> None:
 
 
 def test_migrations_run_forward_in_one_transaction(tmp_path: Path) -> None:
-    """An older file gets every missing step; a step that fails leaves it exactly as it was."""
+    """An older file gets every missing migration; one that fails leaves the file unchanged."""
     path = str(tmp_path / "old.db")
     steps = {1: "CREATE TABLE a (x);", 2: "ALTER TABLE a ADD COLUMN y;"}
     broken = {**steps, 3: "CREATE TABLE b (x); CREATE TABLE b (x);"}

@@ -106,7 +106,7 @@ def test_random_metadata(target: Target, depth: settings) -> None:
 
 @depths
 def test_random_conversations(target: Target, depth: settings) -> None:
-    """A stream of valid, malformed and meaningless messages ends with a status of the contract, however it is left."""
+    """A stream of valid, malformed and meaningless messages ends with a status of the contract."""
     streaming = [method for method in METHODS + OTHERS if method.client_streaming]
     known = seeds(target.trial)
 

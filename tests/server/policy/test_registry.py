@@ -1,4 +1,4 @@
-"""How the server finds its policies, and what it takes to add one."""
+"""The registry finds the policies, and a new one is one file and one enum value."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def server(tmp_path: Path) -> Path:
     return copy
 
 
-def ask(server: Path) -> subprocess.CompletedProcess[str]:
-    """Imports the registry of a copy, and prints what it has found."""
+def import_registry(server: Path) -> subprocess.CompletedProcess[str]:
+    """Imports the registry of a copied package; returns what it prints."""
     return subprocess.run(
         [sys.executable, "-c", _FOUND],
         env={**os.environ, "PYTHONPATH": str(server.parent)},
@@ -46,20 +46,20 @@ def ask(server: Path) -> subprocess.CompletedProcess[str]:
 def test_file_is_a_policy(server: Path) -> None:
     """A new file with a `POLICY` is found under the file's name, beside the others."""
     (server / "policy" / "mine.py").write_text("from wattwise_server.policy.gts import Gts\n\nPOLICY = Gts()\n")
-    found = ask(server)
+    found = import_registry(server)
     assert (found.stderr, set(found.stdout.split())) == ("", {*POLICIES, "MINE"})
 
 
 def test_file_without_a_policy_is_ignored(server: Path) -> None:
     """A file without a `POLICY` registers nothing."""
     (server / "policy" / "helping.py").write_text("FACTOR = 2\n")
-    assert set(ask(server).stdout.split()) == set(POLICIES)
+    assert set(import_registry(server).stdout.split()) == set(POLICIES)
 
 
 def test_file_that_fails_is_named(server: Path) -> None:
     """A policy that cannot be imported is reported with its file and the error."""
     (server / "policy" / "mine.py").write_text("POLICY = Mine()\n")
-    error = ask(server).stderr
+    error = import_registry(server).stderr
     assert "policy/mine.py" in error
     assert "NameError: name 'Mine' is not defined" in error
 

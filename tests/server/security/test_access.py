@@ -89,7 +89,7 @@ class Guarded:
     tokens: dict[str, str] = field(default_factory=dict)
 
     def call(self, method: str, request: Message, token: str | None = None) -> list[Any]:
-        """Makes one call of whatever kind with a token; returns the first answer, if there is one."""
+        """Makes one call of any kind with a token; returns the first response, if any."""
         kind: Any = METHODS[method]
         metadata = None if token is None else bearing(self.tokens.get(token, token))
         codec = {

@@ -63,8 +63,8 @@ class StoreConformance:
         """Opens the storage."""
         raise TypeError("a backend defines its own opener")
 
-    async def test_what_was_saved_is_there_after_reopening(self, opener: Opener) -> None:
-        """A job, its arms and its trials come back as they were saved, to the last bit and microsecond."""
+    async def test_saved_data_is_read_after_reopening(self, opener: Opener) -> None:
+        """A job, its arms and its trials are read as they were saved, to the last bit and microsecond."""
         job = a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True)
         arms = tuple(replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), failures=2) for arm in job.search.arms)
         search = replace(job.search, arms=arms, exploring=1, min_cost=1 / 3, min_cost_batch_size=8, missed_floor=2 / 3)
@@ -96,8 +96,8 @@ class StoreConformance:
             assert await tx.trial_of_request("request 1") == ended
             assert await tx.trial(2) is None
 
-    async def test_block_left_by_an_exception_changed_nothing(self, opener: Opener) -> None:
-        """An exception takes back the whole block, for this process and the next."""
+    async def test_block_left_by_an_exception_changes_nothing(self, opener: Opener) -> None:
+        """An exception rolls back the whole block, for this process and the next."""
         async with opener() as store:
             with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block is what is left
                 async with store.transaction("j") as tx:
@@ -110,7 +110,7 @@ class StoreConformance:
         async with opener() as store:
             assert await store.jobs("", 0, 10) == []
 
-    async def test_transactions_of_one_job_follow_one_another(self, opener: Opener) -> None:
+    async def test_transactions_of_one_job_are_serialized(self, opener: Opener) -> None:
         """A hundred concurrent read-and-increment blocks lose no increment."""
         async with opener() as store:
             async with store.transaction("j") as tx:
@@ -136,7 +136,7 @@ class StoreConformance:
                 two.save_job(a_job("j2"))
             assert [job.spec.job_id for _, job in await store.jobs("", 0, 10)] == ["j2"]
 
-    async def test_cancelled_caller_leaves_a_whole_transaction(self, opener: Opener) -> None:
+    async def test_cancelled_caller_leaves_a_complete_transaction(self, opener: Opener) -> None:
         """Callers cancelled at any moment leave each job and its first trial both there or both absent."""
         async with opener() as store:
             tasks = [asyncio.create_task(save_with_trial(store, f"j{number}")) for number in range(50)]
@@ -149,8 +149,8 @@ class StoreConformance:
             for _, job in await store.jobs("", 0, 100):
                 assert len(await store.trials(job.spec.job_id, None, None, 0, 10)) == 1
 
-    async def test_caller_cancelled_while_it_waits_for_durability_is_kept(self, opener: Opener) -> None:
-        """A caller that left its block and is cancelled before the commit is done leaves what it saved."""
+    async def test_cancelling_the_wait_for_durability_keeps_the_transaction(self, opener: Opener) -> None:
+        """A caller that is cancelled between its block and the commit does not undo what it saved."""
         async with opener() as store:
             for number in range(20):
                 left = asyncio.Event()
@@ -165,8 +165,8 @@ class StoreConformance:
             for number in range(20):
                 assert [trial.number for trial in await store.trials(f"j{number}", None, None, 0, 10)] == [1]
 
-    async def test_measurements_come_back_by_epoch(self, opener: Opener) -> None:
-        """Each measurement is kept, the newest stands in the running trial, and both outlive a reopening."""
+    async def test_measurements_are_read_by_epoch(self, opener: Opener) -> None:
+        """Every measurement is stored, the newest is in the running trial, and both survive reopening."""
         trial = a_trial(1)
         async with opener() as store:
             async with store.transaction("j") as tx:
@@ -182,7 +182,7 @@ class StoreConformance:
             assert [t.last for t in tx.running()] == [kept[-1]] == [trial.last]
 
     async def test_forgotten_measurements_are_gone(self, opener: Opener) -> None:
-        """What is dropped up to an epoch is gone, with the measurement that is saved in the same block kept."""
+        """Measurements are deleted up to an epoch; one that is saved in the same block is kept."""
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(replace(a_job(), num_trials=1))
@@ -198,7 +198,7 @@ class StoreConformance:
                 assert [m.epoch for m in await tx.measurements(1)] == [5, 6]
 
     async def test_jobs_are_counted_by_prefix(self, opener: Opener) -> None:
-        """The jobs of one very prefix are counted, up to a limit."""
+        """The jobs with exactly this prefix are counted, up to a limit."""
         async with opener() as store:
             for job_id, prefix in (("a-1", "a"), ("a-2", "a"), ("a-b-1", "a-b")):
                 async with store.transaction(job_id) as tx:
@@ -206,8 +206,8 @@ class StoreConformance:
             for prefix, limit, found in (("a", 9, 2), ("a", 1, 1), ("a-b", 9, 1), ("x", 9, 0)):
                 assert await store.count_jobs(prefix, limit) == found
 
-    async def test_history_of_an_arm_comes_back(self, opener: Opener) -> None:
-        """A window holds the newest observations in order, held costs are those below the floor, also by order."""
+    async def test_history_of_an_arm_is_read(self, opener: Opener) -> None:
+        """A window has the newest observations in order; held costs are those below the floor, in order."""
         outcomes = [(5.0, True), (3.0, False), (9.0, False), (4.0, False)]
         for window, job_id in ((2, "jw"), (0, "jh")):
             async with opener() as store:
@@ -227,8 +227,8 @@ class StoreConformance:
                 else:
                     assert arm.held == (3.0, 4.0)
 
-    async def test_leases_run_out_once_and_are_whole_after_reopening(self, opener: Opener) -> None:
-        """A trial lapses when its lease is over, not when it was renewed; reopening gives it a new one."""
+    async def test_leases_expire_once_and_are_full_after_reopening(self, opener: Opener) -> None:
+        """A trial's lease expires unless it was renewed; after reopening the trial has a full one."""
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(replace(a_job(trial_lease_seconds=1000.0), num_trials=2))
@@ -242,7 +242,7 @@ class StoreConformance:
             assert all((trial.lease_expire_time or NOW) > NOW for trial in tx.running())
             assert len(tx.running()) == 2
 
-    async def test_trials_of_a_deleted_job_never_lapse(self, opener: Opener) -> None:
+    async def test_leases_of_a_deleted_job_do_not_expire(self, opener: Opener) -> None:
         """Deleting a job ends the leases of its trials only."""
         async with opener() as store:
             for job_id in ("gone", "stays"):
@@ -254,7 +254,7 @@ class StoreConformance:
             assert [key.job_id for key in store.expired_leases(NOW + timedelta(seconds=2))] == ["stays"]
 
     async def test_deleted_job_is_gone_but_its_running_trials_are_known(self, opener: Opener) -> None:
-        """Deleting removes job, trials and measurements; only what ran is remembered, by number and batch size."""
+        """Deleting removes job, trials and measurements; the running trials are recorded by number and batch size."""
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(replace(a_job(), num_trials=2))

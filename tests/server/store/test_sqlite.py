@@ -18,7 +18,7 @@ from tests.server.store.conformance import Opener, StoreConformance, a_job, a_tr
 
 
 class TestSqliteStore(StoreConformance):
-    """One file, opened again and again."""
+    """One file, opened repeatedly."""
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
@@ -28,7 +28,7 @@ class TestSqliteStore(StoreConformance):
     async def test_jobs_beyond_those_cached_are_read_again(
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With room for three jobs, the cache holds few of thirty, and all are as they were saved."""
+        """A cache of three jobs holds few of thirty, and all are read as they were saved."""
         monkeypatch.setattr(sqlite_store, "CACHED_JOBS", 3)
         async with opener() as store:
             for number in range(30):
@@ -43,7 +43,7 @@ class TestSqliteStore(StoreConformance):
     async def test_failed_commit_fails_what_depends_on_it_and_nothing_else(
         self, opener: Opener, tmp_path: Path
     ) -> None:
-        """A block that read what was then lost is refused; another job in the same group is committed."""
+        """A block that read data whose commit failed is refused; another job in the same group is committed."""
         async with opener() as store:
             for job_id in ("j1", "j2"):
                 async with store.transaction(job_id) as tx:
@@ -82,14 +82,14 @@ class TestSqliteStore(StoreConformance):
             assert [job.spec.job_id for _, job in await store.jobs("", 0, 10)] == ["j2"]
 
     async def test_commits_reach_the_disk(self, opener: Opener) -> None:
-        """The writing connection syncs every commit to the disk: only that outlives a power cut."""
+        """The writing connection syncs every commit to the disk, without which a power failure could lose it."""
         async with opener() as store:
             assert isinstance(store, sqlite_store.SqliteStore)
             found = await store._writer._group.connection.execute_fetchall("PRAGMA synchronous")
             assert [tuple(row) for row in found] == [(2,)]
 
     async def test_unknown_jobs_are_not_cached(self, opener: Opener) -> None:
-        """Asking for jobs that do not exist leaves nothing in the cache."""
+        """Reading jobs that do not exist leaves nothing in the cache."""
         async with opener() as store:
             for number in range(10):
                 async with store.transaction(f"unknown {number}") as tx:

@@ -182,10 +182,10 @@ def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) ->
         job.report(trial, 60.0, metric=0.95, epoch=3, time=8.0)
     if end == "over bound":
         job.run(10.0)
-    asked = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="launch")
-    assert server.trainer.GetNextBatchSize(asked).reason == "trial 1 was dispatched for this request"
-    asked.resume = True
-    assert server.trainer.GetNextBatchSize(asked).reason == reason
+    request = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="launch")
+    assert server.trainer.GetNextBatchSize(request).reason == "trial 1 was dispatched for this request"
+    request.resume = True
+    assert server.trainer.GetNextBatchSize(request).reason == reason
 
 
 async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
 
 
 def test_request_without_a_trial_changes_nothing(grpc_stub: Stub) -> None:
-    """A request without a trial makes no trial profile."""
+    """A request without a trial does not start a profile."""
     job = Trainer(grpc_stub)
     trial = job.next()
     ask(job)
