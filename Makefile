@@ -1,4 +1,4 @@
-# `make help` lists what can be done. Every target sets up what it needs by itself.
+# `make help` lists the targets. Each installs what it needs.
 
 PYTHON ?= python3
 # Versions of what is not in pyproject.toml. CI's PyTorch is the one that the README names.
@@ -30,70 +30,70 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.dev ## a virtual environment in .venv with everything that the other targets need
+setup: $(VENV)/.dev ## create .venv with everything that most targets need
 
-demo: $(VENV)/.demo ## watch a real training job recur and get cheaper (about two minutes)
+demo: $(VENV)/.demo ## run a real training job that recurs and gets cheaper (about two minutes)
 	$(BIN)/python -m examples.digits
 
 serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state in wattwise.db
 	$(BIN)/wattwise serve
 
-test: $(VENV)/.test ## the test suite (under three minutes on two idle cores)
+test: $(VENV)/.test ## run the test suite (under three minutes on two idle cores)
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
-soak: $(VENV)/.soak ## the tests that take minutes: kills, power cuts, streams without number, fuzzing (SOAK=short: about five)
+soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing (SOAK=short: about five minutes)
 	$(BIN)/python -m pytest -m soak -s
 
-test-gpu: $(VENV)/.test ## the tests of monitors on this machine's NVIDIA GPU; with a PyTorch that has CUDA in .venv, under load
+test-gpu: $(VENV)/.test ## run the monitors' tests on this machine's NVIDIA GPU, under load if .venv has PyTorch with CUDA
 	$(BIN)/python -m pytest -m gpu -s
 
-test-libraries: $(TRAINERS_VENV)/.done ## the tests with PyTorch, JAX, Zeus, Hugging Face, Lightning and Keras, in an environment of its own
+test-libraries: $(TRAINERS_VENV)/.done ## run the tests with PyTorch, JAX, Zeus, Hugging Face, Lightning and Keras, in .venv-trainers
 	$(TRAINERS_VENV)/bin/python -m pytest -m "torch or jax or zeus or trainers"
 
-test-torch test-jax test-zeus test-trainers: test-%: $(TRAINERS_VENV)/.done ## those with one marker of these
+test-torch test-jax test-zeus test-trainers: test-%: $(TRAINERS_VENV)/.done ## run only those with this marker
 	$(TRAINERS_VENV)/bin/python -m pytest -m $*
 
-examples: $(TRAINERS_VENV)/.done ## run the example of every trainer against a server, each at most EXAMPLE_SECONDS=60 (about a minute)
+examples: $(TRAINERS_VENV)/.done ## run every example trainer against a server (about a minute; EXAMPLE_SECONDS=60 limits each)
 	$(TRAINERS_VENV)/bin/python -m examples --seconds $(EXAMPLE_SECONDS)
 
-bench: $(VENV)/.dev ## the server against baselines of gRPC and of the disk (about ten minutes)
+bench: $(VENV)/.dev ## measure the server's overhead over bare gRPC and the disk (about ten minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
 
-replay: $(VENV)/.dev ## the table and the picture of docs/results.md, from the paper's traces (TRACES=folder)
-	@test -f '$(TRACES)/summary_train.csv' || { echo "name the folder of the traces: make replay TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
+replay: $(VENV)/.dev ## compute the table and the plot of docs/results.md from the paper's traces (TRACES=folder)
+	@test -f '$(TRACES)/summary_train.csv' || { echo "set TRACES to the folder of the traces: make replay TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
 	$(BIN)/wattwise replay --traces '$(TRACES)' --all --plot docs/results.svg
 
-conformance: $(VENV)/.test ## the clients of all languages replay the behaviour tables; installs what they need
+conformance: $(VENV)/.test ## replay the behaviour tables with the clients of all languages
 	$(BIN)/python -m tests.conformance
 
-test-clients: $(VENV)/.dev ## the other languages' own tests, and the page docs/other-languages.md typed by the letter
+test-clients: $(VENV)/.dev ## run the tests of the clients in other languages, and every command of docs/other-languages.md
 	@for makefile in $(filter-out client/python/%,$(wildcard client/*/Makefile)); do \
 	  $(MAKE) --no-print-directory -C $$(dirname $$makefile) test || exit 1; done
 	$(BIN)/python -m tests.other_languages_check
 
-check: lint types imports ## lint, types and import rules; changes no file
+check: lint types imports ## run lint, types and imports; changes no file
 
-lint: $(VENV)/.dev ## ruff, buf, and whether the protos still suit clients that are older
+lint: $(VENV)/.dev ## run ruff and buf, and check that the protos are compatible with older clients
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against protos/breaking.binpb
 
-types: $(VENV)/.dev ## mypy --strict on server, client, tests and stubs
+types: $(VENV)/.dev ## run mypy --strict on server, client, tests and stubs
 	$(BIN)/mypy
 
-imports: $(VENV)/.dev ## imports run downwards only
+imports: $(VENV)/.dev ## check that imports run downwards only
 	$(BIN)/lint-imports
 
-protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/, those in TypeScript where there is npm
+protos: $(PROTOS_VENV)/.done ## generate the committed stubs from protos/; the TypeScript stubs only if npm is installed
 	rm -f $(STUBS)/wattwise/v1/*_pb2*
 	$(PROTOC) --python_out=$(STUBS) --mypy_out=quiet:$(STUBS) protos/wattwise/v1/*.proto
 	$(PROTOC) --grpc_python_out=$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(SERVICE_PROTOS)
 	@if $(MAKE) --silent --no-print-directory -C client/typescript needed; then \
 	  $(MAKE) --no-print-directory -C client/typescript protos STUBS='$(abspath $(TYPESCRIPT_STUBS))'; \
-	  else echo "the TypeScript stubs are left as they are"; fi
+	  else echo "the TypeScript stubs were not regenerated"; fi
 
-protos-image: $(VENV)/.dev ## renew the image that `buf breaking` compares with; see docs/versioning.md
+protos-image: $(VENV)/.dev ## update the image that `buf breaking` compares with; see docs/versioning.md
 	$(BIN)/buf build --exclude-source-info --output protos/breaking.binpb
 
 protos-check: $(PROTOS_VENV)/.done ## compare the committed stubs with what the protos generate
@@ -104,25 +104,25 @@ protos-check: $(PROTOS_VENV)/.done ## compare the committed stubs with what the 
 	  && diff -rq $(TYPESCRIPT_STUBS) build/stubs/typescript \
 	  || { echo "the stubs differ from the protos: run 'make protos' and commit what it writes" >&2; exit 1; }
 
-wheel-check: $(VENV)/.dev ## build the wheel and use it in an environment of its own
+wheel-check: $(VENV)/.dev ## build the wheel and test it in a new environment
 	$(BIN)/python tests/wheel_check.py
 
 readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py
 
-figures: ## lines of code and documentation, functions, import floors and circles (TREE=folder of another checkout)
+figures: ## print lines of code and documentation, functions, import floors and cycles (TREE=another checkout)
 	$(PYTHON) tests/house.py $(TREE)
 
-clean: ## remove the virtual environments and what tools left behind
+clean: ## remove the virtual environments, build outputs and caches
 	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or later, or name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$$($(PYTHON) --version) is too old: Wattwise needs Python 3.10 or later; name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "this Python cannot make virtual environments: install its venv module (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "this Python cannot create virtual environments: install its venv module (Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# Each extra brings those before it, which need no installing then.
+# Each extra includes those before it.
 BROUGHT_BY_demo := .demo
 BROUGHT_BY_test := $(BROUGHT_BY_demo) .test
 BROUGHT_BY_dev := $(BROUGHT_BY_test) .dev
@@ -130,7 +130,7 @@ BROUGHT_BY_dev := $(BROUGHT_BY_test) .dev
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once; needs a package index)"
 	$(BIN)/python $(PIP_INSTALL) --editable '.[$*]' \
-	  || { echo "pip could not install the packages above: is a package index within reach?" >&2; exit 1; }
+	  || { echo "pip could not install the packages above: is a package index reachable?" >&2; exit 1; }
 	@touch $(addprefix $(VENV)/,$(BROUGHT_BY_$*))
 
 $(VENV)/.soak: $(VENV)/.test

@@ -179,8 +179,8 @@ def sends_its_token(program: str, server: LiveServer) -> None:
         status, said = Example(program, server.address, **tls, **form).end()
         assert status == 0, said
     refused(program, server.address, "token", **tls)
-    refused(program, "192.0.2.1:50051", "without TLS", WATTWISE_TOKEN=token)
-    refused(program, server.address, "needs its key", **{**tls, "WATTWISE_TLS_KEY": ""})
+    refused(program, "192.0.2.1:50051", "in clear text", WATTWISE_TOKEN=token)
+    refused(program, server.address, "set both, a certificate and its key", **{**tls, "WATTWISE_TLS_KEY": ""})
     refused(program, server.address, "1 or 0", WATTWISE_TLS="perhaps")
 
 

@@ -37,12 +37,12 @@ bool flag(const char* name) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char letter) { return std::tolower(letter); });
   if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
   if (text.empty() || text == "0" || text == "false" || text == "no" || text == "off") return false;
-  throw std::invalid_argument(std::string(name) + " is '" + text + "': use 1 or 0");
+  throw std::invalid_argument(std::string(name) + "='" + text + "' is invalid; use 1 or 0");
 }
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::invalid_argument("cannot read " + path);
+  if (!file) throw std::invalid_argument("cannot read " + path + "; choose a readable file");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -55,14 +55,16 @@ bool is_loopback(const std::string& address) {
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const std::string& address, const Credentials& credentials) {
   if (!credentials.tls && credentials.ca_file.empty() && credentials.cert_file.empty() && credentials.key_file.empty()) {
     if (!credentials.token.empty() && !credentials.insecure && !is_loopback(address)) {
-      throw std::invalid_argument("the token is not sent to " + address +
-                                  " without TLS, where others could read it: turn TLS on, or allow it on a trusted "
-                                  "network (insecure, WATTWISE_INSECURE=1)");
+      throw std::invalid_argument("refusing to send the token to " + address +
+                                  " in clear text: enable TLS (WATTWISE_TLS=1 or tls), or allow it if the network is "
+                                  "trusted (WATTWISE_INSECURE=1 or insecure)");
     }
     return grpc::InsecureChannelCredentials();
   }
   if (credentials.cert_file.empty() != credentials.key_file.empty()) {
-    throw std::invalid_argument("a certificate needs its key: set both files, or neither");
+    const std::string fault =
+        credentials.key_file.empty() ? "cert_file is set without key_file" : "key_file is set without cert_file";
+    throw std::invalid_argument(fault + ": set both, a certificate and its key");
   }
   grpc::SslCredentialsOptions options;
   if (!credentials.ca_file.empty()) options.pem_root_certs = read_file(credentials.ca_file);

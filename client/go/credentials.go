@@ -44,7 +44,7 @@ func CredentialsFromEnv() (credentials Credentials, err error) {
 	if file := os.Getenv("WATTWISE_TOKEN_FILE"); credentials.Token == "" && file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return credentials, fmt.Errorf("cannot read the token of WATTWISE_TOKEN_FILE: %w", err)
+			return credentials, fmt.Errorf("cannot read the token file: %w", err)
 		}
 		credentials.Token = strings.TrimSpace(string(text))
 	}
@@ -58,7 +58,7 @@ func flag(name string) (bool, error) {
 	case "", "0", "false", "no", "off":
 		return false, nil
 	default:
-		return false, fmt.Errorf("%s is %q: use 1 or 0", name, text)
+		return false, fmt.Errorf("%s=%q is invalid; use 1 or 0", name, text)
 	}
 }
 
@@ -69,8 +69,8 @@ func (c Credentials) usesTLS() bool {
 func (c Credentials) dialOption(address string) (grpc.DialOption, error) {
 	if !c.usesTLS() {
 		if c.Token != "" && !c.Insecure && !isLoopback(address) {
-			return nil, fmt.Errorf("the token is not sent to %s without TLS, where others could read it: turn TLS on, "+
-				"or allow it on a trusted network (Insecure, WATTWISE_INSECURE=1)", address)
+			return nil, fmt.Errorf("refusing to send the token to %s in clear text: enable TLS (WATTWISE_TLS=1 or TLS), "+
+				"or allow it if the network is trusted (WATTWISE_INSECURE=1 or Insecure)", address)
 		}
 		return grpc.WithInsecure(), nil
 	}
@@ -86,20 +86,25 @@ func (c Credentials) tlsConfig() (*tls.Config, error) {
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the certificate authorities: %w", err)
+			return nil, fmt.Errorf("cannot read CAFile: %w; choose a readable file", err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s contains no PEM certificate (-----BEGIN CERTIFICATE-----)", c.CAFile)
+			return nil, fmt.Errorf("%s (CAFile) contains no PEM certificate: it should start with "+
+				"-----BEGIN CERTIFICATE-----", c.CAFile)
 		}
 	}
 	if c.CertFile != "" || c.KeyFile != "" {
-		if c.CertFile == "" || c.KeyFile == "" {
-			return nil, errors.New("a certificate needs its key: set both files, or neither")
+		if c.KeyFile == "" {
+			return nil, errors.New("CertFile is set without KeyFile: set both, a certificate and its key")
+		}
+		if c.CertFile == "" {
+			return nil, errors.New("KeyFile is set without CertFile: set both, a certificate and its key")
 		}
 		pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
 		if err != nil {
-			return nil, fmt.Errorf("cannot use the client certificate and its key: %w", err)
+			return nil, fmt.Errorf("%s (CertFile) and %s (KeyFile) are not a certificate and its key (%w): both must be "+
+				"PEM files, must belong together, and the key must have no passphrase", c.CertFile, c.KeyFile, err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}

@@ -39,7 +39,7 @@ _SERVER_SECONDS = 10.0
 class ReplayCommand:
     """The `replay` subcommand of `wattwise`."""
 
-    help = "run the policies over measured traces and compare their costs"
+    help = "run the policies over recorded traces and compare their costs"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options."""
@@ -69,7 +69,7 @@ COMMAND = ReplayCommand()
 
 def _add_workload_options(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group(required=True)
-    source.add_argument("--traces", type=Path, metavar="DIR", help="folder of measured traces")
+    source.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traces")
     source.add_argument(
         "--synthetic", type=_at_least(0), metavar="SEED", help="a synthetic workload generated from SEED"
     )

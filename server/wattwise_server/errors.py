@@ -123,7 +123,7 @@ class NoBatchSizeConvergedError(ServiceError):
     def __init__(self, job_id: str, pruning_round: int, crashed: Sequence[int], untried: Sequence[int]) -> None:
         message = (
             f"no batch size of job {job_id!r} reached its target in pruning round {pruning_round + 1}; register under "
-            "a new job_id with other batch_sizes, a target_metric within reach, more max_epochs or a larger beta_knob"
+            "a new job_id with other batch_sizes, an easier target_metric, more max_epochs or a larger beta_knob"
         )
         if crashed:
             message += (

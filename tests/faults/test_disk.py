@@ -107,7 +107,10 @@ def test_read_only_file_and_folder(server: LiveServer, tmp_path: Path) -> None:
     job = Trainer(server.trainer)
     job.run(10.0)
     server.stop()
-    for path, expected in ((server.database, "may this user write"), (server.database.parent, "may you write there?")):
+    for path, expected in (
+        (server.database, "check that this user may write"),
+        (server.database.parent, "check the permissions of its folder"),
+    ):
         with read_only(path):
             error = refuse("--address", "127.0.0.1:0", "--database", f"sqlite:///{server.database}", folder=tmp_path)
         assert expected in error

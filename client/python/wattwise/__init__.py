@@ -1,4 +1,4 @@
-"""Wattwise learns which batch size trains a recurring deep-learning job most cheaply.
+"""Wattwise learns which batch size trains a recurring deep-learning job at the lowest cost.
 
     from wattwise import BatchSizeOptimizer, JobSpec
 

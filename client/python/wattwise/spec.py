@@ -89,7 +89,7 @@ class GpuConfig(_Message):
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec(_Message):
-    """A recurring training job: the same model, data pipeline and target, launched again and again.
+    """A recurring training job: the same model, data pipeline and target, launched repeatedly.
 
     A field that is None gets the server's default. All launches with one `job_id` must agree in every field.
 
@@ -228,4 +228,4 @@ def read_switch(variable: str, error: type[WattwiseError], variables: Mapping[st
         return True
     if text.lower() in ("", "0", "false", "no", "off"):
         return False if text else None
-    raise error(f"{variable}={text!r} is invalid; give 1 or 0")
+    raise error(f"{variable}={text!r} is invalid; use 1 or 0")

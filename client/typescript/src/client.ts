@@ -251,7 +251,7 @@ function checkAddress(address: string): void {
   const port = Number(/^[^\s/]+:(\d{1,5})$/.exec(address)?.[1] ?? 0);
   if (!/^(dns|ipv4|ipv6|unix):/.test(address) && !(port > 0 && port < 65536)) {
     throw new ConfigurationError(
-      `malformed address '${address}': use host:port, such as localhost:50051, without http://`,
+      `invalid server address '${address}': write host:port, such as localhost:50051, without http://`,
     );
   }
 }

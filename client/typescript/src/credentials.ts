@@ -59,8 +59,8 @@ export class Credentials {
     const tls = this.#usesTls();
     if ((token || tokenFile) && !tls && !insecure && !isLoopback(address)) {
       throw new ConfigurationError(
-        `the token is not sent to ${address} without TLS, where others could read it: turn TLS on (WATTWISE_TLS=1 or ` +
-          "tls: true), or allow it on a trusted network (WATTWISE_INSECURE=1 or insecure: true)",
+        `refusing to send the token to ${address} in clear text: enable TLS (WATTWISE_TLS=1 or tls: true), or allow it ` +
+          "if the network is trusted (WATTWISE_INSECURE=1 or insecure: true)",
       );
     }
     // Read here, so that an invalid token is reported before the first call.
@@ -104,10 +104,12 @@ export class Credentials {
     const { tls, tlsCa, tlsCert, tlsKey } = this.#options;
     const files = Boolean(tlsCa || tlsCert || tlsKey);
     if (files && tls === false) {
-      throw new ConfigurationError("TLS is off, but a file for TLS is set: turn TLS on or remove the file");
+      const file = tlsCa ? "tlsCa" : tlsCert ? "tlsCert" : "tlsKey";
+      throw new ConfigurationError(`TLS is off but ${file} is set: remove one of the two`);
     }
     if (Boolean(tlsCert) !== Boolean(tlsKey)) {
-      throw new ConfigurationError("a certificate needs its key: set both tlsCert and tlsKey, or neither");
+      const fault = tlsCert ? "tlsCert is set without tlsKey" : "tlsKey is set without tlsCert";
+      throw new ConfigurationError(`${fault}: set both, a certificate and its key`);
     }
     return tls ?? files;
   }
@@ -120,8 +122,8 @@ export class Credentials {
     check(() => ca && new X509Certificate(ca), `${tlsCa} (tlsCa) contains no PEM certificate`);
     check(
       () => cert && key && createSecureContext({ cert, key }),
-      `${tlsCert} (tlsCert) and ${tlsKey} (tlsKey) do not match: use a PEM certificate and its private key, without a ` +
-        "passphrase",
+      `${tlsCert} (tlsCert) and ${tlsKey} (tlsKey) are not a certificate and its key: both must be PEM files, must ` +
+        "belong together, and the key must have no passphrase",
     );
     return grpc.createSsl(ca, key, cert);
   }
@@ -141,7 +143,7 @@ export function isLoopback(address: string): boolean {
 function validToken(token: string, source: string): string {
   const trimmed = token.trim();
   if (!/^[A-Za-z0-9._~+/=-]+$/.test(trimmed)) {
-    throw new ConfigurationError(`${source} is not a token: it is empty or has invalid characters; copy it again`);
+    throw new ConfigurationError(`${source} is not a valid token: it is empty or contains invalid characters; copy it again`);
   }
   return trimmed;
 }
@@ -151,7 +153,7 @@ function read(file: string, what: string): Buffer {
     return readFileSync(file);
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? "";
-    throw new ConfigurationError(`cannot read ${file} (${what}): ${code}`);
+    throw new ConfigurationError(`cannot read ${file} (${what}): ${code}; choose a readable file`);
   }
 }
 
@@ -169,7 +171,7 @@ function flag(name: string, text: string | undefined): boolean | undefined {
   }
   const on = ["1", "true", "yes", "on"].includes(text.toLowerCase());
   if (!on && !["0", "false", "no", "off"].includes(text.toLowerCase())) {
-    throw new ConfigurationError(`WATTWISE_${name} is '${text}': use 1 or 0`);
+    throw new ConfigurationError(`WATTWISE_${name}='${text}' is invalid; use 1 or 0`);
   }
   return on;
 }

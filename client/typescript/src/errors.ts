@@ -129,14 +129,14 @@ const BY_REASON: Partial<Record<ErrorReason, ErrorClass>> = {
 
 /** Errors without a reason of ours, which come from gRPC, a proxy or another server: class and message. */
 const BY_STATUS: Partial<Record<status, [ErrorClass, string]>> = {
-  [status.UNAVAILABLE]: [ServerUnavailableError, "no Wattwise server is reachable at"],
+  [status.UNAVAILABLE]: [ServerUnavailableError, "cannot reach a Wattwise server at"],
   [status.CANCELLED]: [ServerUnavailableError, "the call was cancelled by"],
-  [status.DEADLINE_EXCEEDED]: [DeadlineError, "the deadline passed without an answer from"],
-  [status.UNAUTHENTICATED]: [UnauthenticatedError, "the call was not authenticated by"],
-  [status.PERMISSION_DENIED]: [PermissionDeniedError, "the call was denied by"],
+  [status.DEADLINE_EXCEEDED]: [DeadlineError, "deadline exceeded while waiting for"],
+  [status.UNAUTHENTICATED]: [UnauthenticatedError, "the call is not authenticated at"],
+  [status.PERMISSION_DENIED]: [PermissionDeniedError, "permission denied by"],
   [status.RESOURCE_EXHAUSTED]: [ResourceExhaustedError, "the call exceeds a limit of"],
-  [status.INVALID_ARGUMENT]: [InvalidRequestError, "the call was refused as invalid by"],
-  [status.UNIMPLEMENTED]: [UnsupportedCallError, "the call is not supported by"],
+  [status.INVALID_ARGUMENT]: [InvalidRequestError, "the request is invalid according to"],
+  [status.UNIMPLEMENTED]: [UnsupportedCallError, "not a Wattwise server, or an older version:"],
 };
 
 const UNKNOWN_AUTHORITY =
@@ -145,12 +145,12 @@ const UNKNOWN_AUTHORITY =
 /** OpenSSL's messages, as Node.js passes them on. */
 const CERTIFICATE_FAULTS: readonly [RegExp, string][] = [
   [/unable to (get local issuer|verify the first) certificate|self[- ]signed certificate/, UNKNOWN_AUTHORITY],
-  [/does not match certificate's altnames/, "its certificate is for another host name: use one of its names"],
-  [/certificate has expired/, "its certificate, or that of its authority, has expired: renew it"],
+  [/does not match certificate's altnames/, "its certificate is for another host name: use a name in the certificate, or reissue it for this name"],
+  [/certificate has expired/, "its certificate, or its authority's, has expired: the operator must renew it"],
   [/certificate is not yet valid/, "its certificate is not valid yet: check the clock of this machine"],
   [
     /wrong version number|packet length too long/,
-    "it does not use TLS: turn TLS on at the server, or off at the client",
+    "it does not use TLS: enable TLS on the server, or disable it in the client",
   ],
 ];
 
@@ -165,7 +165,7 @@ export function fromServiceError(error: ServiceError, address: string): Wattwise
     return withoutReason(error, description, address, name);
   }
   const { violations, metadata } = details;
-  const prefix = errorClass === ServerUnavailableError ? `the server at ${address} cannot answer now: ` : "";
+  const prefix = errorClass === ServerUnavailableError ? `the server at ${address} is temporarily unavailable: ` : "";
   const suffix = metadata["request_id"] ? ` (request ${metadata["request_id"]})` : "";
   const refusal = { reason: details.reason as ErrorReason, status: name, violations, metadata, cause: error };
   return new errorClass(`${prefix}${description}${suffix}`, refusal);
@@ -174,7 +174,7 @@ export function fromServiceError(error: ServiceError, address: string): Wattwise
 function withoutReason(error: ServiceError, description: string, address: string, name: string): WattwiseError {
   const fault = CERTIFICATE_FAULTS.find(([pattern]) => error.code === status.UNAVAILABLE && pattern.test(description));
   if (fault !== undefined) {
-    const message = `the server at ${address} cannot be trusted: ${fault[1]} (${description})`;
+    const message = `the server at ${address} is not trusted: ${fault[1]} (${description})`;
     return new UntrustedServerError(message, { status: name, cause: error });
   }
   const [errorClass, summary] = BY_STATUS[error.code] ?? [ServerError, "the call failed at"];

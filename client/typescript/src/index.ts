@@ -1,4 +1,4 @@
-/** The Wattwise client for Node.js: learns the batch size that trains a recurring deep-learning job most cheaply. */
+/** The Wattwise client for Node.js: learns the batch size that trains a recurring deep-learning job at the lowest cost. */
 
 export type { CallOptions } from "./backoff.js";
 export { Client, type ClientOptions, type JobOptions } from "./client.js";

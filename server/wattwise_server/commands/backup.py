@@ -36,7 +36,7 @@ class BackupCommand:
 class RestoreCommand:
     """The `restore` subcommand of `wattwise`."""
 
-    help = "replace the server's database by a backup; no server may be running"
+    help = "replace the server's database with a backup; no server may be running"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the options."""

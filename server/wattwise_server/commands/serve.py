@@ -71,7 +71,7 @@ def _announce(address: str) -> None:
 
 def _security_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "security", "On other addresses than loopback the server requires TLS and tokens."
+        "security", "On addresses other than loopback the server requires TLS and tokens."
     )
     add_option(group, "tls_cert", FILE, None, "the server's certificate in PEM; enables TLS")
     add_option(group, "tls_key", FILE, None, "its private key in PEM, without a passphrase")
@@ -79,7 +79,7 @@ def _security_options(parser: argparse.ArgumentParser) -> None:
         group, "tls_client_ca", FILE, None, "certificate authorities in PEM; clients need a certificate of one of them"
     )
     add_option(group, "tokens", FILE, None, "token file; callers need one of its tokens")
-    add_switch(group, "insecure", "allow other addresses than loopback without TLS or without tokens")
+    add_switch(group, "insecure", "allow addresses other than loopback without TLS or without tokens")
 
 
 def _observability_options(parser: argparse.ArgumentParser, usual: Config) -> None:

@@ -78,12 +78,12 @@ def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_pr
     if unexplored:
         arm = unexplored[rng.integers(len(unexplored))]
         done = f"{arm.num_succeeded} of {spec.mab_num_explorations} explorations"
-        return Draw(arm.batch_size, f"batch size {arm.batch_size} has {done}; sampling starts when every arm has them")
+        return Draw(arm.batch_size, f"batch size {arm.batch_size} has {done}; sampling starts when no arm has fewer")
     beliefs = [posterior(spec, arm.counted, reward_precision) for arm in arms]
     blank = [arm for arm, belief in zip(arms, beliefs, strict=True) if belief.precision == 0]
     if blank:
         size = blank[rng.integers(len(blank))].batch_size
-        return Draw(size, f"nothing is known about batch size {size}, so it comes before the others")
+        return Draw(size, f"nothing is known about batch size {size}, so it is tried first")
     return _sample(arms, beliefs, rng)
 
 

@@ -48,7 +48,7 @@ class Authorization:
 
 
 class Caller:
-    """The token of one call, checked again as the call goes on."""
+    """The token of one call, checked again during the call."""
 
     __slots__ = ("_call", "_token", "_tokens")
 

@@ -60,9 +60,7 @@ class Guard:
 
     def _read_all(self) -> None:
         if self.certificates is None and self._tokens is None:
-            log_event(
-                log, logging.INFO, "SIGHUP ignored", message="there are neither certificates nor tokens to read again"
-            )
+            log_event(log, logging.INFO, "SIGHUP ignored", message="the server uses neither certificates nor tokens")
             return
         log_event(log, logging.INFO, "SIGHUP", message="reading certificates and tokens")
         if self.certificates:

@@ -101,7 +101,7 @@ def _changing(path: Path) -> Iterator[None]:
         with FileLock(f"{real}.lock", timeout=_LOCK_SECONDS):
             yield
     except Timeout:
-        raise StartError(f"another process holds the lock of {path} ({path}.lock) for too long") from None
+        raise StartError(f"another process has held the lock of {path} ({path}.lock) for too long; try again") from None
     except OSError as error:
         raise StartError(f"cannot write {path}: {error.strerror}; check the permissions of its folder") from None
 

@@ -148,9 +148,9 @@ def recording_factory() -> tuple[Callable[..., GroupConnection], list[GroupConne
 # By SQLite's messages: Python has its error codes from 3.11 on.
 _ADVICE = {
     "disk is full": "free some space on its disk",
-    "disk I/O error": "check its disk: is it full, or failing?",
-    "readonly database": "may this user write the file and its folder, and is the disk mounted for writing?",
-    "unable to open": "may this user read and write the file and its folder?",
+    "disk I/O error": "check its disk: it may be full or failing",
+    "readonly database": "check that this user may write the file and its folder, and that the disk is writable",
+    "unable to open": "check that this user may read and write the file and its folder",
     "malformed": "the file is damaged: stop the server and restore a backup",
     "not a database": "the file is damaged, or is not a Wattwise database: restore a backup, or name another file",
 }

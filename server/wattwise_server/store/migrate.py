@@ -68,7 +68,7 @@ def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[i
     current = connection.execute("PRAGMA user_version").fetchone()[0]
     if current > newest:
         raise StartError(
-            f"{path} has schema version {current}, but this program knows versions up to {newest}: "
+            f"{path} has schema version {current}, but this program supports versions up to {newest}: "
             "run a newer Wattwise, or name another file with --database"
         )
     return current, connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID

@@ -84,7 +84,7 @@ def owned(path: Path) -> Iterator[None]:
             f"another server uses {path}: stop it, or name another file with --database (the lock is {path}.lock)"
         ) from None
     except OSError as error:
-        raise StartError(f"cannot write beside {path}: {error.strerror}; may you write there?") from None
+        raise StartError(f"cannot write beside {path}: {error.strerror}; check the permissions of its folder") from None
     try:
         _check_kept(lock)
         yield

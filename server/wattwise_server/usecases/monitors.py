@@ -16,7 +16,7 @@ MOST_KINDS = 8
 def monitor_fault(monitor: MonitorKinds) -> str | None:
     """What is wrong with a reported monitor; None if nothing is."""
     if not all(kind.isprintable() and 0 < len(kind) <= LONGEST_KIND for kind in monitor.kinds):
-        return f"has a kind that is not the name of one; use 1 to {LONGEST_KIND} printable characters, such as 'nvml'"
+        return f"has an invalid kind; use 1 to {LONGEST_KIND} printable characters, such as 'nvml'"
     if len(monitor.kinds) > MOST_KINDS:
         return f"has {len(monitor.kinds)} kinds; give at most {MOST_KINDS}"
     if monitor.estimated and not monitor.kinds:

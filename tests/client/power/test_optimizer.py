@@ -369,7 +369,7 @@ def test_settings_of_a_job_file(machine: Machine, grpc_addr: str, run: Runner) -
         ("PROFILE_WARMUP_ITERS", "-1", "give a whole number, 0 or more"),
         ("PROFILE_MEASURE_ITERS", "2.5", "give a whole number, 1 or more"),
         ("PROFILE_MEASURE_ITERS", "2.0", "give a whole number, 1 or more"),
-        ("OBSERVER_MODE", "perhaps", "give 1 or 0"),
+        ("OBSERVER_MODE", "perhaps", "use 1 or 0"),
     ],
 )
 def test_invalid_variables(

@@ -143,7 +143,7 @@ def sentence(text: str) -> str:
 def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="wattwise",
-        description="Learns which batch size trains a recurring deep-learning job most cheaply.",
+        description="Learns which batch size trains a recurring deep-learning job at the lowest cost.",
         epilog="See `wattwise COMMAND --help` for details.",
     )
     parser.add_argument("--version", action="version", version=f"wattwise {metadata.version('wattwise')}")

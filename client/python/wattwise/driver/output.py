@@ -99,7 +99,7 @@ class Board:
         """Shows that other drivers have all launches that are left."""
         if not self._waiting:
             self._waiting = True
-            self._status = "waiting for other drivers of this folder, which have all launches that are left"
+            self._status = "waiting for other drivers of this folder, which run all remaining launches"
             self.say(self._status)
         self._update()
 

@@ -59,7 +59,7 @@ class OwnServer:
             if time.monotonic() > deadline:
                 raise OwnServerError(
                     f"another driver holds {self._folder / 'server.lock'}, but its server does not answer; see "
-                    f"{self._folder / 'server.log'}. Wait until that driver ends, or end it"
+                    f"{self._folder / 'server.log'}. Wait until that driver ends, or stop it"
                 )
             time.sleep(0.1)
         self._thread.start()

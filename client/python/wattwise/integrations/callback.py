@@ -64,7 +64,7 @@ class CallbackTrial:
         if epochs < job_epochs:
             log.warning(
                 "the trainer stops after %g epochs, but the job allows %d: a trial that has not reached its target by "
-                "then ends undecided, which counts as failed; give the trainer %d epochs, the server stops it earlier",
+                "then ends undecided, which counts as failed; give the trainer %d epochs: the server stops it earlier",
                 *(epochs, job_epochs, job_epochs),
             )
         self.bso.on_train_begin()

@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not COUNTER_SECONDS <= seconds <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not from {COUNTER_SECONDS} to 86400")
+        raise argparse.ArgumentTypeError(f"{text} is invalid; use {COUNTER_SECONDS} to 86400 seconds")
     return seconds
 
 

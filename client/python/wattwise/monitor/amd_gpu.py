@@ -199,7 +199,7 @@ def _load() -> Any:
         ) from None
     except (ImportError, OSError, KeyError, AttributeError) as error:
         raise MonitorError(
-            f"the package amdsmi cannot load its library libamd_smi.so ({error}); its version must be that of ROCm",
+            f"the package amdsmi cannot load its library libamd_smi.so ({error}); its version must match ROCm's",
             Remedy.OTHER_MONITOR,
         ) from error
     try:

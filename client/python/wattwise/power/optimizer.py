@@ -184,7 +184,7 @@ class PowerLimitOptimizer:
             self._give_up(f"cannot profile power limits: {type(error).__name__}: {error}")
 
     def _give_up(self, why: str) -> None:
-        log.warning("%s; training continues at the present power limit", why)
+        log.warning("%s; training continues at the current power limit", why)
         self._over = True
         if self._limiter is not None:
             self._limiter.limits.restore()

@@ -73,7 +73,7 @@ class DriverLaunch:
         """
         number = SavedTrial.from_state(state).trial_number
         raise ResumeError(
-            f"wattwise run gives every launch a new trial, but the checkpoint is of trial {number}: "
+            f"wattwise run gives every launch a new trial, but the checkpoint belongs to trial {number}: "
             "load the model only, without load_state_dict()"
         )
 

@@ -157,7 +157,7 @@ class ServerLaunch:
                 started = self._resume(client, spec, kind, self._saved)
         if not self._has_job_id:
             log.warning(
-                "this launch is a job of its own, %r, and nothing is learned from it: pass job_id to JobSpec, "
+                "this launch registered a new job, %r, so nothing is learned across launches: pass job_id to JobSpec, "
                 "the same at every launch",
                 spec.job_id,
             )

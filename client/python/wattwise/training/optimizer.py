@@ -202,7 +202,7 @@ class BatchSizeOptimizer:
         """
         trial = self._trial("on_train_begin()")
         if self._training:
-            raise OperationOrderError("on_train_begin() was called before; call it once, before the first epoch")
+            raise OperationOrderError("on_train_begin() was already called; call it once, before the first epoch")
         trial.open_window()
         self._training = True
 
@@ -238,7 +238,7 @@ class BatchSizeOptimizer:
                 yield epoch
                 if self.last_epoch < epoch and not trial.finished:
                     raise OperationOrderError(
-                        f"epoch {epoch} passed without a metric: call on_evaluate(metric) in every turn of the loop"
+                        f"epoch {epoch} passed without a metric: call on_evaluate(metric) in every iteration"
                     )
         finally:
             self._epoch_of_loop = 0
@@ -270,7 +270,7 @@ class BatchSizeOptimizer:
         if not trial.finished and 0 < self._epoch_of_loop <= self.last_epoch:
             raise OperationOrderError(
                 f"epoch {self._epoch_of_loop} already has a metric, and a second one would count as another epoch: "
-                "call on_evaluate(metric) once in every turn of the loop over epochs()"
+                "call on_evaluate(metric) once in every iteration over epochs()"
             )
         trial.end_epoch(metric, self._reduce_metric)
 

@@ -103,7 +103,7 @@ def not_connected() -> str | None:
         return None
     return (
         f"WORLD_SIZE is {size} but torch.distributed is not initialised, so every process would get its own trial: "
-        "call torch.distributed.init_process_group() before get_batch_size(), and before a trainer's callback is made"
+        "call torch.distributed.init_process_group() before get_batch_size(), and before a callback is created"
     )
 
 

@@ -85,8 +85,8 @@ class GetNextBatchSizeRequest(google.protobuf.message.Message):
     resume: builtins.bool
     """True if the launch continues from a checkpoint; requires the request_id that the launch began with.
     A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
-    energy_joules. It becomes a concurrent trial if its exploration was handed out to another trial meanwhile. A trial
-    that still runs gets a whole lease: make sure that only one process trains it. If the job has no trial with this
+    energy_joules. It becomes a concurrent trial if its exploration has been given to another trial since. A trial
+    that still runs gets a full lease: make sure that only one process trains it. If the job has no trial with this
     request_id, the call fails with NOT_FOUND and dispatches nothing.
     False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
     """

@@ -129,7 +129,7 @@ class BatchSizeOptimizerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndTrial(self, request, context):
-        """Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+        """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
         Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

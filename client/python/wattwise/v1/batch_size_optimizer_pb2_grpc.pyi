@@ -256,7 +256,7 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
     """Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry."""
 
     EndTrial: _BatchSizeOptimizerEndTrialType
-    """Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+    """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
     Safe to retry.
     """
 
@@ -367,7 +367,7 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse]]:
-        """Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+        """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
         Safe to retry.
         """
 

@@ -99,7 +99,7 @@ class ListJobsResponse(google.protobuf.message.Message):
     """Pass it as page_token to get the next page. Empty: this is the last page."""
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.job_pb2.Job]:
-        """The jobs, oldest first. Empty if there are none."""
+        """The jobs, oldest first. Empty if no job matches."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class ListTrialsResponse(google.protobuf.message.Message):
     """Pass it as page_token to get the next page. Empty: this is the last page."""
     @property
     def trials(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Trial]:
-        """The trials, by ascending number. Empty if there are none."""
+        """The trials, by ascending number. Empty if no trial matches."""
 
     def __init__(
         self,

@@ -151,7 +151,7 @@ class JobSpec(google.protobuf.message.Message):
     mab_prior_precision: builtins.float
     """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
     mab_num_explorations: builtins.int
-    """Number of succeeded trials of every arm before sampling starts. An arm that fails three times in a row or runs out
+    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row or runs out
     of memory is skipped for a while, so that it is not tried forever. Unset: 2.
     """
     mab_seed: builtins.int
@@ -350,7 +350,7 @@ class Job(google.protobuf.message.Message):
 
     @property
     def monitor(self) -> wattwise.v1.trial_pb2.Monitor:
-        """The monitor of the trial that was the last to name new kinds; partly estimated once it has failed for a while in
+        """The monitor of the latest trial that named new kinds; partly estimated once a monitor has failed for a while in
         any trial. Unset: no trial has named a monitor.
         """
 

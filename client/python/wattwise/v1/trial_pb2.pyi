@@ -87,7 +87,7 @@ class _EndReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     END_REASON_TARGET_REACHED: _EndReason.ValueType  # 1
     """Decision of the server: the metric reached the target within the cost bound."""
     END_REASON_COST_BOUND: _EndReason.ValueType  # 2
-    """Decision of the server: the cost exceeded the bound, whatever the metric was."""
+    """Decision of the server: the cost exceeded the bound, regardless of the metric."""
     END_REASON_MAX_EPOCHS: _EndReason.ValueType  # 3
     """Decision of the server: the last epoch ended and the target was not reached."""
     END_REASON_JOB_DELETED: _EndReason.ValueType  # 4
@@ -97,13 +97,13 @@ class _EndReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     END_REASON_ERROR: _EndReason.ValueType  # 6
     """Reported by the trainer: training crashed."""
     END_REASON_OUT_OF_MEMORY: _EndReason.ValueType  # 7
-    """Reported by the trainer: training ran out of memory, so that this batch size is not worth another trial."""
+    """Reported by the trainer: training ran out of memory, so this batch size is not tried again."""
     END_REASON_PREEMPTED: _EndReason.ValueType  # 8
     """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
     GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
     """
     END_REASON_LOST: _EndReason.ValueType  # 9
-    """Detected by the server: no report or heartbeat arrived during a whole lease. A report revives the trial, as does
+    """Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
     GetNextBatchSize with `resume` and the trial's request_id.
     """
 
@@ -115,7 +115,7 @@ END_REASON_UNSPECIFIED: EndReason.ValueType  # 0
 END_REASON_TARGET_REACHED: EndReason.ValueType  # 1
 """Decision of the server: the metric reached the target within the cost bound."""
 END_REASON_COST_BOUND: EndReason.ValueType  # 2
-"""Decision of the server: the cost exceeded the bound, whatever the metric was."""
+"""Decision of the server: the cost exceeded the bound, regardless of the metric."""
 END_REASON_MAX_EPOCHS: EndReason.ValueType  # 3
 """Decision of the server: the last epoch ended and the target was not reached."""
 END_REASON_JOB_DELETED: EndReason.ValueType  # 4
@@ -125,13 +125,13 @@ END_REASON_COMPLETED: EndReason.ValueType  # 5
 END_REASON_ERROR: EndReason.ValueType  # 6
 """Reported by the trainer: training crashed."""
 END_REASON_OUT_OF_MEMORY: EndReason.ValueType  # 7
-"""Reported by the trainer: training ran out of memory, so that this batch size is not worth another trial."""
+"""Reported by the trainer: training ran out of memory, so this batch size is not tried again."""
 END_REASON_PREEMPTED: EndReason.ValueType  # 8
 """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
 GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
 """
 END_REASON_LOST: EndReason.ValueType  # 9
-"""Detected by the server: no report or heartbeat arrived during a whole lease. A report revives the trial, as does
+"""Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
 GetNextBatchSize with `resume` and the trial's request_id.
 """
 Global___EndReason: typing_extensions.TypeAlias = EndReason
@@ -225,7 +225,7 @@ class Trial(google.protobuf.message.Message):
 
     @property
     def other_monitor(self) -> Global___Monitor:
-        """The other monitors of earlier results of the job, which make the costs incomparable. Unset: there is none."""
+        """The other monitors of earlier results of the job, which make the costs incomparable. Unset: none."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class Monitor(google.protobuf.message.Message):
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
-        "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
+        "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters.
         """
 
     def __init__(
@@ -358,7 +358,7 @@ class Decision(google.protobuf.message.Message):
     cost_bound: builtins.float
     """The cost at which the trial is stopped, in joules. Unset: there is no bound."""
     warning: builtins.str
-    """A warning for the trainer's user: the trial has another monitor than earlier trials of its job. Names both monitors;
+    """A warning for the trainer's user: its monitor differs from that of the job's earlier trials. Names both monitors;
     the same in every answer for the trial. Empty: no warning.
     """
     def __init__(

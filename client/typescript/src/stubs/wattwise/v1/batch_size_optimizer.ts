@@ -52,8 +52,8 @@ export interface GetNextBatchSizeRequest {
   /**
    * True if the launch continues from a checkpoint; requires the request_id that the launch began with.
    * A trial that was preempted or lost is dispatched again and continues from its last_epoch, time_seconds and
-   * energy_joules. It becomes a concurrent trial if its exploration was handed out to another trial meanwhile. A trial
-   * that still runs gets a whole lease: make sure that only one process trains it. If the job has no trial with this
+   * energy_joules. It becomes a concurrent trial if its exploration has been given to another trial since. A trial
+   * that still runs gets a full lease: make sure that only one process trains it. If the job has no trial with this
    * request_id, the call fails with NOT_FOUND and dispatches nothing.
    * False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
    */
@@ -1378,7 +1378,7 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): HeartbeatResponse => HeartbeatResponse.decode(value),
   },
   /**
-   * Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+   * Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
    * Safe to retry.
    */
   endTrial: {
@@ -1444,7 +1444,7 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
   /** Renews the trial's lease between reports, and tells a client without a stream when to stop. Safe to retry. */
   heartbeat: handleUnaryCall<HeartbeatRequest, HeartbeatResponse>;
   /**
-   * Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+   * Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
    * Safe to retry.
    */
   endTrial: handleUnaryCall<EndTrialRequest, EndTrialResponse>;
@@ -1544,7 +1544,7 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: HeartbeatResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Says that the trainer has exited: a running trial becomes failed, a trial that has ended does not change.
+   * Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
    * Safe to retry.
    */
   endTrial(

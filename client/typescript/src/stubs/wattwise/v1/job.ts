@@ -161,7 +161,7 @@ export interface JobSpec {
     | number
     | undefined;
   /**
-   * Number of succeeded trials of every arm before sampling starts. An arm that fails three times in a row or runs out
+   * Number of successful trials of every arm before sampling starts. An arm that fails three times in a row or runs out
    * of memory is skipped for a while, so that it is not tried forever. Unset: 2.
    */
   mabNumExplorations?:
@@ -249,7 +249,7 @@ export interface Job {
   /** Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet. */
   numTrials: number;
   /**
-   * The monitor of the trial that was the last to name new kinds; partly estimated once it has failed for a while in
+   * The monitor of the latest trial that named new kinds; partly estimated once a monitor has failed for a while in
    * any trial. Unset: no trial has named a monitor.
    */
   monitor:

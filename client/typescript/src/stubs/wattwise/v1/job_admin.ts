@@ -50,7 +50,7 @@ export interface ListJobsRequest {
 
 /** Response of ListJobs. */
 export interface ListJobsResponse {
-  /** The jobs, oldest first. Empty if there are none. */
+  /** The jobs, oldest first. Empty if no job matches. */
   jobs: Job[];
   /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;
@@ -72,7 +72,7 @@ export interface ListTrialsRequest {
 
 /** Response of ListTrials. */
 export interface ListTrialsResponse {
-  /** The trials, by ascending number. Empty if there are none. */
+  /** The trials, by ascending number. Empty if no trial matches. */
   trials: Trial[];
   /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;

@@ -114,7 +114,7 @@ export enum EndReason {
   END_REASON_UNSPECIFIED = "END_REASON_UNSPECIFIED",
   /** END_REASON_TARGET_REACHED - Decision of the server: the metric reached the target within the cost bound. */
   END_REASON_TARGET_REACHED = "END_REASON_TARGET_REACHED",
-  /** END_REASON_COST_BOUND - Decision of the server: the cost exceeded the bound, whatever the metric was. */
+  /** END_REASON_COST_BOUND - Decision of the server: the cost exceeded the bound, regardless of the metric. */
   END_REASON_COST_BOUND = "END_REASON_COST_BOUND",
   /** END_REASON_MAX_EPOCHS - Decision of the server: the last epoch ended and the target was not reached. */
   END_REASON_MAX_EPOCHS = "END_REASON_MAX_EPOCHS",
@@ -124,7 +124,7 @@ export enum EndReason {
   END_REASON_COMPLETED = "END_REASON_COMPLETED",
   /** END_REASON_ERROR - Reported by the trainer: training crashed. */
   END_REASON_ERROR = "END_REASON_ERROR",
-  /** END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so that this batch size is not worth another trial. */
+  /** END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so this batch size is not tried again. */
   END_REASON_OUT_OF_MEMORY = "END_REASON_OUT_OF_MEMORY",
   /**
    * END_REASON_PREEMPTED - Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
@@ -132,7 +132,7 @@ export enum EndReason {
    */
   END_REASON_PREEMPTED = "END_REASON_PREEMPTED",
   /**
-   * END_REASON_LOST - Detected by the server: no report or heartbeat arrived during a whole lease. A report revives the trial, as does
+   * END_REASON_LOST - Detected by the server: no report or heartbeat arrived before the lease expired. A report revives the trial, as does
    * GetNextBatchSize with `resume` and the trial's request_id.
    */
   END_REASON_LOST = "END_REASON_LOST",
@@ -263,7 +263,7 @@ export interface Trial {
   monitor:
     | Monitor
     | undefined;
-  /** The other monitors of earlier results of the job, which make the costs incomparable. Unset: there is none. */
+  /** The other monitors of earlier results of the job, which make the costs incomparable. Unset: none. */
   otherMonitor: Monitor | undefined;
 }
 
@@ -271,7 +271,7 @@ export interface Trial {
 export interface Monitor {
   /**
    * The kinds of monitor, in the order of their first use: "nvml", "nvml-polled", "amdsmi", "amdsmi-polled", "rapl",
-   * "zeus", "estimate" or names of the trainer's own. At most 8, each of 1 to 50 printable characters.
+   * "zeus", "estimate" or any name that the trainer chooses. At most 8, each of 1 to 50 printable characters.
    */
   kinds: string[];
   /**
@@ -321,7 +321,7 @@ export interface Decision {
     | number
     | undefined;
   /**
-   * A warning for the trainer's user: the trial has another monitor than earlier trials of its job. Names both monitors;
+   * A warning for the trainer's user: its monitor differs from that of the job's earlier trials. Names both monitors;
    * the same in every answer for the trial. Empty: no warning.
    */
   warning: string;
