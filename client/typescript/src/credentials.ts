@@ -143,7 +143,9 @@ export function isLoopback(address: string): boolean {
 function validToken(token: string, source: string): string {
   const trimmed = token.trim();
   if (!/^[A-Za-z0-9._~+/=-]+$/.test(trimmed)) {
-    throw new ConfigurationError(`${source} is not a valid token: it is empty or contains invalid characters; copy it again`);
+    throw new ConfigurationError(
+      `${source} is not a valid token: it is empty or contains invalid characters; copy it again`,
+    );
   }
   return trimmed;
 }

@@ -145,7 +145,10 @@ const UNKNOWN_AUTHORITY =
 /** OpenSSL's messages, as Node.js passes them on. */
 const CERTIFICATE_FAULTS: readonly [RegExp, string][] = [
   [/unable to (get local issuer|verify the first) certificate|self[- ]signed certificate/, UNKNOWN_AUTHORITY],
-  [/does not match certificate's altnames/, "its certificate is for another host name: use a name in the certificate, or reissue it for this name"],
+  [
+    /does not match certificate's altnames/,
+    "its certificate is for another host name: use a name in the certificate, or reissue it for this name",
+  ],
   [/certificate has expired/, "its certificate, or its authority's, has expired: the operator must renew it"],
   [/certificate is not yet valid/, "its certificate is not valid yet: check the clock of this machine"],
   [
