@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 from wattwise.errors import MonitorError
-from wattwise.monitor import CombinedMonitor, EstimateMonitor, MonitorKinds, NvmlMonitor, RaplMonitor, gpu_config
+from wattwise.monitor import (
+    CombinedMonitor,
+    EstimateMonitor,
+    MonitorKinds,
+    NvmlMonitor,
+    RaplMonitor,
+    Window,
+    gpu_config,
+)
 from wattwise.monitor.gpu_monitor import COUNTER_SECONDS
 from wattwise.spec import GpuConfig
 
@@ -125,6 +133,28 @@ def test_without_gpus(root: Path) -> None:
     monitor = CombinedMonitor(RaplMonitor(root), EstimateMonitor(watts=20))
     assert (monitor.kinds, monitor.gpu_indices) == (MonitorKinds(("rapl", "estimate"), estimated=True, partly=True), [])
     assert gpu_config(monitor).max_power_watts == 150.0
+
+
+class Broken(EstimateMonitor):
+    """A third-party monitor that cannot end a window."""
+
+    kind = "broken"
+    raises_own_errors = False
+
+    def end_window(self, name: str, /) -> Window:
+        """Fails."""
+        raise OSError(name)
+
+
+def test_failure_of_a_third_party_monitor() -> None:
+    """Any exception of a third-party monitor is a MonitorError with its cause, and all other windows are ended."""
+    estimate = EstimateMonitor(watts=1)
+    monitor = CombinedMonitor(Broken(watts=1), estimate)
+    monitor.begin_window("epoch")
+    with pytest.raises(MonitorError, match="OSError") as failure:
+        monitor.end_window("epoch")
+    assert isinstance(failure.value.__cause__, OSError)
+    estimate.begin_window("epoch")
 
 
 def test_same_kind_twice(root: Path) -> None:
