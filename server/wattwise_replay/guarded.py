@@ -22,7 +22,7 @@ class Guarded:
         policy: The policy.
 
     Raises:
-        ReplayError: From every method, if the policy fails or returns something invalid.
+        ReplayError: from every method, if the policy fails or returns something invalid.
     """
 
     def __init__(self, name: str, policy: Policy) -> None:

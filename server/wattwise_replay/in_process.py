@@ -32,7 +32,7 @@ class InProcess:
         job: The job.
 
     Raises:
-        ReplayError: The server would refuse the job; or, from every method, the policy fails.
+        ReplayError: the server would refuse the job; or, from every method, the policy fails.
     """
 
     power = "cheapest"

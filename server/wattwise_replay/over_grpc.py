@@ -18,7 +18,7 @@ class OverGrpc:
         job: The job, with an id that is new to the server.
 
     Raises:
-        WattwiseError: The server refuses the job or is unavailable.
+        WattwiseError: the server refuses the job or is unavailable.
     """
 
     power = "cheapest"

@@ -55,7 +55,7 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
         overlap: Share of recurrences that are submitted while the one before runs, in [0, 1).
 
     Raises:
-        ReplayError: The engine has no batch size left.
+        ReplayError: the engine has no batch size left.
     """
     drawn, joins = draws(seed, recurrences), overlaps(seed, recurrences, overlap)
     trials: list[TrialRecord] = []

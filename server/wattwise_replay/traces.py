@@ -56,7 +56,7 @@ def load(folder: Path, workload: str, gpu: str) -> Workload:
     """A workload on a GPU: the batch sizes that have both recorded runs and measured power.
 
     Raises:
-        ReplayError: The folder, the workload or the GPU does not exist, or a file is invalid.
+        ReplayError: the folder, the workload or the GPU does not exist, or a file is invalid.
     """
     if workload not in WORKLOADS:
         raise ReplayError(f"unknown workload {workload!r}; use one of {', '.join(WORKLOADS)}")

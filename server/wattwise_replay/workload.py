@@ -106,7 +106,7 @@ def validated(workload: Workload) -> Workload:
     """The workload, if it can be replayed.
 
     Raises:
-        ReplayError: It has no batch size, or lacks its default.
+        ReplayError: it has no batch size, or lacks its default.
     """
     if not workload.batch_sizes:
         raise ReplayError(f"no batch size of {workload.setting} has both recorded runs and measured power")
