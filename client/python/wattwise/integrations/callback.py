@@ -19,11 +19,6 @@ class CallbackTrial:
     The measurement window opens when training begins, and every report closes it and opens the next: an epoch includes
     its evaluation and whatever the trainer does between two epochs, as in your own loop.
 
-    Args:
-        bso: the optimizer; asked for the batch size if that has not been done.
-        metric: the name of the metric in the trainer's evaluation.
-        power: is notified of every training step.
-
     Attributes:
         batch: the trial's batch size.
         steps: passes training steps on to `power`.

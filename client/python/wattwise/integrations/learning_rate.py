@@ -56,13 +56,13 @@ def scaled_learning_rate(
     return learning_rate * (factor if _rule(optimizer, rule) == "linear" else math.sqrt(factor))
 
 
-def _rule(optimizer: str | None, rule: str | None) -> ScalingRule:
+def _rule(optimizer: str | None, rule: ScalingRule | None) -> ScalingRule:
     if (optimizer is None) == (rule is None):
         raise InvalidArgumentError('pass either optimizer, such as "sgd" or "adamw", or rule, "linear" or "sqrt"')
     if rule is not None:
         if rule not in ("linear", "sqrt"):
             raise InvalidArgumentError(f'rule={rule!r} is unknown; use "linear" or "sqrt"')
-        return "linear" if rule == "linear" else "sqrt"
+        return rule
     known = _RULES.get(str(optimizer).lower())
     if known is None:
         names = ", ".join(sorted(_RULES))

@@ -20,11 +20,6 @@ _PAUSE_FACTOR = 20.0
 class PowerLimitCalls:
     """Asks for the known limit and reports profiles. A failed call is logged, not raised.
 
-    Args:
-        connect: opens a client for single calls.
-        trial: the trial.
-        claim_outage_warning: whether a failed call should warn of the server's present outage.
-
     Attributes:
         unreported: the profile that the server has not accepted yet; empty if there is none.
     """

@@ -71,13 +71,7 @@ class Walk:
 class Profile:
     """Walks the limits during training: at each limit some warm-up steps, then the measured ones.
 
-    Args:
-        walk: the limits.
-        monitor: the energy monitor of the GPUs.
-        window: the name of its measurement windows, unique within the monitor.
-        warmup_iters: unmeasured steps at each limit.
-        measure_iters: measured steps at each limit.
-        set_limit: sets the limit of all GPUs, in watts; called with the first limit at once.
+    The first limit is set at once. No other window of the monitor may have the name of these.
 
     Raises:
         MonitorError: if the limit cannot be set.
@@ -152,9 +146,9 @@ class Profile:
         """
         if self._window_is_open:
             self._window_is_open = False
-            measured = self._monitor.end_window(self._window)
-            self._time += measured.time
-            self._energy += measured.total_energy
+            window = self._monitor.end_window(self._window)
+            self._time += window.time
+            self._energy += window.total_energy
 
     def _start_limit(self) -> None:
         self._warmed_up = self._steps = 0

@@ -69,7 +69,9 @@ def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: floa
         except DeadlineError as error:
             raise cause or error from None
         except WattwiseError as error:
-            first, searching = cause is None, searching and _unreached(error)
+            # A subclass or a reason shows that a server has answered.
+            unreached = type(error) is ServerUnavailableError and not error.reason
+            first, searching = cause is None, searching and unreached
             cause, pause = error, next(waits)
             over = time.monotonic() + pause - begun
             left = timeout - over
@@ -78,8 +80,3 @@ def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: floa
             if first and searching:
                 log.warning("%s; retrying for %g seconds", error, search_timeout)
         time.sleep(pause)
-
-
-def _unreached(error: WattwiseError) -> bool:
-    """Whether no Wattwise server has answered."""
-    return type(error) is ServerUnavailableError and not error.reason

@@ -99,13 +99,7 @@ class Connection:
 
 
 class DecisionStream:
-    """An open StreamResults call.
-
-    Args:
-        link: the link to call through.
-        requests: the messages to send, iterated by a gRPC thread.
-        address: the server's address, for error messages.
-        request_id: the id of the call in the server's log.
+    """An open StreamResults call; a gRPC thread iterates over the requests.
 
     Raises:
         WattwiseError: if the process is exiting; unary calls still work then.

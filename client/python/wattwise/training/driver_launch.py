@@ -28,9 +28,7 @@ _REQUIRED = ("SERVER", "JOB_SPEC", "REQUEST_ID", "TRIAL_NUMBER", "BATCH_SIZE")
 class DriverLaunch:
     """Joins the trial that the driver was assigned: the driver's request id gets the same trial again.
 
-    Args:
-        timeout: seconds to look for the server; None as for `ServerLaunch`.
-        credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
+    The arguments are those of `BatchSizeOptimizer`.
 
     Attributes:
         server: host and port of the server.
@@ -66,11 +64,7 @@ class DriverLaunch:
         return None if self._monitor_name in (None, "nvml") else named_monitor(self._monitor_name)
 
     def resume(self, state: Mapping[str, object]) -> None:
-        """Refuses: the driver waits for the trial that it was assigned, and for no other.
-
-        Raises:
-            ResumeError: always; says what to do instead.
-        """
+        """Always raises: the driver waits for the trial that it was assigned, and for no other."""
         number = SavedTrial.from_state(state).trial_number
         raise ResumeError(
             f"wattwise run gives every launch a new trial, but the checkpoint belongs to trial {number}: "

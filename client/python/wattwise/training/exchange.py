@@ -77,15 +77,15 @@ class Exchange:
     def answer_to(self, report: PendingReport, timeout: float) -> v1.Decision | None:
         """Waits for the decision on a measurement, unless the server is away; None if there is none.
 
-        Args:
-            report: the measurement.
-            timeout: seconds after which the server counts as away.
+        A server that does not answer within `timeout` seconds counts as away.
 
         Raises:
             WattwiseError: if the server refused the measurement.
         """
         with self.changed:
-            known = self.changed.wait_for(lambda: self._settled(report), timeout)
+            known = self.changed.wait_for(
+                lambda: self._answered >= report.number or self.over or self.away or self.finished, timeout
+            )
             self._raise_refusal()
             if self.stopped or self._answered >= report.number:
                 return self.decision
@@ -94,11 +94,9 @@ class Exchange:
         return None
 
     def answer(self, report: PendingReport | None, decision: v1.Decision) -> None:
-        """Stores a decision; its warning is logged once per trial.
+        """Stores a decision, which answers no report if it is a heartbeat's or a pushed stop.
 
-        Args:
-            report: the measurement that it answers; None for a heartbeat or a pushed stop.
-            decision: the decision.
+        Its warning is logged once per trial.
         """
         self.found()
         if decision.warning and not self._warned:
@@ -121,11 +119,7 @@ class Exchange:
             self.changed.notify_all()
 
     def lost(self, cause: str) -> None:
-        """Marks the server as away, and warns once per outage.
-
-        Args:
-            cause: names the server and the fault.
-        """
+        """Marks the server as away, and warns once per outage; `cause` names the server and the fault."""
         with self.changed:
             if self.away or self.over:
                 return
@@ -166,9 +160,6 @@ class Exchange:
         """Waits up to `timeout` seconds for `finish`; returns whether it was called."""
         with self.changed:
             return self.changed.wait_for(lambda: self.finished, timeout)
-
-    def _settled(self, report: PendingReport) -> bool:
-        return self._answered >= report.number or self.over or self.away or self.finished
 
     def _acknowledge(self, report: PendingReport) -> None:
         self._answered = max(self._answered, report.number)

@@ -106,11 +106,7 @@ class ServerLaunch:
 
     The request id makes `start` idempotent: repeated after an error, it returns the same trial.
 
-    Args:
-        server: host and port of the server.
-        job: the job; without `gpu` the GPUs are read from the monitor.
-        timeout: seconds to look for the server; None is ten if no server can be reached, sixty if it is slow.
-        credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
+    The arguments are those of `BatchSizeOptimizer`.
 
     Raises:
         InvalidArgumentError: if `job` is not a JobSpec, or `timeout` is not a number of seconds.
@@ -127,11 +123,7 @@ class ServerLaunch:
         self._saved: SavedTrial | None = None
 
     def resume(self, state: Mapping[str, object]) -> None:
-        """Makes `start` continue the trial of a checkpoint.
-
-        Raises:
-            ResumeError: if the state is invalid or belongs to another job.
-        """
+        """Makes `start` continue the trial of a checkpoint of the same job."""
         saved = SavedTrial.from_state(state)
         if self._has_job_id and self._spec.job_id != saved.job_id:
             raise ResumeError(
@@ -142,11 +134,7 @@ class ServerLaunch:
         self._saved, self._request_id = saved, saved.request_id
 
     def start(self, monitor: Monitor) -> StartedTrial:
-        """Registers the job and asks for its next trial, or resumes the trial of the checkpoint.
-
-        Raises:
-            WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
-        """
+        """Registers the job and asks for its next trial, or resumes the trial of the checkpoint."""
         kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
         with self._endpoint.start_client(self._request_id) as client:
             if self._saved is None:

@@ -17,7 +17,7 @@ from wattwise.training.windows import TrainingWindows, monitor_message
 
 
 class EpochOutcome(NamedTuple):
-    """What the end of an epoch led to. An epoch whose report was refused is over all the same, on every rank.
+    """What the end of an epoch led to. An epoch whose report was refused is over too, on every rank.
 
     Attributes:
         progress: the sums up to the end of the epoch.
@@ -35,13 +35,7 @@ class EpochOutcome(NamedTuple):
 
 
 class Reporter:
-    """Measures and reports the epochs of one trial.
-
-    Args:
-        session: the trial's session.
-        monitor: the energy monitor.
-        started: the trial as it was started.
-    """
+    """Measures and reports the epochs of one trial."""
 
     def __init__(self, session: Session, monitor: Monitor, started: StartedTrial) -> None:
         self._session = session
@@ -61,11 +55,7 @@ class Reporter:
         self._windows.open()
 
     def end_epoch(self, epoch: int, metric: float) -> EpochOutcome:
-        """Ends an epoch.
-
-        Args:
-            epoch: its number, from 1.
-            metric: the validation metric after it.
+        """Ends an epoch, numbered from 1, after which the validation metric is `metric`.
 
         Raises:
             MetricTypeError: if the metric is not a number; the epoch is not over then.

@@ -23,22 +23,13 @@ class Progress(NamedTuple):
 
 
 class SavedTrial(NamedTuple):
-    """A trial in a checkpoint.
-
-    Attributes:
-        job_id: its job.
-        request_id: the request id of its launch.
-        trial_number: its number within the job.
-        batch_size: its batch size.
-        start_time_nanoseconds: when it was dispatched, since 1970; differs from a trial of a job that was deleted and
-            registered again.
-        progress: how far it was.
-    """
+    """A trial in a checkpoint."""
 
     job_id: str
     request_id: str
     trial_number: int
     batch_size: int
+    # Since 1970. Differs from the trial of the same number if the job was deleted and registered again.
     start_time_nanoseconds: int
     progress: Progress
 

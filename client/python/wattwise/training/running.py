@@ -14,7 +14,7 @@ from wattwise.training.exits import EndActions, ExitGuard
 from wattwise.training.launch import Launch
 from wattwise.training.metric import MetricReduction, metric_value, reduced
 from wattwise.training.ranks import Ranks
-from wattwise.training.reporting import EpochOutcome, Reporter
+from wattwise.training.reporting import Reporter
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial
 
@@ -84,11 +84,7 @@ class RunningTrial:
         return session.decision
 
     def check_process(self, call: str) -> None:
-        """Refuses `call` in a forked process.
-
-        Raises:
-            OperationOrderError: in a forked process.
-        """
+        """Raises OperationOrderError in a forked process; `call` is what the user called."""
         if os.getpid() != self._pid:
             raise OperationOrderError(
                 f"{call} was called in a forked process; the trial belongs to process {self._pid}"
@@ -112,7 +108,7 @@ class RunningTrial:
         """
         if reduction != "first":
             metric = reduced(self._ranks.gather(lambda: metric_value(metric)), reduction)
-        outcome = self._ranks.on_first(lambda: self._end_epoch(metric))
+        outcome = self._ranks.on_first(lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
         self.progress, self._decision = outcome.progress, outcome.decision or self._decision
         if outcome.refusal is not None:
             raise outcome.refusal
@@ -156,11 +152,7 @@ class RunningTrial:
         return self._session is None or self._session.claim_outage_warning()
 
     def client(self, timeout: float) -> Client:
-        """A client for single calls about this trial, which tries an unreachable server only once.
-
-        Args:
-            timeout: seconds that a call may take.
-        """
+        """A client for single calls about this trial, which tries an unreachable server only once."""
         return self._launch.client(self.info, timeout, search_timeout=0.0)
 
     def record_power_limit(self, watts: float) -> None:
@@ -182,9 +174,6 @@ class RunningTrial:
         if self._reporter is None:
             raise OperationOrderError("rank 0 has no trial: call get_batch_size() on every rank")
         return self._reporter
-
-    def _end_epoch(self, metric: float) -> EpochOutcome:
-        return self._rank_0().end_epoch(self.progress.epoch + 1, metric)
 
     def _end(self, reason: v1.EndReason.ValueType) -> None:
         self._end_actions.run()

@@ -41,7 +41,7 @@ class Session:
         trial: the trial.
         lease_seconds: the trial's lease; 0 never expires.
         timeout: seconds that a report waits for its answer, and that a single call may take.
-        credentials: the token and the certificates; None is what the `WATTWISE_*` variables say.
+        credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
         request_id: the name of the calls in the server's log and in errors; None gives each call its own.
         ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
     """
@@ -125,7 +125,7 @@ class Session:
                 self._rest()
             self._end()
         except Exception:  # noqa: BLE001 - no failure in here may disturb the training
-            log.exception("the trial is no longer reported: bug in wattwise")
+            log.exception("the trial is no longer reported: this is a bug in wattwise")
         finally:
             self._client.close()
             self._exchange.finish()
@@ -194,10 +194,12 @@ class Session:
             if not (driver_ends or self._exchange.stopped):
                 retrying(lambda left: self._client.end_trial(self._trial, ending.reason, timeout=left), _left(ending))
         except WattwiseError as error:
-            failure = "its last measurement was not delivered" if driver_ends else "it could not be ended"
+            lost = (
+                "the last measurement of trial %d was not delivered" if driver_ends else "trial %d could not be ended"
+            )
             # An outage was warned of before. Without a driver, the lease ends the trial.
             level = logging.DEBUG if self._exchange.away and not driver_ends else logging.WARNING
-            log.log(level, "trial %d: %s: %s", self._trial.trial_number, failure, error)
+            log.log(level, f"{lost}: %s", self._trial.trial_number, error)
 
     def _flush(self, ending: Ending) -> None:
         report = self._exchange.newest

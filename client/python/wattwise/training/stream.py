@@ -21,11 +21,8 @@ class ResultStream:
     A measurement stays in the exchange until it is answered, so that the next stream sends it again if this one breaks.
     At most one measurement is unanswered at a time: answers carry no number, only their order identifies them.
 
-    Args:
-        exchange: the session's state.
-        trial: the trial.
-        beat_seconds: a heartbeat is sent after this many seconds of silence.
-        patience: seconds after which an unanswered measurement means that the stream is dead.
+    A heartbeat is sent after `beat_seconds` of silence; a measurement that is unanswered for `patience` seconds means
+    that the stream is dead.
     """
 
     def __init__(self, exchange: Exchange, trial: v1.TrialId, beat_seconds: float, patience: float) -> None:

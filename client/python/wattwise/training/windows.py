@@ -22,10 +22,7 @@ class TrainingWindows:
     trial's mean power so far. In the trial's first window it is the job's maximum power, so that an unmeasured trial
     does not look cheap.
 
-    Args:
-        monitor: the energy monitor.
-        name: the name of the windows; no other window of the monitor may have it.
-        max_power_watts: the job's maximum power.
+    No other window of the monitor may have the name of these.
 
     Attributes:
         time_seconds: length of all closed windows.
@@ -83,8 +80,8 @@ class TrainingWindows:
             self._failure = None
 
     def _measure(self) -> None:
-        measured = self._monitor.end_window(self._name)
-        seconds, joules = float(measured.time), float(measured.total_energy)
+        window = self._monitor.end_window(self._name)
+        seconds, joules = float(window.time), float(window.total_energy)
         if not (0 <= seconds < math.inf and 0 <= joules < math.inf):
             raise MonitorError(f"{self._monitor!r} measured {joules} J in {seconds} s")
         self.time_seconds += seconds
