@@ -1,6 +1,6 @@
 """Starts servers as forks of one process that has imported the server already: a start takes a tenth of the time.
 
-Each is a process of its own with its own environment, output, port and exit status, and ends like any other.
+Each is a separate process with its own environment, output, port and exit status, and ends like any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serves the metrics to Prometheus over HTTP, with prometheus_client's WSGI server in threads of its own."""
+"""Serves the metrics to Prometheus over HTTP, with prometheus_client's WSGI server in separate threads."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _concurrent(spec: JobSpec, search: Search, exploring: int) -> Choice:
         return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the cheapest so far; {why}")
     size = spec.default_batch_size
     if search.arm(size).pruned:
-        # A pruned default would fail again and again while nothing else has converged.
+        # A pruned default would fail repeatedly while nothing else has converged.
         return Choice(TrialType.CONCURRENT, exploring, f"nothing has converged and the default is pruned; {why}")
     return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the default; {why}")
 

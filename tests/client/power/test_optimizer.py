@@ -234,7 +234,7 @@ def case_any_table(machine: Machine, address: str) -> int:
 def test_unknown_limit_is_profiled(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """The walk goes down until two limits in a row cost more; the cheapest is reported and set on every GPU."""
     seen, known, now, attribute = run(case_walk, machine, grpc_addr)
-    # The first is the check of the permission, which sets the present limit.
+    # The first is the check of the permission, which sets the current limit.
     assert seen == [200.0, *VISITED, 175.0]
     assert (now, attribute) == ([175.0, 175.0], 175.0)
     (limit,) = known

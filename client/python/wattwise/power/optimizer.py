@@ -38,7 +38,7 @@ class PowerLimitOptimizer:
     The first trial of a batch size walks the limits from the highest that the GPUs allow downwards, until two in a row
     cost more than the best, and reports its measurements. Later trials set the cheapest limit at their first step.
     Profiling is part of the trial's time and energy. While another trial profiles, or the server is unavailable, this
-    one trains at the present limit and asks again after every epoch.
+    one trains at the current limit and asks again after every epoch.
 
     All GPUs of the monitor get the limit. The previous limits are restored when the trial is over, this object is
     closed, or the process exits, fails with an exception or is terminated; only SIGKILL and `os._exit` leave the limits

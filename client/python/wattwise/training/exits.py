@@ -110,7 +110,7 @@ class EndActions:
         self._ended = False
 
     def add(self, action: Callable[[], None]) -> None:
-        """Calls `action` at the end; at once if the end has come."""
+        """Calls `action` at the end, or immediately if the end has already come."""
         self._actions.append(action)
         if self._ended:
             self.run()
