@@ -129,7 +129,7 @@ BROUGHT_BY_dev := $(BROUGHT_BY_test) .dev
 
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once; needs a package index)"
-	$(BIN)/python $(PIP_INSTALL) --editable '.[$*]' \
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[$*]' \
 	  || { echo "pip could not install the packages above: is a package index reachable?" >&2; exit 1; }
 	@touch $(addprefix $(VENV)/,$(BROUGHT_BY_$*))
 

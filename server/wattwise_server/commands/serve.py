@@ -94,7 +94,7 @@ def _observability_options(parser: argparse.ArgumentParser, usual: Config) -> No
 def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
     group = parser.add_argument_group("limits")
     count, epochs = whole_number("N", 0, _MOST, ", or 0 for no limit"), whole_number("N", 1, LARGEST_EPOCHS_KEPT)
-    days = amount("DAYS", 36_500, "days", ", or 0 to keep them forever")
+    days = amount("DAYS", 36_500, "days", "; 0 keeps them forever")
     add_option(
         group, "max_jobs_per_prefix", count, usual.max_jobs_per_prefix, "jobs under one job_id_prefix; 0: no limit"
     )

@@ -69,7 +69,11 @@ def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> Decisio
 
 
 def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> str:
-    metric = f"metric {measurement.metric:.6g}, target {spec.target_metric:.6g}"
+    digits = ".6g"
+    if f"{measurement.metric:{digits}}" == f"{spec.target_metric:{digits}}" and not verdict.target_reached:
+        # Rounded, a metric just short of the target looks as if it had reached it.
+        digits = ".17g"
+    metric = f"metric {measurement.metric:{digits}}, target {spec.target_metric:{digits}}"
     price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound)}"
     epoch = f"epoch {measurement.epoch} of {spec.max_epochs}"
     match verdict.end_reason:
