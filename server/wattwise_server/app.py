@@ -18,7 +18,7 @@ from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.observability.telemetry import telemetry
-from wattwise_server.rpc.calls import CallInterceptor
+from wattwise_server.rpc.calls import Methods
 from wattwise_server.rpc.listening import bind
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.rpc.streams import StreamLimit
@@ -70,8 +70,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     clock = steady_clock()
     guard = Guard(config.address, config.security)
     with telemetry(config) as watch:
-        calls = CallInterceptor(watch.listeners, guard.authorization)
-        server = grpc.aio.server(interceptors=(calls,), options=_OPTIONS)
+        methods = Methods(watch.listeners, guard.authorization)
+        server = grpc.aio.server(handlers=(methods,), options=_OPTIONS)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
         address = bind(server, config.address, guard.certificates)
         async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
@@ -80,11 +80,11 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             power_limits = PowerLimitProfiler(store, clock, watch.observer)
             streams = StreamLimit(config.limits.max_streams)
             trainers = BatchSizeOptimizerService(optimizer, power_limits, streams)
-            v1.add_BatchSizeOptimizerServicer_to_server(trainers, server)
-            v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), server)
+            v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
+            v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
-            async with _serving(server, calls, config.grace_seconds), sweeping, pruning:
+            async with _serving(server, methods, config.grace_seconds), sweeping, pruning:
                 with watch.serving_metrics():
                     log_event(log, logging.INFO, "serving", address=address, database=config.database)
                     announce(address)
@@ -94,12 +94,12 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serving(server: grpc.aio.Server, calls: CallInterceptor, grace_seconds: float) -> AsyncIterator[None]:
+async def _serving(server: grpc.aio.Server, methods: Methods, grace_seconds: float) -> AsyncIterator[None]:
     """Starts the server with health and reflection; stops it at the end of the block."""
     health_servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, methods.registry)
     reflected = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, server)  # type: ignore[no-untyped-call]
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, methods.registry)  # type: ignore[no-untyped-call]
     await server.start()
     try:
         for name in ("", *SERVICES):
@@ -107,12 +107,12 @@ async def _serving(server: grpc.aio.Server, calls: CallInterceptor, grace_second
         yield
     finally:
         await health_servicer.enter_graceful_shutdown()
-        calls.drain()
+        methods.drain()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(calls.finished(), grace_seconds)
+            await asyncio.wait_for(methods.finished(), grace_seconds)
         # Still running now: calls that used up their grace, and streams of the health service.
         await server.stop(_STOP_SECONDS)
-        await calls.finished()
+        await methods.finished()
 
 
 @contextlib.asynccontextmanager
