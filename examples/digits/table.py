@@ -31,7 +31,7 @@ _TYPES = {
     v1.TRIAL_TYPE_CONCURRENT: "concurrent",
     v1.TRIAL_TYPE_MAB: "bandit",
 }
-_COLUMNS = ("recurrence", "trial", "stage", "batch size", "epochs", "cost", "decision", "why this batch size")
+_COLUMNS = ("recurrence", "trial", "stage", "batch size", "epochs", "cost", "decision", "reason")
 _SHORT = {"recurrence": "run", "batch size": "batch"}
 """Short names, for narrow terminals."""
 

@@ -34,7 +34,7 @@ def test_demo_explores_and_prints_what_it_measured(tmp_path: Path) -> None:
     )
     assert trials[0] == ("1", "1", "16")
     assert {recurrence for recurrence, _, _ in trials} == {"1", "2", "3"}
-    assert re.search(r"recurrence 1, .* why this batch size .*16", done.stdout)
+    assert re.search(r"recurrence 1, .* reason .*16", done.stdout)
     assert re.search(r"\d+% (less|MORE) cost than with the default", done.stdout)
     assert "recurrence -, trial 1, stage baseline, batch size 16" in done.stdout
     assert "3 times the default's mean is" in done.stdout

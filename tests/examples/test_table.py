@@ -43,7 +43,7 @@ def test_plain_line() -> None:
     """Without a terminal, a trial is one line without ANSI codes, with the server's reason unchanged."""
     line = shown(v1.END_REASON_TARGET_REACHED, target_reached=True)
     assert line.startswith("recurrence 3, trial 7, stage bandit, batch size 64, ")
-    assert line.endswith("why this batch size [sampled] lowest\n")
+    assert line.endswith("reason [sampled] lowest\n")
     assert "\x1b" not in line
 
 
