@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
@@ -69,11 +70,11 @@ def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> Decisio
 
 
 def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> str:
-    digits = ".6g"
-    if f"{measurement.metric:{digits}}" == f"{spec.target_metric:{digits}}" and not verdict.target_reached:
+    if not verdict.target_reached and math.isclose(measurement.metric, spec.target_metric, rel_tol=1e-5):
         # Rounded, a metric just short of the target looks as if it had reached it.
-        digits = ".17g"
-    metric = f"metric {measurement.metric:{digits}}, target {spec.target_metric:{digits}}"
+        metric = f"metric {measurement.metric!r}, target {spec.target_metric!r}"
+    else:
+        metric = f"metric {measurement.metric:.6g}, target {spec.target_metric:.6g}"
     price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound)}"
     epoch = f"epoch {measurement.epoch} of {spec.max_epochs}"
     match verdict.end_reason:

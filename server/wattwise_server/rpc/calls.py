@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from inspect import isasyncgenfunction
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -16,15 +16,13 @@ from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDo
 from wattwise_server.observability.call import Call, CallListener, current_call
 from wattwise_server.observability.logs import log_event
 from wattwise_server.rpc.statuses import Details, details_of, details_of_bug
-from wattwise_server.security.authorization import Authorization, Caller
+from wattwise_server.security.authorization import Authorization
 
 log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Parse: TypeAlias = "Callable[[bytes], Any] | None"
-
-T = TypeVar("T")
 
 _DEADLINE_MARGIN_SECONDS = 0.2
 """A client sees its deadline pass this much earlier than the server, which learns of it from the client."""
@@ -40,40 +38,56 @@ _MAKERS = {
 
 
 class Drain:
-    """Ends streams when the server shuts down: between two messages, never in the middle of one.
-
-    A task is cancelled only while it waits in `wait`. Cancelling a write would leave gRPC with half an operation, and
-    no status could be sent after it.
-    """
+    """Whether the server is shutting down, and the tasks that wait for a message of a stream."""
 
     def __init__(self) -> None:
         self.begun = False
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self.waiting: set[asyncio.Task[Any]] = set()
 
     def begin(self) -> None:
-        """Ends every wait, now and from now on, with ShuttingDownError."""
+        """Ends every wait for a message, now and from now on, with ShuttingDownError."""
         self.begun = True
-        for task in tuple(self._waiting):
+        for task in tuple(self.waiting):
             task.cancel()
 
-    async def wait(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Waits for the next message of a stream.
 
-        Raises:
-            ShuttingDownError: the server is shutting down.
-        """
-        if self.begun:
+class Messages:
+    """The messages of a stream in one direction, until it ends or the server drains.
+
+    Draining cancels a task only while it waits here for the next message. Cancelling a write would leave gRPC with half
+    an operation, and no status could be sent after it. An async generator would cost more per message.
+
+    Args:
+        read: Waits for the next message.
+        drain: Ends the stream, with ShuttingDownError.
+        convert: Applied to every message; may refuse it.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[Any]], drain: Drain, convert: Callable[[Any], Any]) -> None:
+        self._read = read
+        self._drain = drain
+        self._convert = convert
+        self._task = _current_task()
+
+    def __aiter__(self) -> Messages:
+        return self
+
+    async def __anext__(self) -> Any:
+        drain, task = self._drain, self._task
+        if drain.begun:
             raise ShuttingDownError
-        task = _current_task()
-        self._waiting.add(task)
+        drain.waiting.add(task)
         try:
-            return await read()
+            message = await self._read()
         except asyncio.CancelledError:
-            if self.begun:
+            if drain.begun:
                 raise ShuttingDownError from None
             raise
         finally:
-            self._waiting.discard(task)
+            drain.waiting.discard(task)
+        if message is grpc.aio.EOF:
+            raise StopAsyncIteration
+        return self._convert(message)
 
 
 class Methods(grpc.GenericRpcHandler):
@@ -181,10 +195,24 @@ class Methods(grpc.GenericRpcHandler):
         parse, authorization, drain = handler.request_deserializer, self._authorization, self._drain
 
         async def answer(call: Call, context: Context, data: Any) -> Any:
+            def parse_next(data: bytes) -> Any:
+                for count in received:
+                    count()
+                message = _parsed(parse, data)
+                if caller is not None:
+                    caller.check_token()
+                    caller.check(message)
+                return message
+
+            def check_token(message: Any) -> Any:
+                if caller is not None:
+                    caller.check_token()
+                return message
+
             request: Any
             if handler.request_streaming:
                 caller = authorization.admit(call) if authorization is not None else None
-                request = _Requests(context, parse, drain, caller, received)
+                request = Messages(context.read, drain, parse_next)
             else:
                 for count in received:
                     count()
@@ -192,9 +220,12 @@ class Methods(grpc.GenericRpcHandler):
                 caller = authorization.admit(call) if authorization is not None else None
                 if caller is not None:
                     caller.check(request)
-            if generates:
-                return await _send_all(serve(request, context), context, drain, caller)
-            return await serve(request, context)
+            if not generates:
+                return await serve(request, context)
+            async with aclosing(serve(request, context)) as responses:
+                async for message in Messages(responses.__anext__, drain, check_token):
+                    await context.write(message)
+            return None
 
         return answer
 
@@ -208,53 +239,6 @@ class Methods(grpc.GenericRpcHandler):
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
-
-
-class _Requests:
-    """The requests of a stream, parsed and authorized one by one; an async generator would cost each of them more."""
-
-    def __init__(
-        self,
-        context: Context,
-        parse: Parse,
-        drain: Drain,
-        caller: Caller | None,
-        counters: Sequence[Callable[[], None]],
-    ) -> None:
-        self._read = context.read
-        self._parse = parse
-        self._drain = drain
-        self._caller = caller
-        self._counters = counters
-
-    def __aiter__(self) -> _Requests:
-        return self
-
-    async def __anext__(self) -> Any:
-        data = await self._drain.wait(self._read)
-        if data is grpc.aio.EOF:
-            raise StopAsyncIteration
-        for count in self._counters:
-            count()
-        request = _parsed(self._parse, data)
-        if self._caller is not None:
-            self._caller.check_token()
-            self._caller.check(request)
-        return request
-
-
-async def _send_all(
-    responses: AsyncGenerator[Any, None], context: Context, drain: Drain, caller: Caller | None
-) -> None:
-    async with aclosing(responses):
-        try:
-            while True:
-                message = await drain.wait(responses.__anext__)
-                if caller is not None:
-                    caller.check_token()
-                await context.write(message)
-        except StopAsyncIteration:
-            return
 
 
 def _current_task() -> asyncio.Task[Any]:

@@ -89,14 +89,11 @@ def result(measured: v1.TrainingResult) -> Report:
     """
     key = _trainers_trial(measured, "result.trial")
     sums = (measured.time_seconds, measured.energy_joules, measured.metric)
-    return Report(key, measured.current_epoch, *sums, _reported_monitor(measured))
-
-
-def _reported_monitor(measured: v1.TrainingResult) -> MonitorKinds:
     if not measured.HasField("monitor"):
-        return MonitorKinds()
+        return Report(key, measured.current_epoch, *sums)
     monitor = measured.monitor
-    return MonitorKinds(tuple(dict.fromkeys(monitor.kinds)), monitor.estimated, monitor.partly)
+    kinds = MonitorKinds(tuple(dict.fromkeys(monitor.kinds)), monitor.estimated, monitor.partly)
+    return Report(key, measured.current_epoch, *sums, kinds)
 
 
 def _monitor(known: MonitorKinds) -> v1.Monitor | None:

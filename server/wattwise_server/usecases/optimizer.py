@@ -156,7 +156,7 @@ class Optimizer:
             measurement = to_measurement(report, job.spec, trial.last, self._clock())
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
-            if report.monitor.kinds and report.monitor != trial.monitor:
+            if report.monitor and report.monitor.kinds and report.monitor != trial.monitor:
                 job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
             return self._record(tx, job, trial, measurement)
 

@@ -19,7 +19,7 @@ class Report(NamedTuple):
     """One epoch's sums as a trainer sent them: seconds and joules since the trial's start.
 
     Attributes:
-        monitor: What the energy comes from; without kinds if the trainer did not say.
+        monitor: What the energy comes from; None if the trainer did not say.
     """
 
     trial: TrialKey
@@ -27,7 +27,7 @@ class Report(NamedTuple):
     time_seconds: float
     energy_joules: float
     metric: float
-    monitor: MonitorKinds = MonitorKinds()
+    monitor: MonitorKinds | None = None
 
 
 def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
@@ -40,7 +40,7 @@ def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now:
     faults = _number_faults(spec, measurement)
     if last is not None:
         faults += _order_faults(last, measurement)
-    if fault := monitor_fault(report.monitor):
+    if report.monitor is not None and (fault := monitor_fault(report.monitor)):
         faults.append(("monitor", fault))
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))

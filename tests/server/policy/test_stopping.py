@@ -18,5 +18,5 @@ def message_at(metric: float) -> str:
 
 def test_metric_just_below_the_target_is_not_shown_as_the_target() -> None:
     """A metric that rounds to the target is printed with all its digits; any other with six."""
-    assert "0.89999999999999991" in message_at(0.8999999999999999)
+    assert "metric 0.8999999999999999, target 0.9 " in message_at(0.8999999999999999)
     assert "metric 0.123457, target 0.9 " in message_at(0.123456789)
