@@ -95,7 +95,6 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _serving(server: grpc.aio.Server, methods: Methods, grace_seconds: float) -> AsyncIterator[None]:
-    """Starts the server with health and reflection; stops it at the end of the block."""
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, methods.registry)
     reflected = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
@@ -137,7 +136,6 @@ async def _repeat(work: Callable[[], Awaitable[None]], seconds: float, what: str
 
 
 def _signalled(*numbers: signal.Signals) -> asyncio.Event:
-    """An event that is set by these signals."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in numbers:

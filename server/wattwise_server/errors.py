@@ -34,8 +34,6 @@ class ServiceError(Exception):
 
 
 class _FieldsError(ServiceError):
-    """Some fields of a request are invalid."""
-
     what: str
 
     def __init__(self, *violations: Violation) -> None:

@@ -54,8 +54,6 @@ def log_exception(log: logging.Logger, event: str, error: BaseException, **field
 
 
 class _Formatter(logging.Formatter):
-    """What both formats share."""
-
     def _time(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
         return f"{moment.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"

@@ -39,7 +39,6 @@ def move_floor(arm: Arm, old: float | None, new: float, window_size: int) -> Arm
 
 
 def _recount(arm: Arm, floor: float | None) -> Arm:
-    """The arm with its `counted` costs derived again."""
     if arm.window:
         return replace(arm, counted=_of_window(arm.window, floor))
     held = Moments() if floor is None else Moments(len(arm.held), floor)

@@ -188,7 +188,6 @@ class Methods(grpc.GenericRpcHandler):
         return make(run, None, _counted(handler.response_serializer, sent))
 
     def _answering(self, handler: Handler, received: Sequence[Callable[[], None]]) -> Callable[..., Awaitable[Any]]:
-        """A function that parses and authorizes the request of a call and returns the response."""
         typed: Any = handler  # the stubs know the synchronous kinds of handlers only
         serve = typed.unary_unary or typed.unary_stream or typed.stream_unary or typed.stream_stream
         generates = isasyncgenfunction(serve)

@@ -50,7 +50,6 @@ def _dangers(security: Security, certificates: Certificates | None) -> list[str]
 
 
 def _is_loopback(host: str, address: str) -> bool:
-    """Whether all addresses of a host are loopback addresses."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError:

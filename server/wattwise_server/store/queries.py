@@ -153,7 +153,6 @@ class Queries:
         return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 
     async def _with_history(self, job: Row, arm: Arm) -> Arm:
-        """The arm with what is derived from its trials."""
         if not arm.num_succeeded:
             return arm
         if job["window_size"]:

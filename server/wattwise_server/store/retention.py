@@ -35,8 +35,6 @@ class _Owner:
 
 
 class _Place(NamedTuple):
-    """The last trial that was read."""
-
     job_key: int = -1
     trial_number: int = -1
 

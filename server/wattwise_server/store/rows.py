@@ -174,7 +174,6 @@ def _job_state(job: Job) -> tuple[object, ...]:
 
 
 def _save_arms(key: int, arms: Sequence[Arm]) -> list[Statement]:
-    """Saves arms, except for what is derived from the trials."""
     return [Statement(_SAVE_ARM, (key, arm.batch_size, *_arm(arm))) for arm in arms]
 
 

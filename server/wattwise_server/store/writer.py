@@ -35,8 +35,6 @@ class Owner(Protocol):
 
 
 class _NoOwner:
-    """The owner of finished submissions."""
-
     failed = False
 
 
@@ -165,7 +163,6 @@ class Writer:
             await asyncio.sleep(0)
 
     def _crowd(self) -> int:
-        """The number of recent owners."""
         oldest = asyncio.get_running_loop().time() - _RECENT_SECONDS
         while self._groups and self._groups[0][0] < oldest:
             self._groups.popleft()

@@ -222,7 +222,6 @@ class Optimizer:
                 await changes.wait()
 
     async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
-        """The trial of a request that has one."""
         if not resume:
             return with_current_cost(job, trial), f"trial {trial.number} was dispatched for this request"
         if trial.running:

@@ -84,7 +84,6 @@ class PowerLimitProfiler:
             return best.power_limit_watts
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:
-        """The trial that profiles, if it still runs."""
         trial = await tx.trial(state.profiling) if state.profiling is not None else None
         runs = trial is not None and trial.running and not trial.lease_expired(self._clock())
         return trial if runs else None
