@@ -22,6 +22,9 @@ SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/
 # One more than there are processors, since tests wait for each other's servers.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
+# Tests start hundreds of Python processes, which would otherwise compile everything again where this variable is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve examples bench replay conformance test-clients test soak test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers check lint types imports protos protos-image protos-check wheel-check \

@@ -109,7 +109,7 @@ def test_order_of_calls(grpc_addr: str) -> None:
         with pytest.raises(OperationOrderError, match=r"on_train_begin\(\).*on_evaluate\(\)"):
             bso.on_evaluate(0.1)
         bso.on_train_begin()
-        with pytest.raises(OperationOrderError, match=r"on_train_begin\(\) was called"):
+        with pytest.raises(OperationOrderError, match=r"on_train_begin\(\)"):
             bso.on_train_begin()
 
 
