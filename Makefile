@@ -19,8 +19,8 @@ STUBS := client/python
 TYPESCRIPT_STUBS := client/typescript/src/stubs
 SERVICE_PROTOS := protos/wattwise/v1/batch_size_optimizer.proto protos/wattwise/v1/job_admin.proto
 
-# One more than there are processors, since tests wait for each other's servers.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are processors, since tests wait for processes, timeouts and the disk.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 
 # Tests start hundreds of Python processes, which would otherwise compile everything again where this variable is set.
 unexport PYTHONDONTWRITEBYTECODE
@@ -56,10 +56,11 @@ test-libraries: $(TRAINERS_VENV)/.done ## run the tests with PyTorch, JAX, Zeus,
 test-torch test-jax test-zeus test-trainers: test-%: $(TRAINERS_VENV)/.done ## run only those with this marker
 	$(TRAINERS_VENV)/bin/python -m pytest -m $*
 
-examples: $(TRAINERS_VENV)/.done ## run every example trainer against a server (about a minute; EXAMPLE_SECONDS=60 limits each)
+examples: $(VENV)/.test $(TRAINERS_VENV)/.done ## run every example trainer against a server, and the examples' tests (EXAMPLE_SECONDS=60 limits each)
+	$(BIN)/python -m pytest -m examples
 	$(TRAINERS_VENV)/bin/python -m examples --seconds $(EXAMPLE_SECONDS)
 
-bench: $(VENV)/.dev ## measure the server's overhead over bare gRPC and the disk (about ten minutes)
+bench: $(VENV)/.dev ## measure the server's overhead over bare gRPC and the disk (about twenty minutes)
 	$(BIN)/python -m benchmarks $(BENCH)
 
 replay: $(VENV)/.dev ## compute the table and the plot of docs/results.md from the paper's traces (TRACES=folder)

@@ -37,8 +37,9 @@ with Client(sys.argv[1]) as client:
 """,
     "bare": _BARE + "channel.close()",
     "optimizer": """
-import sys
+import logging, sys
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
+logging.disable()  # it would warn that the trial has no metric
 spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64)
 BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(100.0)).get_batch_size()
 """,

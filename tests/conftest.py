@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from wattwise import v1
 
 from tests.live_server import LiveServer
 from tests.watched import WatchedServer
+
+# Hundreds of processes import NumPy; starting its thread pool costs each of them a tenth of a second.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def pytest_runtest_setup() -> None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -58,8 +59,10 @@ class ForkedServer:
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal unless the process has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
+        # It may have ended before its status arrives here.
+        with suppress(ProcessLookupError):
+            if self.poll() is None:
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

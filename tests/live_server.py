@@ -81,7 +81,7 @@ class LiveServer:
 
     def kill(self) -> int:
         """Send SIGKILL; return the exit status."""
-        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.send_signal(signal.SIGKILL)
         return self._reap()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from examples.__main__ import FOLDER, SCRIPTS, main
 
 
+@pytest.mark.examples
 def test_successful_example(capfd: pytest.CaptureFixture[str]) -> None:
     """The smallest trainer succeeds in time, and prints its batch size and the reason."""
     assert main(("smallest.py",)) == 0

@@ -13,6 +13,7 @@ from wattwise import Client
 
 from tests.live_server import LiveServer
 
+pytestmark = pytest.mark.examples
 HOUSE = Path(__file__).parents[2]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.examples
 HOUSE = Path(__file__).parents[2]
 FOLDER = HOUSE / "examples" / "recurring"
 
