@@ -263,6 +263,7 @@ def _read_power_limit(row: Row) -> PowerLimitState:
 
 
 def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
+    # The kinds are one JSON column: they are only ever read with their row.
     return json.dumps(monitor.kinds) if monitor.kinds else "", monitor.estimated, monitor.partly
 
 
