@@ -15,9 +15,9 @@ from wattwise import Client, WattwiseError
 
 from examples.digits.job import PREFIX, energy_monitor
 from examples.digits.processes import StoppedError, child, stop_on_signals
-from examples.digits.recurrence import Launch, RecurringJob
+from examples.digits.recurrence import DemoLaunch, RecurringJob
 from examples.digits.saving import report
-from examples.digits.table import Board
+from examples.digits.table import DemoTable
 
 BATCH_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 DEFAULT = 16
@@ -47,35 +47,37 @@ def serving(folder: Path) -> Iterator[str]:
         yield line.split()[-1]
 
 
-def demonstrate(server: str, board: Board, plan: Plan) -> None:
+def demonstrate(server: str, table: DemoTable, plan: Plan) -> None:
     """Runs the recurring job, and the default batch size beside it, and prints the savings."""
     monitor = energy_monitor()
     kind = "the processor's RAPL counters" if monitor.kind == "rapl" else f"an estimate (not measured), {monitor!r}"
-    board.say(f"Server: {server}. Energy: {kind}.")
-    board.say(f"Batch sizes {', '.join(map(str, BATCH_SIZES))}; default batch size {DEFAULT}.")
-    with Client(server) as client, board.shown():
-        launches, baseline = train_again_and_again(client, server, board, plan)
+    table.say(f"Server: {server}. Energy: {kind}.")
+    table.say(f"Batch sizes {', '.join(map(str, BATCH_SIZES))}; default batch size {DEFAULT}.")
+    with Client(server) as client, table.shown():
+        launches, baseline = train_again_and_again(client, server, table, plan)
     for line in report(launches, baseline, kind):
-        board.say(line)
+        table.say(line)
 
 
-def train_again_and_again(client: Client, server: str, board: Board, plan: Plan) -> tuple[list[Launch], list[Launch]]:
+def train_again_and_again(
+    client: Client, server: str, table: DemoTable, plan: Plan
+) -> tuple[list[DemoLaunch], list[DemoLaunch]]:
     """All launches of the job, and those of the default batch size, which is a separate job."""
     job = RecurringJob(client, server, f"{PREFIX}-nightly", _sizes(*BATCH_SIZES))
     default = RecurringJob(client, server, f"{PREFIX}-default", (*_sizes(DEFAULT), "--no-early-stopping"))
-    launches: list[Launch] = []
-    baseline: list[Launch] = []
+    launches: list[DemoLaunch] = []
+    baseline: list[DemoLaunch] = []
     baseline_runs = 0
     for recurrence in range(1, plan.recurrences + 1):
         for launch in job.recur(recurrence, plan.seed_of(recurrence)):
             launches.append(launch)
-            board.add(launch)
+            table.add(launch)
         # Evenly distributed, so that a slower machine affects both.
         while baseline_runs * plan.recurrences < recurrence * plan.baseline_runs:
             baseline_runs += 1
             for launch in default.recur(baseline_runs, plan.seed_of(baseline_runs)):
                 baseline.append(launch)
-                board.add_baseline(launch)
+                table.add_baseline(launch)
     return launches, baseline
 
 
@@ -83,16 +85,16 @@ def _sizes(*sizes: int) -> tuple[str, ...]:
     return ("--batch-sizes", *map(str, sizes), "--default", str(DEFAULT))
 
 
-def run(board: Board, folder: Path, plan: Plan) -> int:
+def run(table: DemoTable, folder: Path, plan: Plan) -> int:
     """Runs the demo with its state in a folder; returns the exit status."""
     try:
         with serving(folder) as server:
-            demonstrate(server, board, plan)
+            demonstrate(server, table, plan)
     except StoppedError as stopped:
-        board.say(f"{stopped}; the trainer and the server have ended")
+        table.say(f"{stopped}; the trainer and the server have ended")
         return stopped.status
     except (RuntimeError, WattwiseError) as error:
-        board.say(str(error))
+        table.say(str(error))
         return 1
     return 0
 
@@ -117,18 +119,18 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Reads the arguments and runs the demo."""
     args = arguments()
-    board = Board(Console())
+    table = DemoTable(Console())
     plan = Plan(args.recurrences, args.baseline_runs, args.seed)
     stop_on_signals()
     if args.keep is None:
         with tempfile.TemporaryDirectory(prefix="wattwise-demo-") as name:
-            status = run(board, Path(name), plan)
-        board.say("The database was temporary; keep it with --keep FOLDER to inspect it with `wattwise jobs`.")
+            status = run(table, Path(name), plan)
+        table.say("The database was temporary; keep it with --keep FOLDER to inspect it with `wattwise jobs`.")
         return status
     args.keep.mkdir(parents=True, exist_ok=True)
-    status = run(board, args.keep, plan)
+    status = run(table, args.keep, plan)
     wattwise = Path(sys.executable).with_name("wattwise")
-    board.say(
+    table.say(
         f"Inspect the result: {wattwise} serve --database sqlite:///{args.keep / FILE}, then {wattwise} jobs list"
     )
     return status

@@ -15,7 +15,7 @@ MAX_TRIES = 20
 
 
 @dataclass(frozen=True)
-class Launch:
+class DemoLaunch:
     """An ended trial, with its recurrence and the server's reason for its batch size.
 
     An epoch may both reach the target and exceed the cost bound: the model is good, and ends the recurrence.
@@ -37,7 +37,7 @@ class RecurringJob:
     job_id: str
     arguments: tuple[str, ...] = ()
 
-    def recur(self, recurrence: int, seed: int) -> Iterator[Launch]:
+    def recur(self, recurrence: int, seed: int) -> Iterator[DemoLaunch]:
         """Launches trials until one reaches the target; yields each as it ends.
 
         Raises:
@@ -64,7 +64,7 @@ class RecurringJob:
             output, errors = trainer.communicate()
         return subprocess.CompletedProcess(trainer.args, trainer.returncode, output, errors)
 
-    def _newest(self, recurrence: int, reason: str, *, target_reached: bool) -> Launch:
+    def _newest(self, recurrence: int, reason: str, *, target_reached: bool) -> DemoLaunch:
         job = self.client.get_job(self.job_id)
         trial = v1.TrialId(job_id=self.job_id, trial_number=job.num_trials)
-        return Launch(recurrence, self.client.get_trial(trial).trial, job, reason, target_reached)
+        return DemoLaunch(recurrence, self.client.get_trial(trial).trial, job, reason, target_reached)

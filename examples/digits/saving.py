@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wattwise.commands.humanize import estimate_mark
 
-from examples.digits.recurrence import Launch
+from examples.digits.recurrence import DemoLaunch
 
 SETTLED = 10
 """The number of last recurrences, when the search should have settled."""
@@ -38,7 +38,7 @@ class Usage:
         return sum(self.costs)
 
 
-def usage_of(launches: Sequence[Launch], first: int = 1) -> Usage:
+def usage_of(launches: Sequence[DemoLaunch], first: int = 1) -> Usage:
     """The usage of the recurrences from `first` on, including failed trials."""
     counted = [launch for launch in launches if launch.recurrence >= first]
     costs: dict[int, float] = {}
@@ -52,7 +52,7 @@ def usage_of(launches: Sequence[Launch], first: int = 1) -> Usage:
     )
 
 
-def report(launches: Sequence[Launch], baseline: Sequence[Launch], monitor: str) -> Iterator[str]:
+def report(launches: Sequence[DemoLaunch], baseline: Sequence[DemoLaunch], monitor: str) -> Iterator[str]:
     """The closing lines: all recurrences, then the last ones, each compared with the default batch size."""
     default = usage_of(baseline)
     size, runs = baseline[0].trial.id.batch_size, default.recurrences

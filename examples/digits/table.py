@@ -13,7 +13,7 @@ from rich.text import Text
 from wattwise import v1
 from wattwise.commands.humanize import estimate_mark
 
-from examples.digits.recurrence import Launch
+from examples.digits.recurrence import DemoLaunch
 
 SHOWN = 18
 """Rows that fit an ordinary terminal together with the heading."""
@@ -36,14 +36,14 @@ _SHORT = {"recurrence": "run", "batch size": "batch"}
 """Short names, for narrow terminals."""
 
 
-class Board:
+class DemoTable:
     """Shows trials as they end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
         self._rows: list[tuple[str, ...]] = []
-        self._newest: Launch | None = None
+        self._newest: DemoLaunch | None = None
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -54,12 +54,12 @@ class Board:
         with Live(console=self._console, refresh_per_second=4) as self._live:
             yield
 
-    def add(self, launch: Launch) -> None:
+    def add(self, launch: DemoLaunch) -> None:
         """Shows one more trial of the job."""
         self._newest = launch
         self._show(_cells(launch, _TYPES.get(launch.trial.type, "?"), launch.reason))
 
-    def add_baseline(self, launch: Launch) -> None:
+    def add_baseline(self, launch: DemoLaunch) -> None:
         """Shows a run of the default batch size, which is a separate job."""
         self._show(("-", *_cells(launch, "baseline", "default batch size, for comparison")[1:]))
 
@@ -96,7 +96,7 @@ def _heading(job: v1.Job) -> str:
     return f"{job.spec.job_id}: {stage}; surviving batch sizes {survivors}; cheapest so far {cheapest}"
 
 
-def _cells(launch: Launch, stage: str, why: str) -> tuple[str, ...]:
+def _cells(launch: DemoLaunch, stage: str, why: str) -> tuple[str, ...]:
     trial = launch.trial
     over_budget = trial.end_reason == v1.END_REASON_COST_BOUND and launch.target_reached
     return (

@@ -12,7 +12,7 @@ from wattwise_replay.world import MAX_TRIES, World, draws, overlaps
 
 
 @dataclass(frozen=True)
-class TrialRecord:
+class PlayedTrial:
     """One trial of a replay: its recurrence and attempt, its batch size and power limit, and what it cost."""
 
     recurrence: int
@@ -35,7 +35,7 @@ class Ledger:
         costs, joules, seconds: Sums over each recurrence's trials, in J, J and s; shape (recurrences,).
     """
 
-    trials: tuple[TrialRecord, ...]
+    trials: tuple[PlayedTrial, ...]
     costs: np.ndarray
     joules: np.ndarray
     seconds: np.ndarray
@@ -58,7 +58,7 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
         ReplayError: the engine has no batch size left.
     """
     drawn, joins = draws(seed, recurrences), overlaps(seed, recurrences, overlap)
-    trials: list[TrialRecord] = []
+    trials: list[PlayedTrial] = []
     for together in _groups(joins):
         waiting = [(recurrence, 0, engine.dispatch()) for recurrence in together]
         while waiting:
@@ -69,7 +69,7 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
             seconds, joules = ended.epochs * epochs.seconds, ended.epochs * epochs.joules
             limit = epochs.power_limit_watts
             trials.append(
-                TrialRecord(
+                PlayedTrial(
                     recurrence,
                     attempt,
                     dispatched.batch_size,
@@ -97,7 +97,7 @@ def _groups(joins: np.ndarray) -> list[list[int]]:
     return groups
 
 
-def _ledger(trials: list[TrialRecord], recurrences: int) -> Ledger:
+def _ledger(trials: list[PlayedTrial], recurrences: int) -> Ledger:
     places = [trial.recurrence for trial in trials]
 
     def sums(name: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison
-from wattwise_replay.play import TrialRecord
+from wattwise_replay.play import PlayedTrial
 from wattwise_replay.statistics import Mean, mean_of
 
 _WIDTH = 100_000
@@ -88,7 +88,7 @@ def _contender(comparison: Comparison, name: str) -> dict[str, Any]:
     }
 
 
-def _choice(trial: TrialRecord) -> dict[str, Any]:
+def _choice(trial: PlayedTrial) -> dict[str, Any]:
     return {
         "recurrence": trial.recurrence + 1,
         "try": trial.attempt + 1,

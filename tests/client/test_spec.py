@@ -89,7 +89,7 @@ def test_specs_are_copied_and_pickled() -> None:
 
 def test_unknown_policy_lists_the_choices() -> None:
     """An unknown policy raises with the list of policies."""
-    with pytest.raises(InvalidJobSpecError, match="'POLICY_GT': give one of POLICY_PRUNING_GTS, POLICY_GTS"):
+    with pytest.raises(InvalidJobSpecError, match="'POLICY_GT': use one of POLICY_PRUNING_GTS, POLICY_GTS"):
         job_spec(policy="POLICY_GT").to_proto()
 
 
@@ -147,11 +147,11 @@ def test_batch_sizes_are_whole_numbers(name: str, value: object) -> None:
         ("gpu", {"max_power_watts": 700}, "GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)"),
     ],
 )
-def test_what_to_give_instead(name: str, value: object, instead: str) -> None:
+def test_what_to_use_instead(name: str, value: object, instead: str) -> None:
     """The wording of the error for a value of the wrong type."""
     with pytest.raises(InvalidJobSpecError) as caught:
         job_spec(**{name: value}).to_proto()
-    assert str(caught.value) == f"job.{name}: invalid value {value!r}: give {instead}"
+    assert str(caught.value) == f"job.{name}: invalid value {value!r}: use {instead}"
 
 
 def test_batch_sizes_of_numpy() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from wattwise import v1
 
-from examples.digits.recurrence import Launch
+from examples.digits.recurrence import DemoLaunch
 from examples.digits.saving import report, usage_of
 from tests.jobs import monitor_of
 
 
-def launch(recurrence: int, cost: float, *, batch_size: int = 16, kind: str = "rapl") -> Launch:
+def launch(recurrence: int, cost: float, *, batch_size: int = 16, kind: str = "rapl") -> DemoLaunch:
     """A trial with this cost."""
     named = v1.TrialId(batch_size=batch_size)
     trial = v1.Trial(id=named, cost=cost, energy_joules=cost, time_seconds=cost / 65, monitor=monitor_of(kind))
-    return Launch(recurrence, trial, v1.Job(), "", target_reached=True)
+    return DemoLaunch(recurrence, trial, v1.Job(), "", target_reached=True)
 
 
 def test_failed_try_counts_in_its_recurrence() -> None:

@@ -7,13 +7,13 @@ import io
 from rich.console import Console
 from wattwise import v1
 
-from examples.digits.recurrence import Launch
-from examples.digits.table import Board
+from examples.digits.recurrence import DemoLaunch
+from examples.digits.table import DemoTable
 from tests.jobs import monitor_of
 
 
 def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool = False, kind: str = "rapl") -> str:
-    """What the board prints for a trial with this end."""
+    """What the table prints for a trial with this end."""
     named = v1.TrialId(batch_size=64, trial_number=7)
     monitor = monitor_of(kind)
     trial = v1.Trial(id=named, type=v1.TRIAL_TYPE_MAB, end_reason=end, cost=20, monitor=monitor)
@@ -21,9 +21,9 @@ def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool =
         spec=v1.JobSpec(job_id="digits-x"), stage=v1.STAGE_MAB, surviving_batch_sizes=[32, 64], monitor=monitor
     )
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110)
-    board = Board(console)
-    with board.shown():
-        board.add(Launch(3, trial, job, "[sampled] lowest", target_reached))
+    table = DemoTable(console)
+    with table.shown():
+        table.add(DemoLaunch(3, trial, job, "[sampled] lowest", target_reached))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -10,7 +10,7 @@ from wattwise import v1
 
 
 @dataclass
-class Report:
+class SentReport:
     """An epoch as it was sent, and the first response."""
 
     time: float
@@ -25,7 +25,7 @@ class TrialBook:
     """One trial, written by the one worker that runs it."""
 
     trial: v1.Trial
-    reports: dict[int, Report] = field(default_factory=dict)
+    reports: dict[int, SentReport] = field(default_factory=dict)
     ending: v1.EndReason.ValueType | None = None
     ended: v1.Trial | None = None
 

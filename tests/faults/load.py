@@ -14,7 +14,7 @@ from typing import TypeVar
 import grpc
 from wattwise import v1
 
-from tests.faults.ledger import JobBook, Ledger, Report, TrialBook
+from tests.faults.ledger import JobBook, Ledger, SentReport, TrialBook
 from tests.jobs import job_spec
 from tests.live_server import LiveServer
 
@@ -104,14 +104,14 @@ class Worker:
         if not book.stopped and rng.random() < 0.9:
             self._end(job, book)
 
-    def _epochs(self, book: TrialBook, number: int) -> Iterator[tuple[int, Report]]:
+    def _epochs(self, book: TrialBook, number: int) -> Iterator[tuple[int, SentReport]]:
         rng, size = self._random, book.trial.id.batch_size
         epoch, energy = 0, 0.0
         for step in range(number):
             epoch += rng.choice((1, 1, 1, 2))
             energy += abs(size - 20) + rng.random() * 20
             metric = 0.95 if step == number - 1 and rng.random() < 0.9 else rng.choice((0.1, float("nan")))
-            book.reports[epoch] = Report(float(epoch), energy, metric)
+            book.reports[epoch] = SentReport(float(epoch), energy, metric)
             yield epoch, book.reports[epoch]
 
     def _report_each(self, job: JobBook, book: TrialBook, number: int) -> None:
@@ -120,7 +120,7 @@ class Worker:
             if book.stopped:
                 return
 
-    def _report(self, job: JobBook, book: TrialBook, epoch: int, report: Report) -> None:
+    def _report(self, job: JobBook, book: TrialBook, epoch: int, report: SentReport) -> None:
         request = v1.ReportResultRequest(result=_result(book, epoch, report))
 
         def attempt() -> v1.ReportResultResponse:
@@ -259,7 +259,7 @@ class Load:
         return job
 
 
-def _result(book: TrialBook, epoch: int, report: Report) -> v1.TrainingResult:
+def _result(book: TrialBook, epoch: int, report: SentReport) -> v1.TrainingResult:
     return v1.TrainingResult(
         trial=book.trial.id,
         time_seconds=report.time,

@@ -26,7 +26,7 @@ _QUICK = ("replay", "--synthetic", "1", "--seeds", "2", "--recurrences", "12")
 _RECURRENCES = 60
 
 
-class TraceOptions(NamedTuple):
+class ReplayOptions(NamedTuple):
     """The options of a replay, with their defaults."""
 
     beta: float = 2.0
@@ -78,17 +78,17 @@ def test_json_holds_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "settings"),
     [
-        ((), TraceOptions()),
-        (("--beta", "1.1"), TraceOptions(beta=1.1)),
-        (("--window", "2"), TraceOptions(window=2)),
-        (("--overlap", "0.5"), TraceOptions(overlap=0.5)),
-        (("--drift-at", "20"), TraceOptions(drift_at=20)),
-        (("--eta", "0.1"), TraceOptions(eta=0.1)),
+        ((), ReplayOptions()),
+        (("--beta", "1.1"), ReplayOptions(beta=1.1)),
+        (("--window", "2"), ReplayOptions(window=2)),
+        (("--overlap", "0.5"), ReplayOptions(overlap=0.5)),
+        (("--drift-at", "20"), ReplayOptions(drift_at=20)),
+        (("--eta", "0.1"), ReplayOptions(eta=0.1)),
     ],
     ids=["none", "beta", "window", "overlap", "drift-at", "eta"],
 )
 def test_every_option_reaches_the_replay(
-    words: tuple[str, ...], settings: TraceOptions, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], settings: ReplayOptions, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each option alone gives the same trials as a replay in process with that setting."""
     usual = ("replay", "--synthetic", "1", "--seeds", "1", "--policy", "POLICY_GTS", "--json", "-")
@@ -102,7 +102,7 @@ def test_every_option_reaches_the_replay(
     assert choices == [(one.recurrence, one.attempt, one.batch_size, one.power_limit_watts) for one in ledger.trials]
     assert [choice["cost_joules"] for choice in contender["choices"][0]] == [trial.cost for trial in ledger.trials]
     assert (setting["eta"], setting["drift_at"]) == (settings.eta, settings.drift_at)
-    assert (ledger.trials == TraceOptions().played().trials) == (settings == TraceOptions())
+    assert (ledger.trials == ReplayOptions().played().trials) == (settings == ReplayOptions())
     for key, sums in (
         ("cost_joules", ledger.costs),
         ("energy_joules", ledger.joules),

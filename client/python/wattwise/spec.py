@@ -24,11 +24,11 @@ M = TypeVar("M", bound=Message)
 
 _INTEGERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
 _EXPECTED: dict[int, str] = {
-    **dict.fromkeys(_INTEGERS, "give a whole number, such as 32; int() converts a float or a string"),
-    FieldDescriptor.CPPTYPE_DOUBLE: "give a number, such as 0.5; float() converts a string",
-    FieldDescriptor.CPPTYPE_BOOL: "give True or False",
-    FieldDescriptor.CPPTYPE_STRING: "give a string; str() converts a number",
-    FieldDescriptor.CPPTYPE_MESSAGE: "give GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)",
+    **dict.fromkeys(_INTEGERS, "use a whole number, such as 32; int() converts a float or a string"),
+    FieldDescriptor.CPPTYPE_DOUBLE: "use a number, such as 0.5; float() converts a string",
+    FieldDescriptor.CPPTYPE_BOOL: "use True or False",
+    FieldDescriptor.CPPTYPE_STRING: "use a string; str() converts a number",
+    FieldDescriptor.CPPTYPE_MESSAGE: "use GpuConfig(max_power_watts=..., number_of_gpus=..., gpu_model=...)",
 }
 
 
@@ -164,7 +164,7 @@ class JobSpec(_Message):
         if beta is not None and 0 < beta < 1:
             log.warning(
                 "beta_knob=%g is below 1: after a trial has converged, all others are stopped before they converge "
-                "unless they cost less than %g times the lowest cost; give 1 or more, usually 1.5 to 3",
+                "unless they cost less than %g times the lowest cost; use 1 or more, usually 1.5 to 3",
                 *(beta, beta),
             )
 
@@ -185,9 +185,9 @@ class JobSpec(_Message):
 
 def _advice(field: Any, value: object, error: Exception) -> str:
     if field.name == "batch_sizes":
-        return "give a list of whole numbers, such as [32, 64]; int() converts a float or a string"
+        return "use a list of whole numbers, such as [32, 64]; int() converts a float or a string"
     if field.enum_type is not None:
-        return f"give one of {', '.join(value.name for value in field.enum_type.values[1:])}"
+        return f"use one of {', '.join(value.name for value in field.enum_type.values[1:])}"
     if isinstance(value, int) and not isinstance(value, bool) and field.cpp_type in _INTEGERS:
         # Out of range, which protobuf's message says.
         return str(error)
@@ -201,7 +201,7 @@ def check_job(job: object) -> JobSpec:
         InvalidArgumentError: if it is not.
     """
     if not isinstance(job, JobSpec):
-        raise InvalidArgumentError(f"the job must be a JobSpec, not {type(job).__name__}: give JobSpec(...)")
+        raise InvalidArgumentError(f"the job must be a JobSpec, not {type(job).__name__}: use JobSpec(...)")
     return job
 
 

@@ -37,7 +37,7 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
         InvalidJobSpecError: the request contains no job.
     """
     if not request.HasField("job"):
-        raise InvalidJobSpecError(Violation("job", "is not set; give the job's configuration"))
+        raise InvalidJobSpecError(Violation("job", "is not set; send the job's configuration"))
     job = request.job
     draft: dict[str, Any] = {field.name: value for field, value in job.ListFields()}
     draft["batch_sizes"] = tuple(job.batch_sizes)
@@ -77,7 +77,7 @@ def report(request: v1.ReportResultRequest) -> Report:
         InvalidRequestError: the result names no trial.
     """
     if not request.HasField("result"):
-        raise InvalidResultError(Violation("result", "is not set; give the measurements up to the end of the epoch"))
+        raise InvalidResultError(Violation("result", "is not set; send the measurements up to the end of the epoch"))
     return result(request.result)
 
 
@@ -107,7 +107,7 @@ def _trainers_trial(
     size = trial.batch_size
     if not size:
         _check_named(holder, where)
-        raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; give the batch size of the trial"))
+        raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; use the batch size of the trial"))
     return TrialKey(trial.job_id, size, trial.trial_number)
 
 
@@ -120,7 +120,7 @@ def _check_named(
     where: str,
 ) -> None:
     if not holder.HasField("trial"):
-        raise InvalidRequestError(Violation(where, "is not set; give the trial id that the server returned"))
+        raise InvalidRequestError(Violation(where, "is not set; use the trial id that the server returned"))
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:

@@ -60,9 +60,9 @@ class Certificates:
             return cls(cert, key, client_ca)
         if cert or key:
             present, missing = ("--tls-cert", "--tls-key") if cert else ("--tls-key", "--tls-cert")
-            raise StartError(f"{present} is given without {missing}: give both")
+            raise StartError(f"{present} is set without {missing}: use both")
         if client_ca:
-            raise StartError("--tls-client-ca is given without --tls-cert and --tls-key: give these two as well")
+            raise StartError("--tls-client-ca is set without --tls-cert and --tls-key: use these two as well")
         return None
 
     @property

@@ -18,9 +18,9 @@ def monitor_fault(monitor: MonitorKinds) -> str | None:
     if not all(kind.isprintable() and 0 < len(kind) <= LONGEST_KIND for kind in monitor.kinds):
         return f"has an invalid kind; use 1 to {LONGEST_KIND} printable characters, such as 'nvml'"
     if len(monitor.kinds) > MOST_KINDS:
-        return f"has {len(monitor.kinds)} kinds; give at most {MOST_KINDS}"
+        return f"has {len(monitor.kinds)} kinds; use at most {MOST_KINDS}"
     if monitor.estimated and not monitor.kinds:
-        return "is estimated but has no kinds; give at least one, such as 'estimate'"
+        return "is estimated but has no kinds; use at least one, such as 'estimate'"
     if monitor.partly and not monitor.estimated:
         return "is partly estimated but not estimated; set both fields or neither"
     return None

@@ -364,11 +364,11 @@ def test_settings_of_a_job_file(machine: Machine, grpc_addr: str, run: Runner) -
 @pytest.mark.parametrize(
     ("variable", "value", "least"),
     [
-        ("PROFILE_STEP_WATTS", "0.5", "give 1 or more"),
-        ("PROFILE_STEP_WATTS", "many", "give 1 or more"),
-        ("PROFILE_WARMUP_ITERS", "-1", "give a whole number, 0 or more"),
-        ("PROFILE_MEASURE_ITERS", "2.5", "give a whole number, 1 or more"),
-        ("PROFILE_MEASURE_ITERS", "2.0", "give a whole number, 1 or more"),
+        ("PROFILE_STEP_WATTS", "0.5", "use 1 or more"),
+        ("PROFILE_STEP_WATTS", "many", "use 1 or more"),
+        ("PROFILE_WARMUP_ITERS", "-1", "use a whole number, 0 or more"),
+        ("PROFILE_MEASURE_ITERS", "2.5", "use a whole number, 1 or more"),
+        ("PROFILE_MEASURE_ITERS", "2.0", "use a whole number, 1 or more"),
         ("OBSERVER_MODE", "perhaps", "use 1 or 0"),
     ],
 )
@@ -415,7 +415,7 @@ def test_steps_before_the_batch_size(grpc_addr: str) -> None:
 def test_invalid_arguments(grpc_addr: str, arguments: dict[str, Any]) -> None:
     """An invalid argument is named: a walk that would never end or measure nothing, or a value of the wrong type."""
     bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=StepMonitor())
-    fault = rf"^{next(iter(arguments))}=.* is invalid; give"
+    fault = rf"^{next(iter(arguments))}=.* is invalid; use"
     with pytest.raises((PowerProfileError, InvalidArgumentError), match=fault):
         PowerLimitOptimizer(bso, **arguments)
 

@@ -21,9 +21,6 @@ from wattwise.monitor import Monitor, gpu_monitor
 from tests.client.monitor.nvml_stub import Machine, StubGpu
 from tests.client.training.script import job_spec
 
-# The stub's counters are exact, and its steps take no time.
-gpu_monitor.COUNTER_SECONDS = 0.0
-
 GPUS = (StubGpu(uuid="GPU-aaaa"), StubGpu(uuid="GPU-bbbb"))
 BEFORE = [200.0, 200.0]
 VALLEY = {250: 60.0, 225: 50.0, 200: 40.0, 175: 30.0, 150: 35.0, 125: 45.0, 100: 20.0}
@@ -69,7 +66,7 @@ def refuse_limits(machine: Machine) -> None:
 
 
 class Training:
-    """A trial on two GPUs, trained step by step."""
+    """A trial on two GPUs, trained step by step, in a process of its own."""
 
     def __init__(
         self,
@@ -80,6 +77,8 @@ class Training:
         monitor: Callable[[], Monitor] = NvmlMonitor,
         **arguments: Any,
     ) -> None:
+        # The stub's counters are exact, and its steps take no time.
+        gpu_monitor.COUNTER_SECONDS = 0.0
         self.machine = machine
         self._address = address
         self.table = table

@@ -133,7 +133,7 @@ def test_start_is_refused_without_usable_files(tmp_path: Path, pair: Pair) -> No
     pair.key.write_text("rubbish")
     assert f"{pair.key} (--tls-key)" in refuse(*options(pair), folder=tmp_path)
     error = refuse(folder=tmp_path, WATTWISE_TLS_CERT=str(pair.cert))
-    assert "--tls-cert is given without --tls-key" in error
+    assert "--tls-cert is set without --tls-key" in error
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_key_with_a_passphrase_is_refused(tmp_path: Path, pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        ("tls_cert", "--tls-cert is given without --tls-key"),
-        ("tls_key", "--tls-key is given without --tls-cert"),
-        ("tls_client_ca", "--tls-client-ca is given without --tls-cert and --tls-key"),
+        ("tls_cert", "--tls-cert is set without --tls-key"),
+        ("tls_key", "--tls-key is set without --tls-cert"),
+        ("tls_client_ca", "--tls-client-ca is set without --tls-cert and --tls-key"),
     ],
 )
 def test_incomplete_options_are_refused(option: str, expected: str) -> None:

@@ -144,7 +144,7 @@ def _common_options() -> argparse.ArgumentParser:
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a batch size; give an integer above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a batch size; use an integer above 0")
     return int(text)
 
 

@@ -103,7 +103,7 @@ def _checked_credentials(args: argparse.Namespace) -> Credentials:
         return Credentials()
     address, credentials = check_address(args.server), credentials_of(args)
     credentials.channel_credentials()
-    credentials.authorization(address)
+    credentials.bearer_token(address)
     return credentials
 
 

@@ -151,7 +151,7 @@ def _train(table: Table, folder: Path) -> dict[str, Any]:
             table.fault("command", fault)
     optimizer = values.get("optimizer")
     if optimizer is not None and optimizer.lower() not in OPTIMIZERS:
-        table.fault("optimizer", f"is {optimizer!r}; give one of {', '.join(OPTIMIZERS)}")
+        table.fault("optimizer", f"is {optimizer!r}; use one of {', '.join(OPTIMIZERS)}")
     pair = [key for key in ("optimizer", "default_learning_rate") if key in table.values]
     if len(pair) == 1:
         missing = "default_learning_rate" if pair == ["optimizer"] else "optimizer"

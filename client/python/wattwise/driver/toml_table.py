@@ -120,7 +120,7 @@ class Table:
             if is_valid(value) and field.name in conditions:
                 required, is_valid = conditions[field.name]
             if not is_valid(value):
-                self.fault(field.name, f"is {value!r}; give {required}")
+                self.fault(field.name, f"is {value!r}; use {required}")
             elif annotation == "float":
                 valid[field.name] = float(value)
             else:

@@ -28,7 +28,7 @@ class EstimateMonitor(WindowMonitor):
     def __init__(self, watts: float) -> None:
         super().__init__()
         if not 0 < to_number(watts) < math.inf:
-            raise MonitorError(f"watts={watts!r} is not a power; give the power of the training in watts, above 0")
+            raise MonitorError(f"watts={watts!r} is not a power; use the power of the training in watts, above 0")
         self.watts = float(watts)
 
     def __repr__(self) -> str:

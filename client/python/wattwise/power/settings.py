@@ -40,7 +40,7 @@ def profile_settings(
     if observer_mode is None:
         observer_mode = read_switch("WATTWISE_OBSERVER_MODE", PowerProfileError)
     elif not isinstance(observer_mode, bool):
-        raise PowerProfileError(f"observer_mode={observer_mode!r} is invalid; give True or False")
+        raise PowerProfileError(f"observer_mode={observer_mode!r} is invalid; use True or False")
     return ProfileSettings(
         _number("step_watts", step_watts, "WATTWISE_PROFILE_STEP_WATTS", _DEFAULTS.step_watts, least=1),
         _integer(
@@ -65,7 +65,7 @@ def _number(name: str, value: object, variable: str, default: float, *, least: i
         except ValueError:
             number = math.nan
     if not least <= number < math.inf or (kind and number % 1):
-        raise PowerProfileError(f"{name}={value!r} is invalid; give {kind}{least} or more")
+        raise PowerProfileError(f"{name}={value!r} is invalid; use {kind}{least} or more")
     return number
 
 

@@ -41,9 +41,7 @@ def check_seconds(name: str, value: float) -> float:
     """
     if 0 <= to_number(value) <= _LONGEST_SECONDS:
         return value
-    raise InvalidArgumentError(
-        f"{name}={value!r} is invalid; give a number of seconds from 0 to {_LONGEST_SECONDS:.0f}"
-    )
+    raise InvalidArgumentError(f"{name}={value!r} is invalid; use a number of seconds from 0 to {_LONGEST_SECONDS:.0f}")
 
 
 def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: float | None = None) -> T:

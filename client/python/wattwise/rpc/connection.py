@@ -11,7 +11,7 @@ import grpc
 from wattwise import v1
 from wattwise.errors import CredentialsError, OperationOrderError, WattwiseError
 from wattwise.rpc.address import is_loopback
-from wattwise.rpc.credentials import Authorization, Credentials, Metadata
+from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.statuses import from_rpc_error
 
 _OPTIONS = (
@@ -32,17 +32,17 @@ REQUEST_ID = "x-request-id"
 
 
 class Link(NamedTuple):
-    """A process's channel with its stubs and its authorization."""
+    """A process's channel with its stubs and its token."""
 
     channel: grpc.Channel
     optimizer: v1.BatchSizeOptimizerStub
     admin: v1.JobAdminStub
-    authorization: Authorization | None
+    token: BearerToken | None
 
     def metadata(self, request_id: str) -> Metadata:
         """The metadata of a call with this id."""
-        token = () if self.authorization is None else self.authorization.metadata()
-        return (*token, (REQUEST_ID, request_id))
+        bearer = () if self.token is None else self.token.metadata()
+        return (*bearer, (REQUEST_ID, request_id))
 
 
 class Connection:
@@ -56,7 +56,7 @@ class Connection:
         self._address = address
         if not isinstance(credentials, Credentials):
             what = type(credentials).__name__
-            raise CredentialsError(f"credentials must be a Credentials, not {what}: give Credentials(token=...)")
+            raise CredentialsError(f"credentials must be a Credentials, not {what}: use Credentials(token=...)")
         self._credentials = credentials
         self._closed = False
         # By process id. A forked child keeps its parent's link untouched: destroying it would disconnect the parent.
@@ -73,9 +73,9 @@ class Connection:
         if link is None:
             if self._closed:
                 raise OperationOrderError(f"the client of {self._address} is closed; create a new one")
-            authorization = self._credentials.authorization(self._address)
+            token = self._credentials.bearer_token(self._address)
             channel = self._channel()
-            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel), authorization)
+            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel), token)
             # Atomic, without a lock that a fork could leave locked. If two threads get here, one link wins.
             link = self._links.setdefault(os.getpid(), mine)
             if link is not mine:

@@ -100,8 +100,8 @@ class Credentials:
         chain, key = _read_pair(Path(self.tls_cert), Path(self.tls_key))
         return grpc.ssl_channel_credentials(authorities, key, chain)
 
-    def authorization(self, address: str) -> Authorization | None:
-        """The authorization of all calls to a server; None without a token.
+    def bearer_token(self, address: str) -> BearerToken | None:
+        """The token of all calls to a server; None without a token.
 
         Raises:
             CredentialsError: if the token would be sent in clear text to another machine, or cannot be read.
@@ -114,10 +114,10 @@ class Credentials:
                 "Credentials(tls=True)), or allow it if the network is trusted (WATTWISE_INSECURE=1 or "
                 "Credentials(insecure=True))"
             )
-        return Authorization(self.token, self.token_file)
+        return BearerToken(self.token, self.token_file)
 
 
-class Authorization:
+class BearerToken:
     """The call metadata with the token, updated when the token's file changes.
 
     Args:
