@@ -19,6 +19,7 @@ from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess
+from wattwise_replay.named_worlds import NAMES, named_world
 from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.plot import check_plot, draw
 from wattwise_replay.synthetic import synthetic
@@ -30,6 +31,7 @@ _EXAMPLES = """examples:
   wattwise replay --synthetic 1
   wattwise replay --traces traces --gpu v100 --workload cifar100 --plot regret.svg
   wattwise replay --traces traces --all --json results.json
+  wattwise replay --synthetic two-humps --recurrences 1000
   wattwise replay --synthetic 1 --drift-at 40 --window 10
   wattwise replay --synthetic 1 --seeds 2 --server localhost:50051
 """
@@ -71,7 +73,9 @@ def _add_workload_options(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group(required=True)
     source.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traces")
     source.add_argument(
-        "--synthetic", type=_at_least(0), metavar="SEED", help="a synthetic workload generated from SEED"
+        "--synthetic",
+        metavar="SEED",
+        help=f"a synthetic workload generated from SEED, or one of these, where K is a number: {', '.join(NAMES)}",
     )
     group.add_argument("--workload", choices=traces.WORKLOADS, help="workload of the traces")
     group.add_argument("--gpu", metavar="GPU", help="GPU of the traces, such as v100")
@@ -158,7 +162,7 @@ def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
         other = "--all" if args.synthetic is None else "--synthetic"
         raise ReplayError(f"--{chosen[0]} selects among the traces and cannot be combined with {other}")
     if args.synthetic is not None:
-        return [synthetic(args.synthetic)]
+        return [_synthetic(args.synthetic)]
     gpus = traces.gpus(args.traces)
     if not gpus:
         raise ReplayError(f"no traces in {args.traces}; --traces is the folder with summary_train.csv")
@@ -168,6 +172,10 @@ def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
         known = ", ".join(gpus)
         raise ReplayError(f"choose --workload ({', '.join(traces.WORKLOADS)}) and --gpu ({known}), or use --all")
     return [traces.load(args.traces, args.workload, args.gpu)]
+
+
+def _synthetic(name: str) -> Workload:
+    return synthetic(int(name)) if name.isdecimal() else named_world(name)
 
 
 def _maker(args: argparse.Namespace, stack: ExitStack) -> MakeEngine:
@@ -187,7 +195,7 @@ def _maker(args: argparse.Namespace, stack: ExitStack) -> MakeEngine:
 
 
 def _compared(args: argparse.Namespace, workload: Workload, make: MakeEngine) -> Comparison:
-    world = World(workload, args.eta, args.drift_at)
+    world = World(workload, args.eta, workload.drift_at if args.drift_at is None else args.drift_at)
     policies = args.policy or POLICIES
     return compare(
         world,

@@ -106,14 +106,15 @@ def compare(
 def _hindsight(
     world: World, recurrences: int, fixed: dict[int, Sequence[Ledger]]
 ) -> tuple[Sequence[int], Sequence[Ledger]]:
-    """The batch size with the lowest cost over all seeds, before and after the drift."""
+    """The batch size with the lowest cost over all seeds, of those that deliver; before and after the drift."""
     drift = recurrences if world.drift_at is None else min(world.drift_at, recurrences)
     stretches = [slice(0, drift), slice(drift, recurrences)] if drift < recurrences else [slice(0, recurrences)]
 
-    def total(size: int, stretch: slice) -> float:
-        return float(sum(ledger.costs[stretch].sum() for ledger in fixed[size]))
+    def order(size: int, stretch: slice) -> tuple[int, float]:
+        undelivered = sum((~ledger.delivered[stretch]).sum() for ledger in fixed[size])
+        return int(undelivered), float(sum(ledger.costs[stretch].sum() for ledger in fixed[size]))
 
-    best = [min(fixed, key=lambda size, stretch=stretch: total(size, stretch)) for stretch in stretches]  # type: ignore[misc]
+    best = [min(fixed, key=lambda size, stretch=stretch: order(size, stretch)) for stretch in stretches]  # type: ignore[misc]
     ledgers = (fixed[size] for size in best)
     return best, [_joined(parts, stretches) for parts in zip(*ledgers, strict=True)]
 
@@ -128,4 +129,4 @@ def _joined(parts: Sequence[Ledger], stretches: Sequence[slice]) -> Ledger:
         for trial in part.trials
         if stretch.start <= trial.recurrence < stretch.stop
     )
-    return Ledger(tuple(trials), join("costs"), join("joules"), join("seconds"))
+    return Ledger(tuple(trials), join("costs"), join("joules"), join("seconds"), join("delivered"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
+from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.workload import Workload
@@ -18,10 +20,17 @@ class Dispatch(NamedTuple):
 
 
 class TrialEnd(NamedTuple):
-    """The end of a trial: its epochs, and whether it reached the target at any cost."""
+    """The end of a trial.
+
+    Attributes:
+        epochs: Whole epochs that it trained.
+        target_reached: Whether it reached the target, at any cost.
+        failure: Why its trainer failed; None if it did not.
+    """
 
     epochs: int
     target_reached: bool
+    failure: EndReason | None = None
 
 
 class Engine(Protocol):
@@ -91,6 +100,8 @@ class GridSearch:
 
 def to_the_end(epochs: TrialCourse, max_epochs: int) -> TrialEnd:
     """A trial without early stopping."""
-    target = epochs.target_epoch
-    reached = target is not None and target <= max_epochs
-    return TrialEnd(target if reached and target is not None else max_epochs, reached)
+    target = epochs.target_epoch if epochs.target_epoch is not None else math.inf
+    last = int(min(target, max_epochs))
+    if epochs.crash is not None and epochs.crash.epochs < last:
+        return TrialEnd(epochs.crash.epochs, target_reached=False, failure=epochs.crash.reason)
+    return TrialEnd(last, target <= max_epochs)

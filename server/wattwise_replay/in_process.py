@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
 from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import Dispatched, Exhausted, Reported, Succeeded
+from wattwise_server.policy.base import Dispatched, Exhausted, Failed, Reported, Succeeded
 from wattwise_server.policy.cost import cost, cost_bound
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
@@ -19,6 +20,7 @@ from wattwise_server.usecases.job_spec import resolve
 from wattwise_replay.engines import Dispatch, TrialEnd
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.guarded import Guarded
+from wattwise_replay.workload import Crash
 from wattwise_replay.world import TrialCourse
 
 _TIME = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -63,37 +65,54 @@ class InProcess:
         return Dispatch(number, choice.batch_size)
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
-        """Skips to the epoch that decides the trial."""
-        measured, verdict = self._decisive(trial, epochs)
+        """Skips to the epoch that decides the trial, or to its crash."""
+        last = self._last(trial, epochs)
+        ended = self._running.pop(trial.number)
+        if last is not None:
+            measured, verdict = last
+            price, bound = verdict.cost, verdict.bound
+            reached = verdict.target_reached
+            ended = ended._replace(last=measured, cost=price, cost_bound=bound, target_reached=reached)
+            if verdict.end_reason is not None:
+                return self._succeeded(ended, verdict)
+        return self._failed(ended, epochs.crash)
+
+    def _succeeded(self, trial: Trial, verdict: Verdict) -> TrialEnd:
         self._observations += 1
-        done = self._running.pop(trial.number)._replace(
+        done = trial._replace(
             status=TrialStatus.SUCCEEDED,
             end_reason=verdict.end_reason,
-            last=measured,
-            cost=verdict.cost,
-            cost_bound=verdict.bound,
             converged=verdict.converged,
-            target_reached=verdict.target_reached,
             observation=self._observations,
         )
         self._search = self._policy.observe(self._spec, self._search, Succeeded(done))
-        return TrialEnd(measured.epoch, verdict.target_reached)
+        return TrialEnd(done.last.epoch if done.last else 0, verdict.target_reached)
 
-    def _decisive(self, trial: Dispatch, epochs: TrialCourse) -> tuple[Measurement, Verdict]:
-        """The first measurement that ends the trial.
+    def _failed(self, trial: Trial, crash: Crash | None) -> TrialEnd:
+        if crash is None:
+            raise AssertionError("the last epoch ends every trial that does not crash")
+        failed = trial._replace(status=TrialStatus.FAILED, end_reason=crash.reason)
+        self._search = self._policy.observe(self._spec, self._search, Failed(failed))
+        return TrialEnd(crash.epochs, target_reached=False, failure=crash.reason)
+
+    def _last(self, trial: Dispatch, epochs: TrialCourse) -> tuple[Measurement, Verdict] | None:
+        """The first measurement that ends the trial, or the last before its crash; None if it crashes before any.
 
         Costs grow by the same amount with every epoch, so epochs well below the bound are skipped.
         """
         watches = self._policy.watches_epochs
-        for epoch in count(1 if watches else self._first_that_may_end(epochs)):
+        until = math.inf if epochs.crash is None else epochs.crash.epochs
+        if not until:
+            return None
+        for epoch in count(1 if watches else int(min(self._first_that_may_end(epochs), until))):
             measured = measurement(epochs, epoch, self._spec.target_metric)
             if watches:
                 running = self._running[trial.number]._replace(last=measured)
                 self._search = self._policy.observe(self._spec, self._search, Reported(running))
             verdict = judge(self._spec, self._search.min_cost, measured)
-            if verdict.end_reason is not None:
+            if verdict.end_reason is not None or epoch == until:
                 return measured, verdict
-        raise AssertionError("the last epoch ends every trial")
+        raise AssertionError("count never ends")
 
     def _first_that_may_end(self, epochs: TrialCourse) -> int:
         first = min(epochs.target_epoch or self._spec.max_epochs, self._spec.max_epochs)

@@ -43,7 +43,8 @@ class OverGrpc:
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
         """Reports epoch by epoch until the server stops the trial."""
         key = v1.TrialId(job_id=self._job.job_id, batch_size=trial.batch_size, trial_number=trial.number)
-        for epoch in range(1, self._job.max_epochs + 1):
+        last = self._job.max_epochs if epochs.crash is None else min(epochs.crash.epochs, self._job.max_epochs)
+        for epoch in range(1, last + 1):
             measured = measurement(epochs, epoch, self._job.target_metric)
             decision = self._client.report_result(
                 v1.TrainingResult(
@@ -56,4 +57,7 @@ class OverGrpc:
             )
             if decision.stop_train:
                 return TrialEnd(epoch, decision.target_reached)
+        if epochs.crash is not None:
+            self._client.end_trial(key, v1.EndReason.Value(f"END_REASON_{epochs.crash.reason.value}"))
+            return TrialEnd(last, target_reached=False, failure=epochs.crash.reason)
         raise ReplayError(f"the server did not stop trial {trial.number} after its last epoch")

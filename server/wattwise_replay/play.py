@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.engines import Engine
@@ -13,7 +14,7 @@ from wattwise_replay.world import MAX_TRIES, World, draws, overlaps
 
 @dataclass(frozen=True)
 class PlayedTrial:
-    """One trial of a replay: its recurrence and attempt, its batch size and power limit, and what it cost."""
+    """One trial of a replay: its recurrence and attempt, its batch size and power limit, what it cost, how it ended."""
 
     recurrence: int
     attempt: int
@@ -24,6 +25,7 @@ class PlayedTrial:
     joules: float
     cost: float
     target_reached: bool
+    failure: EndReason | None = None
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,23 @@ class Ledger:
     Attributes:
         trials: In the order in which they ended.
         costs, joules, seconds: Sums over each recurrence's trials, in J, J and s; shape (recurrences,).
+        delivered: Whether each recurrence reached the target; shape (recurrences,).
     """
 
     trials: tuple[PlayedTrial, ...]
     costs: np.ndarray
     joules: np.ndarray
     seconds: np.ndarray
+    delivered: np.ndarray
 
 
-def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: float = 0.0) -> Ledger:
+def play(
+    engine: Engine, world: World, seed: int, recurrences: int, overlap: float = 0.0, *, max_tries: int = MAX_TRIES
+) -> Ledger:
     """Runs a job over its recurrences.
 
-    A recurrence ends when a trial reaches the target; otherwise it tries again, up to 20 times. Overlapping recurrences
-    dispatch their first trials before any of them ends; these run in the order of dispatch.
+    A recurrence ends when a trial reaches the target; otherwise it tries again, up to `max_tries` times. Overlapping
+    recurrences dispatch their first trials before any of them ends; these run in the order of dispatch.
 
     Args:
         engine: Chooses batch sizes and decides trials.
@@ -53,11 +59,12 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
         seed: Seed of the world's draws; the same for all compared engines.
         recurrences: Number of recurrences.
         overlap: Share of recurrences that are submitted while the one before runs, in [0, 1).
+        max_tries: Largest number of trials per recurrence.
 
     Raises:
         ReplayError: the engine has no batch size left.
     """
-    drawn, joins = draws(seed, recurrences), overlaps(seed, recurrences, overlap)
+    drawn, joins = draws(seed, recurrences, max_tries), overlaps(seed, recurrences, overlap)
     trials: list[PlayedTrial] = []
     for together in _groups(joins):
         waiting = [(recurrence, 0, engine.dispatch()) for recurrence in together]
@@ -79,9 +86,10 @@ def play(engine: Engine, world: World, seed: int, recurrences: int, overlap: flo
                     joules,
                     price,
                     ended.target_reached,
+                    ended.failure,
                 )
             )
-            if not ended.target_reached and attempt + 1 < MAX_TRIES:
+            if not ended.target_reached and attempt + 1 < max_tries:
                 waiting.append((recurrence, attempt + 1, engine.dispatch()))
     return _ledger(trials, recurrences)
 
@@ -103,4 +111,4 @@ def _ledger(trials: list[PlayedTrial], recurrences: int) -> Ledger:
     def sums(name: str) -> np.ndarray:
         return np.bincount(places, [getattr(trial, name) for trial in trials], recurrences)
 
-    return Ledger(tuple(trials), sums("cost"), sums("joules"), sums("seconds"))
+    return Ledger(tuple(trials), sums("cost"), sums("joules"), sums("seconds"), sums("target_reached") > 0)

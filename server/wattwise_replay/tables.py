@@ -84,6 +84,7 @@ def _contender(comparison: Comparison, name: str) -> dict[str, Any]:
         "cost_ratio_to_best": _interval(_ratio(comparison, name, "costs", HINDSIGHT)),
         "regret_joules": _interval(mean_of(comparison.regret(name)[:, -1])),
         "cumulative_regret_joules": comparison.regret(name).mean(axis=0).tolist(),
+        "undelivered": [int((~ledger.delivered).sum()) for ledger in ledgers],
         "choices": [[_choice(trial) for trial in ledger.trials] for ledger in ledgers],
     }
 
@@ -97,6 +98,7 @@ def _choice(trial: PlayedTrial) -> dict[str, Any]:
         "epochs": trial.epochs,
         "cost_joules": trial.cost,
         "target_reached": trial.target_reached,
+        "failure": trial.failure.value if trial.failure else None,
     }
 
 

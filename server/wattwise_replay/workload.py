@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from wattwise import GpuConfig, JobSpec
 from wattwise.spec import Policy
+from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.errors import ReplayError
+
+
+class Crash(NamedTuple):
+    """The end of a run whose trainer fails.
+
+    Attributes:
+        epochs: Whole epochs that it trains and reports before.
+        reason: ERROR, or OUT_OF_MEMORY.
+    """
+
+    epochs: int
+    reason: EndReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +32,11 @@ class RecordedRun:
 
     Attributes:
         target_epoch: The epoch after which the metric first reached the target, from 1; None if it never did.
+        crash: How its trainer fails; None if it does not.
     """
 
     target_epoch: int | None
+    crash: Crash | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,8 @@ class Workload:
         higher_is_better: Whether a higher metric is better.
         max_epochs: Epochs after which a trial is over.
         max_power_watts: The GPU's highest power limit.
+        usual_recurrences: Recurrences of a replay; None for the paper's horizon.
+        drift_at: The recurrence, from 0, from which the measurements are reversed over the batch sizes; None for never.
     """
 
     name: str
@@ -75,6 +93,8 @@ class Workload:
     higher_is_better: bool
     max_epochs: int
     max_power_watts: float
+    usual_recurrences: int | None = None
+    drift_at: int | None = None
 
     @property
     def setting(self) -> str:
@@ -88,7 +108,9 @@ class Workload:
 
     @property
     def horizon(self) -> int:
-        """Recurrences of a replay: 2 · |batch sizes| · |power limits| (NSDI 2023, section 6.2)."""
+        """Recurrences of a replay, usually 2 · |batch sizes| · |power limits| (NSDI 2023, section 6.2)."""
+        if self.usual_recurrences is not None:
+            return self.usual_recurrences
         return 2 * len(self.batch_sizes) * max(len(each.points) for each in self.batch_sizes)
 
     def of(self, size: int) -> BatchSize:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattwise_replay.workload import Workload, cheapest
+from wattwise_replay.workload import Crash, Workload, cheapest
 
 MAX_TRIES = 20
-"""Largest number of trials per recurrence."""
+"""Usual largest number of trials per recurrence."""
 
 
 class TrialCourse(NamedTuple):
@@ -21,12 +21,14 @@ class TrialCourse(NamedTuple):
         joules: Energy of an epoch.
         target_epoch: The epoch that reaches the target; None if none does.
         power_limit_watts: The GPU's power limit.
+        crash: How its trainer fails; None if it does not.
     """
 
     seconds: float
     joules: float
     target_epoch: int | None
     power_limit_watts: float
+    crash: Crash | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ class World:
             known.points[-1] if power == "highest" else cheapest(known.points, self.eta, self.workload.max_power_watts)
         )
         run = known.runs[int(draw * len(known.runs))]
-        return TrialCourse(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts)
+        return TrialCourse(
+            point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts, run.crash
+        )
 
     def at(self, recurrence: int) -> Workload:
         """The workload as it is in a recurrence."""
@@ -65,13 +69,17 @@ class World:
         return self.workload.mirrored() if drifted else self.workload
 
 
-def draws(seed: int, recurrences: int) -> np.ndarray:
+def draws(seed: int, recurrences: int, max_tries: int = MAX_TRIES) -> np.ndarray:
     """Selects the recorded run of each attempt of each recurrence; the same for all contenders.
 
     Returns:
-        Numbers in [0, 1), of shape (recurrences, MAX_TRIES).
+        Numbers in [0, 1), of shape (recurrences, max_tries); the first 20 of a recurrence do not depend on max_tries.
     """
-    return np.random.default_rng([seed, 0]).random((recurrences, MAX_TRIES))
+    usual = np.random.default_rng([seed, 0]).random((recurrences, MAX_TRIES))
+    if max_tries <= MAX_TRIES:
+        return usual[:, :max_tries]
+    more = np.random.default_rng([seed, 2]).random((recurrences, max_tries - MAX_TRIES))
+    return np.hstack([usual, more])
 
 
 def overlaps(seed: int, recurrences: int, rate: float) -> np.ndarray:

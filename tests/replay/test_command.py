@@ -112,6 +112,20 @@ def test_every_option_reaches_the_replay(
         assert contender[key]["first_40"]["mean"] == pytest.approx(sums[:40].sum())
 
 
+def test_a_named_world_has_its_own_horizon_and_drift(capsys: pytest.CaptureFixture[str]) -> None:
+    """The name chooses recurrences and drift; options replace both, and crashes are in the JSON."""
+    usual = ("replay", "--seeds", "1", "--policy", "POLICY_GTS", "--json", "-", "--synthetic")
+    assert main((*usual, "drift")) == 0
+    (setting,) = json.loads(capsys.readouterr().out)
+    assert (setting["recurrences"], setting["drift_at"], len(setting["best_batch_sizes"])) == (120, 60, 2)
+    assert main((*usual, "memory-limit", "--recurrences", "12", "--drift-at", "6")) == 0
+    (setting,) = json.loads(capsys.readouterr().out)
+    assert (setting["recurrences"], setting["drift_at"]) == (12, 6)
+    mine = setting["contenders"]["POLICY_GTS"]
+    assert {choice["failure"] for choice in mine["choices"][0]} == {None, "OUT_OF_MEMORY"}
+    assert mine["undelivered"] == [0]
+
+
 def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The SVG has a line for each contender, except the one that regret is relative to, and a legend."""
     picture = tmp_path / "regret.svg"
@@ -150,6 +164,7 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
     ("words", "message"),
     [
         (("--traces", "nowhere", "--all"), "no traces in nowhere"),
+        (("--synthetic", "valley"), "no synthetic workload is named 'valley'"),
         (("--traces", "nowhere"), "no traces in nowhere"),
         (("--synthetic", "1", "--seeds", "1", "--eta", "3"), "eta_knob"),
         (("--synthetic", "1", "--gpu", "v100"), "cannot be combined with --synthetic"),

@@ -70,7 +70,7 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
     engine = InProcess(job(workload(1), eta=eta, beta=beta))
     engine._spec = spec
     engine._search = replace(engine._search, min_cost=min_cost)
-    assert engine._decisive(engine.dispatch(), epochs)[0].epoch == first
+    assert engine.run(engine.dispatch(), epochs).epochs == first
 
 
 def test_no_trial_costs_more_than_its_bound_and_one_epoch() -> None:
