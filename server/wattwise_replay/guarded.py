@@ -60,8 +60,13 @@ class Guarded:
         with self._reporting(f"observe for {type(event).__name__} of trial {event.trial.number}"):
             return _search(self._policy.observe(spec, search, event))
 
+    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+        """The cost at which a running trial of this batch size is stopped."""
+        with self._reporting(f"bound for batch size {batch_size}"):
+            return self._policy.bound(spec, search, batch_size)
+
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """What it believes about its arms."""
+        """What it believes about every batch size."""
         with self._reporting("belief"):
             return self._policy.belief(spec, search)
 

@@ -9,8 +9,9 @@ from itertools import count
 from wattwise import JobSpec, v1
 from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import Dispatched, Exhausted, Failed, Reported, Succeeded
-from wattwise_server.policy.cost import cost, cost_bound
+from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Reported, Succeeded
+from wattwise_server.policy.cost import cost
+from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.policy.thompson import generator
@@ -59,7 +60,7 @@ class InProcess:
             raise ReplayError(no_batch_size_left(self._spec.max_epochs))
         round_ = self._search.pruning_round
         trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _TIME)
-        self._search = self._policy.observe(self._spec, self._search, Dispatched(trial))
+        self._observe(Dispatched(trial))
         self._running[number] = trial
         self._number = number
         return Dispatch(number, choice.batch_size)
@@ -85,14 +86,14 @@ class InProcess:
             converged=verdict.converged,
             observation=self._observations,
         )
-        self._search = self._policy.observe(self._spec, self._search, Succeeded(done))
+        self._observe(Succeeded(done))
         return TrialEnd(done.last.epoch if done.last else 0, verdict.target_reached)
 
     def _failed(self, trial: Trial, crash: Crash | None) -> TrialEnd:
         if crash is None:
             raise AssertionError("the last epoch ends every trial that does not crash")
         failed = trial._replace(status=TrialStatus.FAILED, end_reason=crash.reason)
-        self._search = self._policy.observe(self._spec, self._search, Failed(failed))
+        self._observe(Failed(failed))
         return TrialEnd(crash.epochs, target_reached=False, failure=crash.reason)
 
     def _last(self, trial: Dispatch, epochs: TrialCourse) -> tuple[Measurement, Verdict] | None:
@@ -104,19 +105,22 @@ class InProcess:
         until = math.inf if epochs.crash is None else epochs.crash.epochs
         if not until:
             return None
-        for epoch in count(1 if watches else int(min(self._first_that_may_end(epochs), until))):
+        for epoch in count(1 if watches else int(min(self._first_that_may_end(trial, epochs), until))):
             measured = measurement(epochs, epoch, self._spec.target_metric)
             if watches:
-                running = self._running[trial.number]._replace(last=measured)
-                self._search = self._policy.observe(self._spec, self._search, Reported(running))
-            verdict = judge(self._spec, self._search.min_cost, measured)
+                self._observe(Reported(self._running[trial.number]._replace(last=measured)))
+            bound = self._policy.bound(self._spec, self._search, trial.batch_size)
+            verdict = judge(self._spec, bound, measured)
             if verdict.end_reason is not None or epoch == until:
                 return measured, verdict
         raise AssertionError("count never ends")
 
-    def _first_that_may_end(self, epochs: TrialCourse) -> int:
+    def _observe(self, event: Event) -> None:
+        self._search = observe(self._policy, self._spec, self._search, event)
+
+    def _first_that_may_end(self, trial: Dispatch, epochs: TrialCourse) -> int:
         first = min(epochs.target_epoch or self._spec.max_epochs, self._spec.max_epochs)
-        bound = cost_bound(self._spec, self._search.min_cost)
+        bound = self._policy.bound(self._spec, self._search, trial.batch_size)
         if bound is None:
             return first
         affordable = int(bound / cost(self._spec, epochs.joules, epochs.seconds))

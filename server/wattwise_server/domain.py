@@ -103,6 +103,7 @@ class JobSpec:
     learn_reward_precision: bool = True
     reward_precision: float = 0.0
     trial_lease_seconds: float = 300.0
+    prior_job_ids: tuple[str, ...] = ()
 
     def lease_expiry(self, now: datetime) -> datetime | None:
         """When a lease granted now expires; None is never."""
@@ -158,15 +159,20 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A policy's state of one batch size: running sums, and the window or the held costs one by one.
+    """What is known about one batch size: running sums, and the window or the held costs one by one.
 
     Attributes:
         batch_size: The batch size.
         pruned: Whether it was pruned.
+        excluded: Whether it does not fit into memory.
         round_cost: Cost of its exploration in this round; None while it has no result.
-        failures: Failures in a row; an out-of-memory counts as three.
-        last_failure: Number of the trial that failed last; 0 for none.
         num_succeeded: Succeeded trials of all types.
+        num_converged: Those of them that converged.
+        num_failed: Trials that failed; a preemption is no failure.
+        failed_cost: What those cost together, in joules.
+        failed_trials: Numbers of the trials that failed since one succeeded, the newest ones, oldest first.
+        out_of_memory: Trials that ran out of memory since one of this or a larger batch size converged.
+        running: Dispatched trials.
         reached: Costs of the trials that converged.
         missed: Costs at or above the floor, of trials that did not converge.
         held: Costs below the floor, in order, of trials that did not converge; each counts as the floor.
@@ -176,10 +182,15 @@ class Arm:
 
     batch_size: int
     pruned: bool = False
+    excluded: bool = False
     round_cost: float | None = None
-    failures: int = 0
-    last_failure: int = 0
     num_succeeded: int = 0
+    num_converged: int = 0
+    num_failed: int = 0
+    failed_cost: float = 0.0
+    failed_trials: tuple[int, ...] = ()
+    out_of_memory: int = 0
+    running: int = 0
     reached: Moments = field(default=Moments())
     missed: Moments = field(default=Moments())
     held: tuple[float, ...] = ()
@@ -189,7 +200,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Search:
-    """A policy's whole state for one job.
+    """What decides a job's next batch size: its history in sums, and its policy's state.
 
     Attributes:
         stage: The stage.
@@ -200,6 +211,8 @@ class Search:
         min_cost: Cheapest cost of a converged trial, in joules.
         min_cost_batch_size: Its batch size.
         missed_floor: The least cost in joules that a missed target counts as; None while nothing has converged.
+        bound_stops: Trials of the bandit stage in a row that were stopped at the bound, since a trial converged.
+        num_trials: Trials that were dispatched.
         notes: A string for the policy's own state; the server stores it unchanged.
     """
 
@@ -211,12 +224,14 @@ class Search:
     min_cost: float | None = None
     min_cost_batch_size: int | None = None
     missed_floor: float | None = None
+    bound_stops: int = 0
+    num_trials: int = 0
     notes: str = ""
 
     @cached_property
     def surviving(self) -> tuple[Arm, ...]:
-        """The arms that have not been pruned, ascending."""
-        return tuple(arm for arm in self.arms if not arm.pruned)
+        """The arms that are neither pruned nor excluded, ascending."""
+        return tuple(arm for arm in self.arms if not (arm.pruned or arm.excluded))
 
     def arm(self, batch_size: int) -> Arm:
         """The arm of one batch size of the job."""
@@ -281,9 +296,8 @@ class Job:
 
     Attributes:
         spec: The configuration.
-        search: The policy's state.
+        search: Its history in sums, and its policy's state.
         create_time: When it was registered.
-        num_trials: Trials that were dispatched.
         num_observations: Trials that succeeded.
         monitor: What the energy of its newest results comes from.
         other_monitor: What the energy of earlier results comes from, if that has other kinds.
@@ -293,11 +307,15 @@ class Job:
     spec: JobSpec
     search: Search
     create_time: datetime
-    num_trials: int = 0
     num_observations: int = 0
     monitor: MonitorKinds = field(default=MonitorKinds())
     other_monitor: MonitorKinds = field(default=MonitorKinds())
     power_limits: tuple[PowerLimitState, ...] = ()
+
+    @property
+    def num_trials(self) -> int:
+        """Trials that were dispatched."""
+        return self.search.num_trials
 
     def power_limit(self, batch_size: int) -> PowerLimitState:
         """What is known about the power limits of a batch size."""
@@ -340,6 +358,7 @@ class Trial(NamedTuple):
 
     Attributes:
         observation: Its position among the job's succeeded trials, from 1.
+        best_known: Whether it had no bound because its batch size was the best known one; stored once it has ended.
         cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;
             while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
     """
@@ -360,6 +379,7 @@ class Trial(NamedTuple):
     converged: bool = False
     target_reached: bool = False
     observation: int | None = None
+    best_known: bool = False
     lease_expire_time: datetime | None = None
     monitor: MonitorKinds = MonitorKinds()
     other_monitor: MonitorKinds = MonitorKinds()

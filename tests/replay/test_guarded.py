@@ -13,7 +13,7 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import JobSpec, Search, TrialType
 from wattwise_server.policy import gts, registry
-from wattwise_server.policy.base import Choice, Event, Succeeded
+from wattwise_server.policy.base import Choice, Event, Exhausted, Succeeded
 from wattwise_server.policy.gts import Gts
 
 from tests.replay.worlds import job, world
@@ -32,7 +32,7 @@ class Faulty(Gts):
     def register(self, spec: JobSpec) -> Search:
         return self._faulty("register", super().register(spec))
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:
+    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
         choice = super().next(spec, search, trial_number, rng)
         return self._faulty("next", choice) if trial_number == 2 else choice
 

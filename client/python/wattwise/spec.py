@@ -134,6 +134,8 @@ class JobSpec(_Message):
         gpu: the GPUs. None (the usual choice) reads them from the energy monitor.
         trial_lease_seconds: silence after which a running trial counts as lost and its batch size can be tried again.
             Low values (30) detect a dead trainer soon; 300 (the default) tolerates long stalls; 0 waits forever.
+        prior_job_ids: jobs whose trials tell how many epochs each batch size takes, such as the same training on
+            another GPU. Only read when the job is created, only by "POLICY_KNOWLEDGE_GRADIENT".
     """
 
     job_id_prefix: str
@@ -157,6 +159,7 @@ class JobSpec(_Message):
     reward_precision: float | None = None
     gpu: GpuConfig | None = None
     trial_lease_seconds: float | None = None
+    prior_job_ids: Sequence[str] | None = None
 
     def warn_if_doubtful(self) -> None:
         """Logs a warning for values that are valid but rarely intended."""
@@ -186,6 +189,8 @@ class JobSpec(_Message):
 def _advice(field: Any, value: object, error: Exception) -> str:
     if field.name == "batch_sizes":
         return "use a list of whole numbers, such as [32, 64]; int() converts a float or a string"
+    if field.name == "prior_job_ids":
+        return 'use a list of strings, such as ["mnist-a40"]'
     if field.enum_type is not None:
         return f"use one of {', '.join(value.name for value in field.enum_type.values[1:])}"
     if isinstance(value, int) and not isinstance(value, bool) and field.cpp_type in _INTEGERS:

@@ -16,7 +16,8 @@ from wattwise_server.domain import Arm, Moments, Observation
 
 def record(arm: Arm, seen: Observation, window_size: int, floor: float | None) -> Arm:
     """The arm with one more succeeded trial. `floor` is in joules, None while nothing has converged."""
-    arm = replace(arm, num_succeeded=arm.num_succeeded + 1)
+    converged = arm.num_converged + seen.converged
+    arm = replace(arm, num_succeeded=arm.num_succeeded + 1, num_converged=converged, failed_trials=())
     if window_size:
         return _recount(replace(arm, window=(*arm.window, seen)[-window_size:]), floor)
     if seen.converged:

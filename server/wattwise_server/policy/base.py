@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import EndReason, JobSpec, Observation, Search, Trial, TrialType
-from wattwise_server.policy.arm import move_floor, record
-from wattwise_server.policy.cost import missed_floor
-from wattwise_server.policy.explorer import with_arm
+from wattwise_server.domain import JobSpec, Search, Trial, TrialType
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,10 @@ class ArmBelief(NamedTuple):
         precision: 1/variance of that mean, in 1/J²; infinite when the policy has no doubt.
         reward_precision: 1/variance of a single reward, in 1/J².
         observations: Trials that the belief rests on.
+        expected_cost: Of a model that reaches the target if only this batch size is used, in joules, including trials
+            that miss the target or fail; None while unknown.
+        deviation: Standard deviation of the belief about `expected_cost`; None while unknown.
+        failure_rate: Share of trials that are expected to fail; None while unknown.
     """
 
     batch_size: int
@@ -82,6 +83,9 @@ class ArmBelief(NamedTuple):
     precision: float
     reward_precision: float
     observations: int
+    expected_cost: float | None = None
+    deviation: float | None = None
+    failure_rate: float | None = None
 
 
 class Policy(Protocol):
@@ -101,33 +105,13 @@ class Policy(Protocol):
         """The choice for the trial of this number; it takes effect when `Dispatched` is observed."""
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
-        """The state after an event. A revived exploration has its slot again if `exploring` is its number."""
+        """The state after an event, which `history.with_event` has recorded already.
+
+        A revived exploration has its slot again if `exploring` is its number.
+        """
+
+    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+        """The cost in joules at which a running trial of this batch size is stopped; None: it has no bound."""
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """What it believes about the arms that it chooses from; empty while it has no such belief."""
-
-
-def counts_as_failure(reason: EndReason | None) -> bool:
-    """Whether an end counts against the batch size; a preemption does not."""
-    return reason is not EndReason.PREEMPTED
-
-
-def with_failure_undone(search: Search, trial: Trial) -> Search:
-    """The search after a failed trial was revived: if its end was counted as a failure, the count is undone."""
-    if not counts_as_failure(trial.end_reason):
-        return search
-    return with_arm(search, trial.batch_size, lambda arm: replace(arm, failures=max(0, arm.failures - 1)))
-
-
-def with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
-    """The search with a succeeded trial added to its arm, and with the cheapest cost updated."""
-    if trial.cost is None:
-        raise ValueError(f"trial {trial.number} has no cost, so it cannot have succeeded")
-    floor = search.missed_floor
-    seen = Observation(trial.cost, trial.converged)
-    search = with_arm(search, trial.batch_size, lambda arm: record(arm, seen, spec.window_size, floor))
-    if not trial.converged or (search.min_cost is not None and trial.cost >= search.min_cost):
-        return search
-    lower = missed_floor(spec, trial.cost)
-    arms = tuple(move_floor(arm, floor, lower, spec.window_size) for arm in search.arms)
-    return replace(search, arms=arms, min_cost=trial.cost, min_cost_batch_size=trial.batch_size, missed_floor=lower)
+        """What it believes about every batch size, ascending."""

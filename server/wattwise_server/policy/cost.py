@@ -3,10 +3,13 @@
 Symbols: E energy (J), T time (s), P max power of all GPUs together (W), η energy/time balance, β early-stopping factor.
 """
 
-from wattwise_server.domain import JobSpec
+from wattwise_server.domain import JobSpec, Search
 
 UNBOUNDED_PENALTY_FACTOR = 2.0
 """Replaces β in `missed_floor` where early stopping is off."""
+
+_MOST_DOUBLINGS = 64
+"""Keeps the bound finite; no real cost is 2^64 times the cheapest."""
 
 
 def cost(spec: JobSpec, energy_joules: float, time_seconds: float) -> float:
@@ -19,11 +22,15 @@ def weighed(eta: float, max_power_watts: float, energy_joules: float, time_secon
     return eta * energy_joules + (1 - eta) * max_power_watts * time_seconds
 
 
-def cost_bound(spec: JobSpec, min_cost: float | None) -> float | None:
-    """The cost `β·min_cost` at which a trial is stopped (NSDI 2023, section 4.4); None while there is none."""
-    if spec.beta_knob is None or min_cost is None:
+def cost_bound(spec: JobSpec, search: Search, batch_size: int) -> float | None:
+    """The cost `β·min_cost` at which a trial is stopped (NSDI 2023, section 4.4); None while there is none.
+
+    A job always delivers: after two trials in a row that were stopped at the bound it doubles with each further one,
+    and the best known batch size has none.
+    """
+    if spec.beta_knob is None or search.min_cost is None or batch_size == search.min_cost_batch_size:
         return None
-    return spec.beta_knob * min_cost
+    return spec.beta_knob * search.min_cost * 2.0 ** min(max(0, search.bound_stops - 1), _MOST_DOUBLINGS)
 
 
 def missed_floor(spec: JobSpec, min_cost: float) -> float:

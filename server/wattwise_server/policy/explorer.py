@@ -6,13 +6,12 @@ direction ends at the first batch size that does not converge; it and all beyond
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from wattwise_server.domain import Arm, JobSpec, Search, Stage
-
-MAX_FAILURES = 3
-"""Failures in a row after which a batch size counts as not converged."""
+from wattwise_server.policy.failures import FAILURES_TO_SET_ASIDE
+from wattwise_server.policy.history import with_arm
 
 
 def first_round(spec: JobSpec) -> Search:
@@ -32,34 +31,29 @@ def explored(spec: JobSpec, search: Search, batch_size: int, *, cost: float, con
     """The search after an exploration with a result."""
     search = replace(search, exploring=None)
     if converged:
-        search = with_arm(search, batch_size, lambda arm: replace(arm, round_cost=cost, failures=0))
+        search = with_arm(search, batch_size, lambda arm: replace(arm, round_cost=cost))
     else:
         search = _prune(search, batch_size)
     return search if next_exploration(search) is not None else _end_round(spec, search)
 
 
-def failed(spec: JobSpec, search: Search, batch_size: int, trial_number: int, *, hopeless: bool) -> Search:
+def failed(spec: JobSpec, search: Search, batch_size: int) -> Search:
     """The search after an exploration crashed or was lost; too many in a row count as not converged."""
-    count = MAX_FAILURES if hopeless else search.arm(batch_size).failures + 1
-    search = with_arm(search, batch_size, lambda arm: replace(arm, failures=count, last_failure=trial_number))
-    if count >= MAX_FAILURES:
+    arm = search.arm(batch_size)
+    if arm.excluded or len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE:
         return explored(spec, search, batch_size, cost=0.0, converged=False)
     return replace(search, exploring=None)
 
 
 def crashed(search: Search) -> Sequence[int]:
     """The batch sizes that were pruned because their trials failed."""
-    return [arm.batch_size for arm in search.arms if arm.pruned and arm.failures >= MAX_FAILURES]
+    failing = (arm for arm in search.arms if len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE)
+    return [arm.batch_size for arm in failing if arm.pruned]
 
 
 def untried(search: Search) -> Sequence[int]:
     """The batch sizes that were pruned without a trial."""
-    return [arm.batch_size for arm in search.arms if arm.pruned and not (arm.num_succeeded or arm.failures)]
-
-
-def with_arm(search: Search, batch_size: int, change: Callable[[Arm], Arm]) -> Search:
-    """The search with one arm changed."""
-    return replace(search, arms=tuple(change(a) if a.batch_size == batch_size else a for a in search.arms))
+    return [arm.batch_size for arm in search.arms if arm.pruned and not (arm.num_succeeded or arm.num_failed)]
 
 
 def _prune(search: Search, failed_size: int) -> Search:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattwise_server.domain import EndReason, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.domain import JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
@@ -18,10 +18,9 @@ from wattwise_server.policy.base import (
     Failed,
     Revived,
     Succeeded,
-    counts_as_failure,
-    with_failure_undone,
-    with_success,
 )
+from wattwise_server.policy.cost import cost_bound
+from wattwise_server.policy.failures import counts_as_failure
 from wattwise_server.policy.gts import Gts
 
 _BANDIT = Gts(fixable=False)
@@ -69,9 +68,13 @@ class PruningGts:
             case _:
                 return _BANDIT.observe(spec, search, event)
 
+    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+        """The paper's, in both stages."""
+        return cost_bound(spec, search, batch_size)
+
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
-        """The bandit's posteriors; nothing before the last pruning round has ended."""
-        return _BANDIT.belief(spec, search) if search.stage is Stage.MAB else ()
+        """The bandit's posteriors, over the trials of both stages."""
+        return _BANDIT.belief(spec, search)
 
 
 POLICY = PruningGts()
@@ -90,7 +93,6 @@ def _concurrent(spec: JobSpec, search: Search, exploring: int) -> Choice:
 
 
 def _succeeded(spec: JobSpec, search: Search, trial: Trial) -> Search:
-    search = with_success(spec, search, trial)
     if search.exploring != trial.number or trial.cost is None:
         return search
     return explorer.explored(spec, search, trial.batch_size, cost=trial.cost, converged=trial.converged)
@@ -99,15 +101,13 @@ def _succeeded(spec: JobSpec, search: Search, trial: Trial) -> Search:
 def _failed(spec: JobSpec, search: Search, trial: Trial) -> Search:
     if search.exploring != trial.number:
         return search
-    if not counts_as_failure(trial.end_reason):
+    if not counts_as_failure(trial):
         return replace(search, exploring=None)
-    hopeless = trial.end_reason is EndReason.OUT_OF_MEMORY
-    return explorer.failed(spec, search, trial.batch_size, trial.number, hopeless=hopeless)
+    return explorer.failed(spec, search, trial.batch_size)
 
 
 def _revived(search: Search, trial: Trial) -> Search:
     if trial.type is not TrialType.EXPLORATION or trial.pruning_round != search.pruning_round:
         return search
-    search = with_failure_undone(search, trial)
     free = search.exploring is None and explorer.next_exploration(search) == trial.batch_size
     return replace(search, exploring=trial.number) if free else search

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
-from wattwise_server.policy.cost import cost, cost_bound
+from wattwise_server.policy.cost import cost
 
 
 class Verdict(NamedTuple):
@@ -19,9 +19,9 @@ class Verdict(NamedTuple):
     end_reason: EndReason | None
 
 
-def judge(spec: JobSpec, min_cost: float | None, measurement: Measurement) -> Verdict:
+def judge(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdict:
     """Compares a measurement with the target, the cost bound and the last epoch, in that order."""
-    price, bound = cost(spec, measurement.energy_joules, measurement.time_seconds), cost_bound(spec, min_cost)
+    price = cost(spec, measurement.energy_joules, measurement.time_seconds)
     affordable = bound is None or price <= bound
     if spec.higher_is_better_metric:
         reached = measurement.metric >= spec.target_metric
@@ -38,44 +38,49 @@ def judge(spec: JobSpec, min_cost: float | None, measurement: Measurement) -> Ve
     return Verdict(price, bound, reached and affordable, reached, end)
 
 
-def with_cost(spec: JobSpec, min_cost: float | None, trial: Trial) -> Trial:
-    """A running trial with the cost of its newest measurement and the current bound; an ended one unchanged."""
-    if not trial.running:
-        return trial
+def with_cost(spec: JobSpec, bound: float | None, trial: Trial, *, best_known: bool) -> Trial:
+    """A running trial with the cost of its newest measurement and its current bound."""
+    trial = trial._replace(cost_bound=bound, best_known=best_known)
     if trial.last is None:
-        return trial._replace(cost_bound=cost_bound(spec, min_cost))
-    verdict = judge(spec, min_cost, trial.last)
-    return trial._replace(cost=verdict.cost, cost_bound=verdict.bound, target_reached=verdict.target_reached)
+        return trial
+    verdict = judge(spec, bound, trial.last)
+    return trial._replace(cost=verdict.cost, target_reached=verdict.target_reached)
 
 
-def decision(spec: JobSpec, min_cost: float | None, trial: Trial) -> Decision:
-    """The answer to this trial's trainer now; once the trial has ended it does not change."""
-    trial = with_cost(spec, min_cost, trial)
+def decision(spec: JobSpec, trial: Trial) -> Decision:
+    """The answer to the trainer of a trial that has its current cost; once the trial has ended it does not change."""
     if trial.status is TrialStatus.FAILED:
         message = _failed(trial)
     elif trial.last is None or trial.cost is None:
         message = "continue: nothing has been reported yet"
     else:
         verdict = Verdict(trial.cost, trial.cost_bound, trial.converged, trial.target_reached, trial.end_reason)
-        return decide(spec, trial.last, verdict)
+        return decide(spec, trial.last, verdict, trial.batch_size if trial.best_known else None)
     ended = not trial.running
     return Decision(ended, trial.converged, trial.target_reached, message, trial.cost or 0.0, trial.cost_bound)
 
 
-def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> Decision:
-    """The answer to a measurement, given its verdict."""
+def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict, best_known: int | None) -> Decision:
+    """The answer to a measurement.
+
+    Args:
+        spec: The job.
+        measurement: The measurement.
+        verdict: Its verdict.
+        best_known: The trial's batch size, if it has no bound because that is the best known one.
+    """
     ended = verdict.end_reason is not None
-    message = _message(spec, measurement, verdict)
+    message = _message(spec, measurement, verdict, best_known)
     return Decision(ended, verdict.converged, verdict.target_reached, message, verdict.cost, verdict.bound)
 
 
-def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> str:
+def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, best_known: int | None) -> str:
     if not verdict.target_reached and math.isclose(measurement.metric, spec.target_metric, rel_tol=1e-5):
         # Rounded, a metric just short of the target looks as if it had reached it.
         metric = f"metric {measurement.metric!r}, target {spec.target_metric!r}"
     else:
         metric = f"metric {measurement.metric:.6g}, target {spec.target_metric:.6g}"
-    price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound)}"
+    price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound, best_known)}"
     epoch = f"epoch {measurement.epoch} of {spec.max_epochs}"
     match verdict.end_reason:
         case None:
@@ -88,9 +93,11 @@ def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict) -> str:
             return f"max epochs reached: {epoch}; {metric}; {price}"
 
 
-def _bound(spec: JobSpec, bound: float | None) -> str:
+def _bound(spec: JobSpec, bound: float | None, best_known: int | None) -> str:
     if spec.beta_knob is None:
         return "early stopping off"
+    if best_known is not None:
+        return f"no bound: {best_known} is the best known batch size"
     return "no cost bound yet" if bound is None else f"bound {bound:.6g} J"
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wattwise_server.domain import Arm, JobSpec, Moments
+from wattwise_server.policy.base import ArmBelief
 
 
 class Posterior(NamedTuple):
@@ -48,6 +49,25 @@ def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = No
     prior_share = spec.mab_prior_precision / precision
     mean = prior_share * spec.mab_prior_mean + (1 - prior_share) * mean_reward
     return Posterior(mean, precision, reward_precision, n)
+
+
+def belief(spec: JobSpec, arm: Arm, reward_precision: float | None = None) -> ArmBelief:
+    """The posterior of an arm, and what a model costs that is trained with it alone."""
+    known = posterior(spec, arm.counted, reward_precision)
+    ended = arm.num_succeeded + arm.num_failed
+    rate = arm.num_failed / ended if ended else None
+    if not arm.num_converged:
+        return ArmBelief(arm.batch_size, *known, failure_rate=rate)
+    # A model takes this many succeeded trials, each with its share of the failed ones.
+    tries = arm.num_succeeded / arm.num_converged
+    expected = tries * (failure_surcharge(arm) - known.mean)
+    deviation = tries / math.sqrt(known.precision) if known.observations > 1 else None
+    return ArmBelief(arm.batch_size, *known, expected, deviation, rate)
+
+
+def failure_surcharge(arm: Arm) -> float:
+    """What an arm's failed trials cost per succeeded one, in joules; all of it while none has succeeded."""
+    return arm.failed_cost / max(1, arm.num_succeeded)
 
 
 def generator(spec: JobSpec, trial_number: int) -> np.random.Generator:

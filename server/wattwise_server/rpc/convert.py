@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from wattwise import v1
 
 from wattwise_server.domain import (
+    Arm,
     Decision,
     EndReason,
     GpuConfig,
@@ -18,11 +20,15 @@ from wattwise_server.domain import (
     Measurement,
     MonitorKinds,
     PowerSample,
+    Search,
+    Stage,
     Trial,
     TrialKey,
     TrialStatus,
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
+from wattwise_server.policy.base import ArmBelief
+from wattwise_server.policy.failures import state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.usecases.job_spec import JobDraft
@@ -44,6 +50,8 @@ def job_draft(request: v1.RegisterJobRequest) -> JobDraft:
     if "policy" in draft:
         known = job.policy in v1.Policy.values()
         draft["policy"] = v1.Policy.Name(job.policy).removeprefix("POLICY_") if known else str(job.policy)
+    if "prior_job_ids" in draft:
+        draft["prior_job_ids"] = tuple(job.prior_job_ids)
     if "gpu" in draft:
         draft["gpu"] = GpuConfig(job.gpu.max_power_watts, job.gpu.number_of_gpus, job.gpu.gpu_model)
     return draft
@@ -160,6 +168,7 @@ def fill_decision(message: v1.Decision, decision: Decision) -> None:
 def job(known: Job) -> v1.Job:
     """A job."""
     search = known.search
+    beliefs = POLICIES[known.spec.policy].belief(known.spec, search)
     return v1.Job(
         spec=_spec(known.spec),
         stage=v1.Stage.Value(f"STAGE_{search.stage.value}"),
@@ -167,12 +176,13 @@ def job(known: Job) -> v1.Job:
         surviving_batch_sizes=[arm.batch_size for arm in search.surviving],
         min_cost=search.min_cost,
         min_cost_batch_size=search.min_cost_batch_size,
-        arms=_arms(known),
+        arms=_arms(search, beliefs),
         create_time=_timestamp(known.create_time),
         num_trials=known.num_trials,
         monitor=_monitor(known.monitor),
         other_monitor=_monitor(known.other_monitor),
         power_limits=_power_limits(known),
+        batch_size_states=_batch_size_states(search, beliefs),
     )
 
 
@@ -183,7 +193,10 @@ def _spec(spec: JobSpec) -> v1.JobSpec:
     return v1.JobSpec(**values)
 
 
-def _arms(known: Job) -> list[v1.Arm]:
+def _arms(search: Search, beliefs: Sequence[ArmBelief]) -> list[v1.Arm]:
+    if search.stage is not Stage.MAB:
+        return []
+    surviving = {arm.batch_size for arm in search.surviving}
     return [
         v1.Arm(
             batch_size=belief.batch_size,
@@ -192,8 +205,30 @@ def _arms(known: Job) -> list[v1.Arm]:
             reward_precision=belief.reward_precision,
             num_observations=belief.observations,
         )
-        for belief in POLICIES[known.spec.policy].belief(known.spec, known.search)
+        for belief in beliefs
+        if belief.batch_size in surviving
     ]
+
+
+def _batch_size_states(search: Search, beliefs: Sequence[ArmBelief]) -> list[v1.BatchSizeState]:
+    by_size = {belief.batch_size: belief for belief in beliefs}
+    return [_batch_size_state(search, arm, by_size.get(arm.batch_size)) for arm in search.arms]
+
+
+def _batch_size_state(search: Search, arm: Arm, belief: ArmBelief | None) -> v1.BatchSizeState:
+    known = state(search, arm)
+    return v1.BatchSizeState(
+        batch_size=arm.batch_size,
+        status=v1.BatchSizeStatus.Value(f"BATCH_SIZE_STATUS_{known.status.value}"),
+        reason=known.reason,
+        expected_cost=belief.expected_cost if belief else None,
+        expected_cost_deviation=belief.deviation if belief else None,
+        failure_rate=belief.failure_rate if belief else None,
+        num_converged=arm.num_converged,
+        num_missed=arm.num_succeeded - arm.num_converged,
+        num_failed=arm.num_failed,
+        num_running=arm.running,
+    )
 
 
 def trial(known: Trial) -> v1.Trial:

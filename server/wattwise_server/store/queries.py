@@ -19,6 +19,7 @@ from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement
 _TRIALS = """
     SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.request_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
+           t.best_known,
            t.monitor_kinds, t.monitor_estimated, t.monitor_partly,
            t.other_monitor_kinds, t.other_monitor_estimated, t.other_monitor_partly,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,

@@ -59,6 +59,7 @@ def _upsert(table: str, keys: Sequence[str], columns: Sequence[str]) -> str:
 _SPEC = tuple(
     field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu", "disable_early_stopping")
 )
+_LISTS = frozenset({"prior_job_ids"})
 _BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.type == "bool")
 _GPU = tuple(field.name for field in fields(GpuConfig))
 _JOB_ONCE = (*_SPEC, *_GPU, "create_time")
@@ -72,8 +73,9 @@ _JOB_STATE = (
     "min_cost",
     "min_cost_batch_size",
     "missed_floor",
-    "notes",
+    "bound_stops",
     "num_trials",
+    "notes",
     "num_observations",
     *_MONITORS,
 )
@@ -81,10 +83,14 @@ _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
 _ARM = (
     "pruned",
+    "excluded",
     "round_cost",
-    "failures",
-    "last_failure",
     "num_succeeded",
+    "num_converged",
+    "num_failed",
+    "failed_cost",
+    "failed_trials",
+    "out_of_memory",
     *(f"{name}_{part}" for name in _SUMS for part in _MOMENTS),
 )
 _SAMPLE = ("power_limit_watts", "time_seconds", "energy_joules", "steps")
@@ -102,6 +108,7 @@ _TRIAL = (
     "converged",
     "target_reached",
     "observation",
+    "best_known",
     "last_epoch",
     "last_time_seconds",
     "last_energy_joules",
@@ -136,7 +143,7 @@ def insert_job(key: int, job: Job) -> list[Statement]:
     """Creates a job with its arms and power limits."""
     spec = job.spec
     once = (
-        *(getattr(spec, name) for name in _SPEC),
+        *(json.dumps(getattr(spec, name)) if name in _LISTS else getattr(spec, name) for name in _SPEC),
         *(getattr(spec.gpu, name) for name in _GPU),
         to_micros(job.create_time),
     )
@@ -147,8 +154,8 @@ def insert_job(key: int, job: Job) -> list[Statement]:
 def update_job(key: int, before: Job, job: Job) -> list[Statement]:
     """Saves what changed in a job."""
     statements = [Statement(_UPDATE_JOB, (*_job_state(job), key))]
-    old_arms = before.search.arms
-    statements += _save_arms(key, [new for new, old in zip(job.search.arms, old_arms, strict=True) if new is not old])
+    pairs = zip(job.search.arms, before.search.arms, strict=True)
+    statements += _save_arms(key, [new for new, old in pairs if _differ(new, old)])
     if job.power_limits is not before.power_limits:
         known = set(before.power_limits)
         statements += _save_power_limits(key, [state for state in job.power_limits if state not in known])
@@ -165,8 +172,9 @@ def _job_state(job: Job) -> tuple[object, ...]:
         search.min_cost,
         search.min_cost_batch_size,
         search.missed_floor,
+        search.bound_stops,
+        search.num_trials,
         search.notes,
-        job.num_trials,
         job.num_observations,
         *_monitor(job.monitor),
         *_monitor(job.other_monitor),
@@ -179,8 +187,23 @@ def _save_arms(key: int, arms: Sequence[Arm]) -> list[Statement]:
 
 def _arm(arm: Arm) -> tuple[object, ...]:
     sums = (getattr(getattr(arm, name), part) for name in _SUMS for part in _MOMENTS)
-    known = (arm.pruned, arm.round_cost, arm.failures, arm.last_failure, arm.num_succeeded)
-    return (*known, *sums)
+    return (
+        arm.pruned,
+        arm.excluded,
+        arm.round_cost,
+        arm.num_succeeded,
+        arm.num_converged,
+        arm.num_failed,
+        arm.failed_cost,
+        json.dumps(arm.failed_trials),
+        arm.out_of_memory,
+        *sums,
+    )
+
+
+def _differ(new: Arm, old: Arm) -> bool:
+    """Whether an arm's row differs; its running trials are counted when the job is loaded."""
+    return new is not old and _arm(new) != _arm(old)
 
 
 def _save_power_limits(key: int, states: Iterable[PowerLimitState]) -> list[Statement]:
@@ -207,6 +230,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         to_micros(trial.end_time) if trial.end_time else None,
         *judged,
         trial.observation,
+        trial.best_known and not trial.running,
         *last,
         *_monitor(trial.monitor),
         *_monitor(trial.other_monitor),
@@ -234,20 +258,20 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
     """A job from its rows, one per batch size, and the arms in them."""
     row = rows[0]
     columns: dict[str, Any] = {name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC}
+    columns |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     spec = JobSpec(
         batch_sizes=tuple(arm.batch_size for arm in arms),
         gpu=GpuConfig(*(row[name] for name in _GPU)),
         disable_early_stopping=row["beta_knob"] is None,
         **columns,
     )
-    others = {"stage", "num_trials", "num_observations", *_MONITORS}
+    others = {"stage", "num_observations", *_MONITORS}
     known = {name: row[name] for name in _JOB_STATE if name not in others}
     search = Search(stage=Stage(row["stage"]), arms=arms, **known)
     return Job(
         spec,
         search,
         create_time=from_micros(row["create_time"]),
-        num_trials=row["num_trials"],
         num_observations=row["num_observations"],
         monitor=_read_monitor(row),
         other_monitor=_read_monitor(row, "other_"),
@@ -278,10 +302,14 @@ def read_arm(row: Row) -> Arm:
     return Arm(
         batch_size=row["batch_size"],
         pruned=bool(row["pruned"]),
+        excluded=bool(row["excluded"]),
         round_cost=row["round_cost"],
-        failures=row["failures"],
-        last_failure=row["last_failure"],
         num_succeeded=row["num_succeeded"],
+        num_converged=row["num_converged"],
+        num_failed=row["num_failed"],
+        failed_cost=row["failed_cost"],
+        failed_trials=tuple(json.loads(row["failed_trials"])),
+        out_of_memory=row["out_of_memory"],
         reached=reached,
         missed=missed,
         counted=counted,
@@ -307,6 +335,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         converged=bool(row["converged"]),
         target_reached=bool(row["target_reached"]),
         observation=row["observation"],
+        best_known=bool(row["best_known"]),
         monitor=_read_monitor(row),
         other_monitor=_read_monitor(row, "other_"),
     )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
@@ -131,6 +131,7 @@ class SqliteStore:
             cached.key, cached.job = found
             lease = cached.job.spec.lease_expiry(self.clock())
             running = await self.queries.running(job_id, cached.key)
+            cached.job = _with_running(cached.job, running)
             for trial in running:
                 cached.update(trial._replace(lease_expire_time=lease))
             for trial in cached.running.values():
@@ -396,3 +397,12 @@ class SqliteTransaction:
             if cached.update(trial):
                 started.append(trial)  # noqa: PERF401 - a comprehension would cost every report a call more
         return started
+
+
+def _with_running(job: Job, running: Sequence[Trial]) -> Job:
+    """The job with the running trials of each arm counted."""
+    if not running:
+        return job
+    counts = Counter(trial.batch_size for trial in running)
+    arms = tuple(replace(arm, running=counts[arm.batch_size]) for arm in job.search.arms)
+    return replace(job, search=replace(job.search, arms=arms))

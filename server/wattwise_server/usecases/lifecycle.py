@@ -9,11 +9,12 @@ from wattwise_server.clock import Clock
 from wattwise_server.domain import EndReason, Job, MonitorKinds, Search, Trial, TrialStatus, TrialType
 from wattwise_server.observability.events import Event as PublishedEvent
 from wattwise_server.observability.events import JobDeleted, MonitorsDiffer, Observer, TrialEnded, TrialRevived
+from wattwise_server.policy import history
 from wattwise_server.policy.base import Event, Failed, Reported, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
-from wattwise_server.usecases.lookup import with_current_cost
+from wattwise_server.usecases.lookup import bound_of, is_best_known, with_current_cost
 from wattwise_server.usecases.monitors import with_monitor
 
 
@@ -29,7 +30,7 @@ class Lifecycle:
         for trial in tx.running():
             if trial.last is None:
                 continue
-            verdict = judge(job.spec, job.search.min_cost, trial.last)
+            verdict = judge(job.spec, bound_of(job, trial.batch_size), trial.last)
             if verdict.end_reason is EndReason.COST_BOUND:
                 job = self.succeed(tx, job, trial, verdict)
 
@@ -50,6 +51,7 @@ class Lifecycle:
             converged=verdict.converged,
             target_reached=verdict.target_reached,
             observation=place,
+            best_known=is_best_known(job, verdict.bound),
         )
         return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))[0]
 
@@ -113,5 +115,5 @@ class Lifecycle:
 
 
 def observe(job: Job, event: Event) -> Search:
-    """The search after the job's policy has observed an event."""
-    return POLICIES[job.spec.policy].observe(job.spec, job.search, event)
+    """The search after an event: its history, then its policy's state."""
+    return history.observe(POLICIES[job.spec.policy], job.spec, job.search, event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattwise_server.domain import Decision, Job, Trial, TrialKey
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
+from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.monitors import with_monitor_notes
@@ -45,11 +46,24 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
 
 
+def bound_of(job: Job, batch_size: int) -> float | None:
+    """The cost at which a running trial of this batch size is stopped; None if it has no bound."""
+    return POLICIES[job.spec.policy].bound(job.spec, job.search, batch_size)
+
+
+def is_best_known(job: Job, bound: float | None) -> bool:
+    """Whether a trial with this bound has none because its batch size is the best known one."""
+    return bound is None and job.search.min_cost is not None
+
+
 def with_current_cost(job: Job, trial: Trial) -> Trial:
     """A trial; a running one with its current cost and bound."""
-    return with_cost(job.spec, job.search.min_cost, trial)
+    if not trial.running:
+        return trial
+    bound = bound_of(job, trial.batch_size)
+    return with_cost(job.spec, bound, trial, best_known=is_best_known(job, bound))
 
 
 def decision_for(job: Job, trial: Trial) -> Decision:
     """The answer to a trial's trainer."""
-    return with_monitor_notes(trial, decision(job.spec, job.search.min_cost, trial))
+    return with_monitor_notes(trial, decision(job.spec, with_current_cost(job, trial)))

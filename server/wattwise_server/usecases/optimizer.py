@@ -48,7 +48,15 @@ from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.job_spec import JobDraft, check_identical, resolve
 from wattwise_server.usecases.lifecycle import Lifecycle, observe
-from wattwise_server.usecases.lookup import decision_for, find_job, find_running_trial, find_trial, with_current_cost
+from wattwise_server.usecases.lookup import (
+    bound_of,
+    decision_for,
+    find_job,
+    find_running_trial,
+    find_trial,
+    is_best_known,
+    with_current_cost,
+)
 from wattwise_server.usecases.monitors import with_monitor_notes
 from wattwise_server.usecases.report import Report, to_measurement
 
@@ -136,7 +144,7 @@ class Optimizer:
                 request_id or None,
                 lease_expire_time=job.spec.lease_expiry(now),
             )
-            tx.save_job(replace(job, num_trials=number, search=observe(job, Dispatched(trial))))
+            tx.save_job(replace(job, search=observe(job, Dispatched(trial))))
             tx.save_trial(trial)
             self._publish(tx, TrialDispatched(trial, choice.reason))
             return trial, choice.reason
@@ -255,7 +263,9 @@ class Optimizer:
         return Decision(True, False, False, message)
 
     def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
-        verdict = judge(job.spec, job.search.min_cost, measurement)
+        bound = bound_of(job, trial.batch_size)
+        best_known = trial.batch_size if is_best_known(job, bound) else None
+        verdict = judge(job.spec, bound, measurement)
         before = trial.last
         repeated = before is not None and before.repeats(measurement)
         trial = trial.renew(measurement, job.spec.lease_expiry(measurement.report_time))
@@ -270,7 +280,7 @@ class Optimizer:
             job = self._lifecycle.observe_report(tx, job, trial)
         if verdict.end_reason is not None:
             self._lifecycle.stop_over_bound(tx, self._lifecycle.succeed(tx, job, trial, verdict))
-        return with_monitor_notes(trial, decide(job.spec, measurement, verdict))
+        return with_monitor_notes(trial, decide(job.spec, measurement, verdict, best_known))
 
     def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))

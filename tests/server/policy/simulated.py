@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Search, Trial, TrialStatus
 from wattwise_server.policy.base import Choice, Dispatched, Exhausted, Failed, Revived, Succeeded
+from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -53,22 +54,22 @@ class SimulatedJob:
         self.trials += 1
         number, round_ = self.trials, self.search.pruning_round
         trial = Trial(self.spec.job_id, number, choice.batch_size, choice.type, round_, NOW)
-        self.search = self.policy.observe(self.spec, self.search, Dispatched(trial))
+        self.search = observe(self.policy, self.spec, self.search, Dispatched(trial))
         return trial
 
     def succeed(self, trial: Trial, cost: float, *, converged: bool = True) -> Trial:
         """Ends it with a decision."""
         ended = trial._replace(status=TrialStatus.SUCCEEDED, cost=cost, converged=converged)
-        self.search = self.policy.observe(self.spec, self.search, Succeeded(ended))
+        self.search = observe(self.policy, self.spec, self.search, Succeeded(ended))
         return ended
 
     def fail(self, trial: Trial, reason: EndReason) -> Trial:
         """Ends it without one."""
         ended = trial._replace(status=TrialStatus.FAILED, end_reason=reason)
-        self.search = self.policy.observe(self.spec, self.search, Failed(ended))
+        self.search = observe(self.policy, self.spec, self.search, Failed(ended))
         return ended
 
     def revive(self, trial: Trial) -> bool:
         """Hears of a lost one again; says whether it has the exploration slot back."""
-        self.search = self.policy.observe(self.spec, self.search, Revived(trial))
+        self.search = observe(self.policy, self.spec, self.search, Revived(trial))
         return self.search.exploring == trial.number

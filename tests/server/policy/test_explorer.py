@@ -56,7 +56,7 @@ def test_survivors_converged_in_the_last_round_and_lie_side_by_side(job: JobSpec
         last, before = walk.search.pruning_round == job.num_pruning_rounds - 1, walk.search
         size = step(walk, data)
         pruned = walk.search.arm(size).pruned and not before.arm(size).pruned
-        finished = walk.search.exploring is None and walk.search.arm(size).failures == 0 and not pruned
+        finished = walk.search.exploring is None and not walk.search.arm(size).failed_trials and not pruned
         if last and finished:
             converged.add(size)
     if walk.search.stage is Stage.MAB:
@@ -96,9 +96,9 @@ def test_revived_exploration_gets_its_free_slot_back() -> None:
     """A lost trial that is revived before its exploration is dispatched again keeps it, without a failure."""
     job = SimulatedJob(spec())
     lost = job.fail(job.next(), EndReason.LOST)
-    assert job.search.arm(16).failures == 1
+    assert job.search.arm(16).failed_trials == (1,)
     assert job.revive(lost)
-    assert job.search.arm(16).failures == 0
+    assert not job.search.arm(16).failed_trials
     assert job.next().type is TrialType.CONCURRENT
     job.succeed(lost, 100)
     assert job.next().batch_size == 8

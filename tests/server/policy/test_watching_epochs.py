@@ -42,6 +42,9 @@ class Careful:
             return replace(search, notes=json.dumps([*json.loads(search.notes or "[]"), event.trial.last.epoch]))
         return Gts().observe(spec, search, event)
 
+    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+        return Gts().bound(spec, search, batch_size)
+
     def belief(self, _spec: JobSpec, _search: Search) -> Sequence[ArmBelief]:
         return ()
 

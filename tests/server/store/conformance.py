@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from wattwise_server.domain import (
@@ -33,11 +34,16 @@ Opener = Callable[[], AbstractAsyncContextManager[Store]]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 
 
-def a_job(job_id: str = "j", **fields: object) -> Job:
+def a_job(job_id: str = "j", **fields: Any) -> Job:
     """A job without trials."""
     spec = JobSpec(job_id, "j", (8, 16), 8, GpuConfig(250.5, 2, "Test GPU"))
-    spec = replace(spec, **fields)  # type: ignore[arg-type]
+    spec = replace(spec, **fields)
     return Job(spec, POLICIES[spec.policy].register(spec), NOW)
+
+
+def with_trials(job: Job, number: int) -> Job:
+    """The job with this many dispatched trials."""
+    return replace(job, search=replace(job.search, num_trials=number))
 
 
 def a_trial(number: int, job_id: str = "j", **fields: object) -> Trial:
@@ -49,7 +55,7 @@ def a_trial(number: int, job_id: str = "j", **fields: object) -> Trial:
 async def save_with_trial(store: Store, job_id: str, left: asyncio.Event | None = None) -> None:
     """Saves a job with its first trial; sets the event as the last thing in the block."""
     async with store.transaction(job_id) as tx:
-        tx.save_job(replace(a_job(job_id), num_trials=1))
+        tx.save_job(with_trials(a_job(job_id), 1))
         tx.save_trial(a_trial(1, job_id))
         if left is not None:
             left.set()
@@ -65,11 +71,33 @@ class StoreConformance:
 
     async def test_saved_data_is_read_after_reopening(self, opener: Opener) -> None:
         """A job, its arms and its trials are read as they were saved, to the last bit and microsecond."""
-        job = a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True)
-        arms = tuple(replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), failures=2) for arm in job.search.arms)
-        search = replace(job.search, arms=arms, exploring=1, min_cost=1 / 3, min_cost_batch_size=8, missed_floor=2 / 3)
+        fields: dict[str, Any] = {
+            "mab_seed": -(2**63),
+            "beta_knob": None,
+            "disable_early_stopping": True,
+            "prior_job_ids": ("ü,", "b"),
+        }
+        job = a_job(**fields)
+        failed: dict[str, Any] = {
+            "num_failed": 4,
+            "failed_cost": 0.1,
+            "failed_trials": (2, 300),
+            "out_of_memory": 1,
+            "excluded": True,
+        }
+        arms = tuple(
+            replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), num_converged=3, **failed) for arm in job.search.arms
+        )
+        known: dict[str, Any] = {
+            "exploring": 1,
+            "min_cost": 1 / 3,
+            "min_cost_batch_size": 8,
+            "missed_floor": 2 / 3,
+            "bound_stops": 5,
+        }
+        search = replace(job.search, arms=arms, **known)
         nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), estimated=True, partly=True)
-        job = replace(job, search=search, num_trials=1, monitor=nvml, other_monitor=mixed)
+        job = replace(job, search=replace(search, num_trials=1), monitor=nvml, other_monitor=mixed)
         sample = PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)
         for state in (PowerLimitState(8, sample), PowerLimitState(16, profiling=1)):
             job = job.with_power_limit(state)
@@ -81,12 +109,13 @@ class StoreConformance:
             last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW),
             cost=1 / 3,
             observation=1,
+            best_known=True,
             monitor=mixed,
             other_monitor=nvml,
         )
         async with opener() as store:
             async with store.transaction("j") as tx:
-                tx.save_job(a_job(mab_seed=-(2**63), beta_knob=None, disable_early_stopping=True))
+                tx.save_job(a_job(**fields))
             async with store.transaction("j") as tx:
                 tx.save_trial(ended)
                 tx.save_job(job)
@@ -170,7 +199,7 @@ class StoreConformance:
         trial = a_trial(1)
         async with opener() as store:
             async with store.transaction("j") as tx:
-                tx.save_job(replace(a_job(), num_trials=1))
+                tx.save_job(with_trials(a_job(), 1))
                 tx.save_trial(trial)
             for epoch in (1, 2, 5):
                 trial = trial._replace(last=Measurement(epoch, epoch * 1.5, epoch * 2.5, 0.1 * epoch, NOW))
@@ -185,7 +214,7 @@ class StoreConformance:
         """Measurements are deleted up to an epoch; one that is saved in the same block is kept."""
         async with opener() as store:
             async with store.transaction("j") as tx:
-                tx.save_job(replace(a_job(), num_trials=1))
+                tx.save_job(with_trials(a_job(), 1))
                 tx.save_trial(a_trial(1))
             for epoch in (1, 2, 5, 6):
                 async with store.transaction("j") as tx:
@@ -215,7 +244,7 @@ class StoreConformance:
                 arms = tuple(replace(a, num_succeeded=4 if a.batch_size == 8 else 0) for a in job.search.arms)
                 search = replace(job.search, arms=arms, missed_floor=8.0)
                 async with store.transaction(job_id) as tx:
-                    tx.save_job(replace(job, search=search, num_trials=4))
+                    tx.save_job(with_trials(replace(job, search=search), 4))
                     for number, (cost, converged) in enumerate(outcomes, 1):
                         done = {"status": TrialStatus.SUCCEEDED, "observation": number, "converged": converged}
                         tx.save_trial(a_trial(number, job_id, cost=cost, **done))
@@ -231,7 +260,7 @@ class StoreConformance:
         """A trial's lease expires unless it was renewed; after reopening the trial has a full one."""
         async with opener() as store:
             async with store.transaction("j") as tx:
-                tx.save_job(replace(a_job(trial_lease_seconds=1000.0), num_trials=2))
+                tx.save_job(with_trials(a_job(trial_lease_seconds=1000.0), 2))
                 for number in (1, 2):
                     tx.save_trial(a_trial(number, lease_expire_time=NOW + timedelta(seconds=number)))
             async with store.transaction("j") as tx:
@@ -247,7 +276,7 @@ class StoreConformance:
         async with opener() as store:
             for job_id in ("gone", "stays"):
                 async with store.transaction(job_id) as tx:
-                    tx.save_job(replace(a_job(job_id, trial_lease_seconds=1.0), num_trials=1))
+                    tx.save_job(with_trials(a_job(job_id, trial_lease_seconds=1.0), 1))
                     tx.save_trial(a_trial(1, job_id, lease_expire_time=NOW + timedelta(seconds=1)))
             async with store.transaction("gone") as tx:
                 tx.delete_job()
@@ -257,7 +286,7 @@ class StoreConformance:
         """Deleting removes job, trials and measurements; the running trials are recorded by number and batch size."""
         async with opener() as store:
             async with store.transaction("j") as tx:
-                tx.save_job(replace(a_job(), num_trials=2))
+                tx.save_job(with_trials(a_job(), 2))
                 tx.save_trial(a_trial(1, status=TrialStatus.FAILED))
                 tx.save_trial(a_trial(2))
                 tx.add_measurement(a_trial(2, last=Measurement(1, 1, 1, 1, NOW)))
@@ -284,7 +313,7 @@ class StoreConformance:
             assert called == ["first", "second"]
             with suppress(KeyError):
                 async with store.transaction("j") as tx:
-                    tx.save_job(replace(a_job(), num_trials=1))
+                    tx.save_job(with_trials(a_job(), 1))
                     tx.after_commit(lambda: called.append("refused"))
                     raise KeyError
             async with store.transaction("j") as tx:
@@ -296,7 +325,7 @@ class StoreConformance:
         async with opener() as store:
             with store.subscribe("j") as job, store.subscribe("j", 1) as first, store.subscribe("j", 2) as second:
                 async with store.transaction("j") as tx:
-                    tx.save_job(replace(a_job(), num_trials=1))
+                    tx.save_job(with_trials(a_job(), 1))
                     tx.save_trial(a_trial(1))
                 await asyncio.wait_for(job.wait(), 10)
                 await asyncio.wait_for(first.wait(), 10)

@@ -39,7 +39,7 @@ async def test_power_limits_leave_the_arms_with_their_data(tmp_path: Path) -> No
             PowerLimitState(16, profiling=7),
         )
         for arm in tx.job.search.arms:
-            assert (arm.failures, arm.last_failure, arm.num_succeeded) == (1, 2, 3)
+            assert (arm.failed_trials, arm.num_succeeded) == ((2,), 3)
             assert arm.reached == arm.counted == Moments(4, 0.5, 6.5)
         assert tx.job.spec.batch_sizes == (8, 16, 32)
 

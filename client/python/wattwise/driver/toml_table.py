@@ -49,6 +49,10 @@ _TYPES: Mapping[str, Condition] = {
         "a list of integers above 0, such as [32, 64, 128]",
         lambda value: _is_list(value, lambda item: _is_integer(item) and item > 0),
     ),
+    "Sequence[str]": (
+        'a list of strings, such as ["mnist-a40"]',
+        lambda value: _is_list(value, lambda item: isinstance(item, str)),
+    ),
     "tuple[str, ...]": (
         'a list of strings, one for each argument, such as ["python", "train.py"]',
         lambda value: _is_list(value, lambda item: isinstance(item, str)),

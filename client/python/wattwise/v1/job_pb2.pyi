@@ -33,6 +33,10 @@ class _PolicyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
     POLICY_GTS: _Policy.ValueType  # 2
     """Gaussian Thompson sampling over all batch sizes from the first trial on."""
+    POLICY_KNOWLEDGE_GRADIENT: _Policy.ValueType  # 3
+    """One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
+    least.
+    """
 
 class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
     """How the next batch size of a job is chosen."""
@@ -43,6 +47,10 @@ POLICY_PRUNING_GTS: Policy.ValueType  # 1
 """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
 POLICY_GTS: Policy.ValueType  # 2
 """Gaussian Thompson sampling over all batch sizes from the first trial on."""
+POLICY_KNOWLEDGE_GRADIENT: Policy.ValueType  # 3
+"""One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
+least.
+"""
 Global___Policy: typing_extensions.TypeAlias = Policy
 
 class _Stage:
@@ -68,6 +76,46 @@ STAGE_PRUNING: Stage.ValueType  # 1
 STAGE_MAB: Stage.ValueType  # 2
 """The surviving batch sizes are the arms of a multi-armed bandit."""
 Global___Stage: typing_extensions.TypeAlias = Stage
+
+class _BatchSizeStatus:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _BatchSizeStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_BatchSizeStatus.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    BATCH_SIZE_STATUS_UNSPECIFIED: _BatchSizeStatus.ValueType  # 0
+    """Never sent by the server."""
+    BATCH_SIZE_STATUS_ALLOWED: _BatchSizeStatus.ValueType  # 1
+    """It may be chosen."""
+    BATCH_SIZE_STATUS_PRUNED: _BatchSizeStatus.ValueType  # 2
+    """It missed the target in a pruning round, or lies beyond one that did. It is not chosen again."""
+    BATCH_SIZE_STATUS_OUT_OF_MEMORY: _BatchSizeStatus.ValueType  # 3
+    """It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
+    running reaches the target.
+    """
+    BATCH_SIZE_STATUS_SET_ASIDE: _BatchSizeStatus.ValueType  # 4
+    """Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
+    pause; a decided trial ends it.
+    """
+
+class BatchSizeStatus(_BatchSizeStatus, metaclass=_BatchSizeStatusEnumTypeWrapper):
+    """Whether a batch size may be chosen."""
+
+BATCH_SIZE_STATUS_UNSPECIFIED: BatchSizeStatus.ValueType  # 0
+"""Never sent by the server."""
+BATCH_SIZE_STATUS_ALLOWED: BatchSizeStatus.ValueType  # 1
+"""It may be chosen."""
+BATCH_SIZE_STATUS_PRUNED: BatchSizeStatus.ValueType  # 2
+"""It missed the target in a pruning round, or lies beyond one that did. It is not chosen again."""
+BATCH_SIZE_STATUS_OUT_OF_MEMORY: BatchSizeStatus.ValueType  # 3
+"""It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
+running reaches the target.
+"""
+BATCH_SIZE_STATUS_SET_ASIDE: BatchSizeStatus.ValueType  # 4
+"""Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
+pause; a decided trial ends it.
+"""
+Global___BatchSizeStatus: typing_extensions.TypeAlias = BatchSizeStatus
 
 @typing.final
 class GpuConfig(google.protobuf.message.Message):
@@ -122,6 +170,7 @@ class JobSpec(google.protobuf.message.Message):
     REWARD_PRECISION_FIELD_NUMBER: builtins.int
     GPU_FIELD_NUMBER: builtins.int
     TRIAL_LEASE_SECONDS_FIELD_NUMBER: builtins.int
+    PRIOR_JOB_IDS_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The id of the job, the same at every launch. Unset: the server generates "<prefix>-<8 hex digits>", so that every
     registration creates a new job.
@@ -174,6 +223,12 @@ class JobSpec(google.protobuf.message.Message):
     def gpu(self) -> Global___GpuConfig:
         """The GPUs of every trial. Required."""
 
+    @property
+    def prior_job_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created, only by
+        POLICY_KNOWLEDGE_GRADIENT. Empty: none.
+        """
+
     def __init__(
         self,
         *,
@@ -198,9 +253,10 @@ class JobSpec(google.protobuf.message.Message):
         reward_precision: builtins.float | None = ...,
         gpu: Global___GpuConfig | None = ...,
         trial_lease_seconds: builtins.float | None = ...,
+        prior_job_ids: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "beta_knob", b"beta_knob", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "batch_sizes", b"batch_sizes", "beta_knob", b"beta_knob", "default_batch_size", b"default_batch_size", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "policy", b"policy", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_beta_knob", b"_beta_knob", "_disable_early_stopping", b"_disable_early_stopping", "_eta_knob", b"_eta_knob", "_higher_is_better_metric", b"_higher_is_better_metric", "_job_id", b"_job_id", "_learn_reward_precision", b"_learn_reward_precision", "_mab_num_explorations", b"_mab_num_explorations", "_mab_prior_mean", b"_mab_prior_mean", "_mab_prior_precision", b"_mab_prior_precision", "_mab_seed", b"_mab_seed", "_max_epochs", b"_max_epochs", "_num_pruning_rounds", b"_num_pruning_rounds", "_reward_precision", b"_reward_precision", "_target_metric", b"_target_metric", "_trial_lease_seconds", b"_trial_lease_seconds", "_window_size", b"_window_size", "batch_sizes", b"batch_sizes", "beta_knob", b"beta_knob", "default_batch_size", b"default_batch_size", "disable_early_stopping", b"disable_early_stopping", "eta_knob", b"eta_knob", "gpu", b"gpu", "higher_is_better_metric", b"higher_is_better_metric", "job_id", b"job_id", "job_id_prefix", b"job_id_prefix", "learn_reward_precision", b"learn_reward_precision", "mab_num_explorations", b"mab_num_explorations", "mab_prior_mean", b"mab_prior_mean", "mab_prior_precision", b"mab_prior_precision", "mab_seed", b"mab_seed", "max_epochs", b"max_epochs", "num_pruning_rounds", b"num_pruning_rounds", "policy", b"policy", "prior_job_ids", b"prior_job_ids", "reward_precision", b"reward_precision", "target_metric", b"target_metric", "trial_lease_seconds", b"trial_lease_seconds", "window_size", b"window_size"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_beta_knob", b"_beta_knob"]) -> typing.Literal["beta_knob"] | None: ...
     @typing.overload
@@ -271,6 +327,71 @@ class Arm(google.protobuf.message.Message):
 Global___Arm: typing_extensions.TypeAlias = Arm
 
 @typing.final
+class BatchSizeState(google.protobuf.message.Message):
+    """What a job knows about one of its batch sizes."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    STATUS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    EXPECTED_COST_FIELD_NUMBER: builtins.int
+    EXPECTED_COST_DEVIATION_FIELD_NUMBER: builtins.int
+    FAILURE_RATE_FIELD_NUMBER: builtins.int
+    NUM_CONVERGED_FIELD_NUMBER: builtins.int
+    NUM_MISSED_FIELD_NUMBER: builtins.int
+    NUM_FAILED_FIELD_NUMBER: builtins.int
+    NUM_RUNNING_FIELD_NUMBER: builtins.int
+    batch_size: builtins.int
+    """The batch size. Always set."""
+    status: Global___BatchSizeStatus.ValueType
+    """Whether it may be chosen. Always set."""
+    reason: builtins.str
+    """One sentence: why it is not chosen and what would change that, or what is known about it. Never empty."""
+    expected_cost: builtins.float
+    """Expected cost of a model that reaches the target if only this batch size is used, in joules, including trials that
+    miss the target or fail. Unset: unknown.
+    """
+    expected_cost_deviation: builtins.float
+    """Standard deviation of the belief about `expected_cost`, in joules. Unset: unknown."""
+    failure_rate: builtins.float
+    """Share of its trials that is expected to fail before a decision, from 0 to 1. Unset: unknown."""
+    num_converged: builtins.int
+    """Number of its trials that reached the target within the cost bound."""
+    num_missed: builtins.int
+    """Number of its trials that were decided without that."""
+    num_failed: builtins.int
+    """Number of its trials that crashed, were lost, ran out of memory or completed without a decision. Preempted ones do
+    not count.
+    """
+    num_running: builtins.int
+    """Number of its running trials. In ListJobs always 0."""
+    def __init__(
+        self,
+        *,
+        batch_size: builtins.int = ...,
+        status: Global___BatchSizeStatus.ValueType = ...,
+        reason: builtins.str = ...,
+        expected_cost: builtins.float | None = ...,
+        expected_cost_deviation: builtins.float | None = ...,
+        failure_rate: builtins.float | None = ...,
+        num_converged: builtins.int = ...,
+        num_missed: builtins.int = ...,
+        num_failed: builtins.int = ...,
+        num_running: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expected_cost", b"_expected_cost", "_expected_cost_deviation", b"_expected_cost_deviation", "_failure_rate", b"_failure_rate", "batch_size", b"batch_size", "expected_cost", b"expected_cost", "expected_cost_deviation", b"expected_cost_deviation", "failure_rate", b"failure_rate", "num_converged", b"num_converged", "num_failed", b"num_failed", "num_missed", b"num_missed", "num_running", b"num_running", "reason", b"reason", "status", b"status"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_cost", b"_expected_cost"]) -> typing.Literal["expected_cost"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expected_cost_deviation", b"_expected_cost_deviation"]) -> typing.Literal["expected_cost_deviation"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_failure_rate", b"_failure_rate"]) -> typing.Literal["failure_rate"] | None: ...
+
+Global___BatchSizeState: typing_extensions.TypeAlias = BatchSizeState
+
+@typing.final
 class PowerLimit(google.protobuf.message.Message):
     """The cheapest known GPU power limit of one batch size, and what was measured at it."""
 
@@ -322,6 +443,7 @@ class Job(google.protobuf.message.Message):
     MONITOR_FIELD_NUMBER: builtins.int
     OTHER_MONITOR_FIELD_NUMBER: builtins.int
     POWER_LIMITS_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_STATES_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set."""
     pruning_round: builtins.int
@@ -364,6 +486,10 @@ class Job(google.protobuf.message.Message):
     def power_limits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PowerLimit]:
         """The known power limits, by ascending batch size. Empty: no trial has reported a profile."""
 
+    @property
+    def batch_size_states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BatchSizeState]:
+        """The state of every batch size, in ascending order. Always set."""
+
     def __init__(
         self,
         *,
@@ -379,9 +505,10 @@ class Job(google.protobuf.message.Message):
         monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
         other_monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
         power_limits: collections.abc.Iterable[Global___PowerLimit] | None = ...,
+        batch_size_states: collections.abc.Iterable[Global___BatchSizeState] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
     @typing.overload

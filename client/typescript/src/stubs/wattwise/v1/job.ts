@@ -17,6 +17,11 @@ export enum Policy {
   POLICY_PRUNING_GTS = "POLICY_PRUNING_GTS",
   /** POLICY_GTS - Gaussian Thompson sampling over all batch sizes from the first trial on. */
   POLICY_GTS = "POLICY_GTS",
+  /**
+   * POLICY_KNOWLEDGE_GRADIENT - One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
+   * least.
+   */
+  POLICY_KNOWLEDGE_GRADIENT = "POLICY_KNOWLEDGE_GRADIENT",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -31,6 +36,9 @@ export function policyFromJSON(object: any): Policy {
     case 2:
     case "POLICY_GTS":
       return Policy.POLICY_GTS;
+    case 3:
+    case "POLICY_KNOWLEDGE_GRADIENT":
+      return Policy.POLICY_KNOWLEDGE_GRADIENT;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -46,6 +54,8 @@ export function policyToNumber(object: Policy): number {
       return 1;
     case Policy.POLICY_GTS:
       return 2;
+    case Policy.POLICY_KNOWLEDGE_GRADIENT:
+      return 3;
     case Policy.UNRECOGNIZED:
     default:
       return -1;
@@ -90,6 +100,69 @@ export function stageToNumber(object: Stage): number {
     case Stage.STAGE_MAB:
       return 2;
     case Stage.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
+/** Whether a batch size may be chosen. */
+export enum BatchSizeStatus {
+  /** BATCH_SIZE_STATUS_UNSPECIFIED - Never sent by the server. */
+  BATCH_SIZE_STATUS_UNSPECIFIED = "BATCH_SIZE_STATUS_UNSPECIFIED",
+  /** BATCH_SIZE_STATUS_ALLOWED - It may be chosen. */
+  BATCH_SIZE_STATUS_ALLOWED = "BATCH_SIZE_STATUS_ALLOWED",
+  /** BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round, or lies beyond one that did. It is not chosen again. */
+  BATCH_SIZE_STATUS_PRUNED = "BATCH_SIZE_STATUS_PRUNED",
+  /**
+   * BATCH_SIZE_STATUS_OUT_OF_MEMORY - It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
+   * running reaches the target.
+   */
+  BATCH_SIZE_STATUS_OUT_OF_MEMORY = "BATCH_SIZE_STATUS_OUT_OF_MEMORY",
+  /**
+   * BATCH_SIZE_STATUS_SET_ASIDE - Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
+   * pause; a decided trial ends it.
+   */
+  BATCH_SIZE_STATUS_SET_ASIDE = "BATCH_SIZE_STATUS_SET_ASIDE",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function batchSizeStatusFromJSON(object: any): BatchSizeStatus {
+  switch (object) {
+    case 0:
+    case "BATCH_SIZE_STATUS_UNSPECIFIED":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED;
+    case 1:
+    case "BATCH_SIZE_STATUS_ALLOWED":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_ALLOWED;
+    case 2:
+    case "BATCH_SIZE_STATUS_PRUNED":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_PRUNED;
+    case 3:
+    case "BATCH_SIZE_STATUS_OUT_OF_MEMORY":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_OUT_OF_MEMORY;
+    case 4:
+    case "BATCH_SIZE_STATUS_SET_ASIDE":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_SET_ASIDE;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return BatchSizeStatus.UNRECOGNIZED;
+  }
+}
+
+export function batchSizeStatusToNumber(object: BatchSizeStatus): number {
+  switch (object) {
+    case BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED:
+      return 0;
+    case BatchSizeStatus.BATCH_SIZE_STATUS_ALLOWED:
+      return 1;
+    case BatchSizeStatus.BATCH_SIZE_STATUS_PRUNED:
+      return 2;
+    case BatchSizeStatus.BATCH_SIZE_STATUS_OUT_OF_MEMORY:
+      return 3;
+    case BatchSizeStatus.BATCH_SIZE_STATUS_SET_ASIDE:
+      return 4;
+    case BatchSizeStatus.UNRECOGNIZED:
     default:
       return -1;
   }
@@ -189,7 +262,14 @@ export interface JobSpec {
     | GpuConfig
     | undefined;
   /** Seconds without a report or heartbeat after which a running trial is lost. 0: never. Unset: 300. */
-  trialLeaseSeconds?: number | undefined;
+  trialLeaseSeconds?:
+    | number
+    | undefined;
+  /**
+   * Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created, only by
+   * POLICY_KNOWLEDGE_GRADIENT. Empty: none.
+   */
+  priorJobIds: string[];
 }
 
 /** The bandit's belief about one batch size. The reward is the negative cost, in joules. */
@@ -204,6 +284,42 @@ export interface Arm {
   rewardPrecision: number;
   /** Number of observations in the posterior; with a window, at most its size. 0: none yet. */
   numObservations: number;
+}
+
+/** What a job knows about one of its batch sizes. */
+export interface BatchSizeState {
+  /** The batch size. Always set. */
+  batchSize: number;
+  /** Whether it may be chosen. Always set. */
+  status: BatchSizeStatus;
+  /** One sentence: why it is not chosen and what would change that, or what is known about it. Never empty. */
+  reason: string;
+  /**
+   * Expected cost of a model that reaches the target if only this batch size is used, in joules, including trials that
+   * miss the target or fail. Unset: unknown.
+   */
+  expectedCost?:
+    | number
+    | undefined;
+  /** Standard deviation of the belief about `expected_cost`, in joules. Unset: unknown. */
+  expectedCostDeviation?:
+    | number
+    | undefined;
+  /** Share of its trials that is expected to fail before a decision, from 0 to 1. Unset: unknown. */
+  failureRate?:
+    | number
+    | undefined;
+  /** Number of its trials that reached the target within the cost bound. */
+  numConverged: number;
+  /** Number of its trials that were decided without that. */
+  numMissed: number;
+  /**
+   * Number of its trials that crashed, were lost, ran out of memory or completed without a decision. Preempted ones do
+   * not count.
+   */
+  numFailed: number;
+  /** Number of its running trials. In ListJobs always 0. */
+  numRunning: number;
 }
 
 /** The cheapest known GPU power limit of one batch size, and what was measured at it. */
@@ -264,6 +380,8 @@ export interface Job {
     | undefined;
   /** The known power limits, by ascending batch size. Empty: no trial has reported a profile. */
   powerLimits: PowerLimit[];
+  /** The state of every batch size, in ascending order. Always set. */
+  batchSizeStates: BatchSizeState[];
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -368,6 +486,7 @@ function createBaseJobSpec(): JobSpec {
     rewardPrecision: undefined,
     gpu: undefined,
     trialLeaseSeconds: undefined,
+    priorJobIds: [],
   };
 }
 
@@ -442,6 +561,9 @@ export const JobSpec: MessageFns<JobSpec> = {
     }
     if (message.trialLeaseSeconds !== undefined) {
       writer.uint32(169).double(message.trialLeaseSeconds);
+    }
+    for (const v of message.priorJobIds) {
+      writer.uint32(178).string(v!);
     }
     return writer;
   },
@@ -637,6 +759,14 @@ export const JobSpec: MessageFns<JobSpec> = {
             message.trialLeaseSeconds = reader.double();
             continue;
           }
+          case 22: {
+            if (tag !== 178) {
+              break;
+            }
+
+            message.priorJobIds.push(reader.string());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -675,6 +805,7 @@ export const JobSpec: MessageFns<JobSpec> = {
     message.rewardPrecision = object.rewardPrecision ?? undefined;
     message.gpu = (object.gpu !== undefined && object.gpu !== null) ? GpuConfig.fromPartial(object.gpu) : undefined;
     message.trialLeaseSeconds = object.trialLeaseSeconds ?? undefined;
+    message.priorJobIds = object.priorJobIds?.map((e) => e) || [];
     return message;
   },
 };
@@ -778,6 +909,180 @@ export const Arm: MessageFns<Arm> = {
     message.paramPrecision = object.paramPrecision ?? 0;
     message.rewardPrecision = object.rewardPrecision ?? 0;
     message.numObservations = object.numObservations ?? 0;
+    return message;
+  },
+};
+
+function createBaseBatchSizeState(): BatchSizeState {
+  return {
+    batchSize: 0,
+    status: BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED,
+    reason: "",
+    expectedCost: undefined,
+    expectedCostDeviation: undefined,
+    failureRate: undefined,
+    numConverged: 0,
+    numMissed: 0,
+    numFailed: 0,
+    numRunning: 0,
+  };
+}
+
+export const BatchSizeState: MessageFns<BatchSizeState> = {
+  encode(message: BatchSizeState, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.batchSize !== 0) {
+      writer.uint32(8).int32(message.batchSize);
+    }
+    if (message.status !== BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED) {
+      writer.uint32(16).int32(batchSizeStatusToNumber(message.status));
+    }
+    if (message.reason !== "") {
+      writer.uint32(26).string(message.reason);
+    }
+    if (message.expectedCost !== undefined) {
+      writer.uint32(33).double(message.expectedCost);
+    }
+    if (message.expectedCostDeviation !== undefined) {
+      writer.uint32(41).double(message.expectedCostDeviation);
+    }
+    if (message.failureRate !== undefined) {
+      writer.uint32(49).double(message.failureRate);
+    }
+    if (message.numConverged !== 0) {
+      writer.uint32(56).int32(message.numConverged);
+    }
+    if (message.numMissed !== 0) {
+      writer.uint32(64).int32(message.numMissed);
+    }
+    if (message.numFailed !== 0) {
+      writer.uint32(72).int32(message.numFailed);
+    }
+    if (message.numRunning !== 0) {
+      writer.uint32(80).int32(message.numRunning);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): BatchSizeState {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseBatchSizeState();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.status = batchSizeStatusFromJSON(reader.int32());
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.reason = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 33) {
+              break;
+            }
+
+            message.expectedCost = reader.double();
+            continue;
+          }
+          case 5: {
+            if (tag !== 41) {
+              break;
+            }
+
+            message.expectedCostDeviation = reader.double();
+            continue;
+          }
+          case 6: {
+            if (tag !== 49) {
+              break;
+            }
+
+            message.failureRate = reader.double();
+            continue;
+          }
+          case 7: {
+            if (tag !== 56) {
+              break;
+            }
+
+            message.numConverged = reader.int32();
+            continue;
+          }
+          case 8: {
+            if (tag !== 64) {
+              break;
+            }
+
+            message.numMissed = reader.int32();
+            continue;
+          }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.numFailed = reader.int32();
+            continue;
+          }
+          case 10: {
+            if (tag !== 80) {
+              break;
+            }
+
+            message.numRunning = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<BatchSizeState>): BatchSizeState {
+    return BatchSizeState.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<BatchSizeState>): BatchSizeState {
+    const message = createBaseBatchSizeState();
+    message.batchSize = object.batchSize ?? 0;
+    message.status = object.status ?? BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED;
+    message.reason = object.reason ?? "";
+    message.expectedCost = object.expectedCost ?? undefined;
+    message.expectedCostDeviation = object.expectedCostDeviation ?? undefined;
+    message.failureRate = object.failureRate ?? undefined;
+    message.numConverged = object.numConverged ?? 0;
+    message.numMissed = object.numMissed ?? 0;
+    message.numFailed = object.numFailed ?? 0;
+    message.numRunning = object.numRunning ?? 0;
     return message;
   },
 };
@@ -899,6 +1204,7 @@ function createBaseJob(): Job {
     monitor: undefined,
     otherMonitor: undefined,
     powerLimits: [],
+    batchSizeStates: [],
   };
 }
 
@@ -943,6 +1249,9 @@ export const Job: MessageFns<Job> = {
     }
     for (const v of message.powerLimits) {
       PowerLimit.encode(v!, writer.uint32(90).fork()).join();
+    }
+    for (const v of message.batchSizeStates) {
+      BatchSizeState.encode(v!, writer.uint32(106).fork()).join();
     }
     return writer;
   },
@@ -1066,6 +1375,14 @@ export const Job: MessageFns<Job> = {
             message.powerLimits.push(PowerLimit.decode(reader, reader.uint32()));
             continue;
           }
+          case 13: {
+            if (tag !== 106) {
+              break;
+            }
+
+            message.batchSizeStates.push(BatchSizeState.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1099,6 +1416,7 @@ export const Job: MessageFns<Job> = {
       ? Monitor.fromPartial(object.otherMonitor)
       : undefined;
     message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
+    message.batchSizeStates = object.batchSizeStates?.map((e) => BatchSizeState.fromPartial(e)) || [];
     return message;
   },
 };

@@ -1,0 +1,154 @@
+"""Failures: what they mean for a batch size, and which batch sizes may be chosen. The same for every policy.
+
+A failed trial says nothing about other batch sizes, except that one which ran out of memory speaks for larger ones too.
+A batch size whose trials keep failing is set aside, with growing pauses, and never for good: bugs get fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from wattwise_server.domain import Arm, EndReason, Search, Trial
+
+FAILURES_TO_SET_ASIDE = 3
+"""Failures in a row after which a batch size is set aside."""
+
+_LONGEST_PAUSE = 1024
+"""In trials."""
+
+_FAILURES_KEPT = FAILURES_TO_SET_ASIDE + 10
+"""As many as the longest pause needs: 2^10 trials."""
+
+
+def counts_as_failure(trial: Trial) -> bool:
+    """Whether a failed trial counts against its batch size; a preempted one does not."""
+    return trial.end_reason is not EndReason.PREEMPTED
+
+
+def with_failure(search: Search, trial: Trial) -> Search:
+    """The search with a failed trial counted; one that ran out of memory may exclude its batch size and larger ones."""
+    if not counts_as_failure(trial):
+        return search
+    arms = [_with_failure(arm, trial) if arm.batch_size == trial.batch_size else arm for arm in search.arms]
+    if trial.end_reason is EndReason.OUT_OF_MEMORY:
+        fitted = any(arm.num_converged for arm in arms if arm.batch_size >= trial.batch_size)
+        count = sum(arm.out_of_memory for arm in arms if arm.batch_size <= trial.batch_size)
+        if count >= (2 if fitted else 1):
+            arms = [replace(arm, excluded=True) if arm.batch_size >= trial.batch_size else arm for arm in arms]
+    return replace(search, arms=tuple(arms))
+
+
+def with_failure_undone(search: Search, trial: Trial) -> Search:
+    """The search after a lost trial turned out to be alive."""
+    if not counts_as_failure(trial):
+        return search
+    arms = (_without_failure(arm, trial) if arm.batch_size == trial.batch_size else arm for arm in search.arms)
+    return replace(search, arms=tuple(arms))
+
+
+def with_fitting(search: Search, batch_size: int) -> Search:
+    """The search after a trial converged: its batch size and all smaller ones fit into memory."""
+
+    def fits(arm: Arm) -> bool:
+        return arm.batch_size <= batch_size and (arm.excluded or arm.out_of_memory > 0)
+
+    if not any(map(fits, search.arms)):
+        return search
+    arms = (replace(arm, excluded=False, out_of_memory=0) if fits(arm) else arm for arm in search.arms)
+    return replace(search, arms=tuple(arms))
+
+
+def pause_end(search: Search, arm: Arm) -> int:
+    """Number of the last trial for which a batch size is set aside; 0 if it is not set aside."""
+    failures = len(arm.failed_trials)
+    if failures < FAILURES_TO_SET_ASIDE:
+        return 0
+    doublings = failures - FAILURES_TO_SET_ASIDE
+    # After the first pause every other batch size has had its turn.
+    pause = min(2**doublings, _LONGEST_PAUSE) if doublings else len(search.surviving) - 1
+    return arm.failed_trials[-1] + pause
+
+
+def set_aside(search: Search, arm: Arm, trial_number: int) -> bool:
+    """Whether a batch size must not be the next trial's: it pauses, or it is being tried again."""
+    failing = len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE
+    return failing and (arm.running > 0 or trial_number <= pause_end(search, arm))
+
+
+def available(search: Search, trial_number: int) -> Sequence[Arm]:
+    """The arms that may be chosen: the surviving ones that are not set aside, else the one that is due first.
+
+    Empty only if no arm survives.
+    """
+    able = [arm for arm in search.surviving if not set_aside(search, arm, trial_number)]
+    return able or sorted(search.surviving, key=lambda arm: (arm.running > 0, pause_end(search, arm)))[:1]
+
+
+class Status(Enum):
+    """Whether a batch size may be chosen."""
+
+    ALLOWED = "ALLOWED"
+    PRUNED = "PRUNED"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    SET_ASIDE = "SET_ASIDE"
+
+
+class State(NamedTuple):
+    """Whether a batch size may be chosen, and in a sentence why, or what is known about it."""
+
+    status: Status
+    reason: str
+
+
+def state(search: Search, arm: Arm) -> State:
+    """The state of a batch size for the next trial."""
+    if arm.excluded:
+        by = min(a.batch_size for a in search.arms if a.excluded)
+        reason = (
+            f"trials with batch size {by} ran out of memory; only a trial that is still running can show that "
+            f"{arm.batch_size} fits, by reaching the target with this or a larger batch size"
+        )
+        return State(Status.OUT_OF_MEMORY, reason)
+    if arm.pruned:
+        why = "missed the target" if arm.num_succeeded > arm.num_converged else "lies beyond one that missed the target"
+        return State(Status.PRUNED, f"pruned: it {why}; a job with a new job_id tries it again")
+    if not set_aside(search, arm, search.num_trials + 1):
+        return State(Status.ALLOWED, _known(arm))
+    failed = f"its last {len(arm.failed_trials)} trials failed"
+    when = "once its running trial has ended" if arm.running else f"from trial {pause_end(search, arm) + 1} on"
+    return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}")
+
+
+def _known(arm: Arm) -> str:
+    ended = {
+        "reached the target": arm.num_converged,
+        "missed it": arm.num_succeeded - arm.num_converged,
+        "failed": arm.num_failed,
+    }
+    parts = [f"{count} {what}" for what, count in ended.items() if count]
+    trials = ", ".join(parts) if parts else "none has ended yet"
+    return f"of its trials {trials}"
+
+
+def _with_failure(arm: Arm, trial: Trial) -> Arm:
+    ran_out = trial.end_reason is EndReason.OUT_OF_MEMORY
+    return replace(
+        arm,
+        num_failed=arm.num_failed + 1,
+        failed_cost=arm.failed_cost + (trial.cost or 0.0),
+        failed_trials=tuple(sorted((*arm.failed_trials, trial.number)))[-_FAILURES_KEPT:],
+        out_of_memory=arm.out_of_memory + ran_out,
+    )
+
+
+def _without_failure(arm: Arm, trial: Trial) -> Arm:
+    trials = list(arm.failed_trials)
+    if trial.number in trials:
+        trials.remove(trial.number)
+    num_failed = max(0, arm.num_failed - 1)
+    # The difference of two sums may be off by a rounding error, but nothing costs nothing.
+    cost = max(0.0, arm.failed_cost - (trial.cost or 0.0)) if num_failed else 0.0
+    return replace(arm, num_failed=num_failed, failed_cost=cost, failed_trials=tuple(trials))
