@@ -65,16 +65,17 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
     spec = JobSpec(
         "x", "x", (8,), 8, GpuConfig(250.0, 1, "made"), eta_knob=eta, beta_knob=beta, target_metric=0.9, max_epochs=50
     )
-    steps = (judge(spec, min_cost, measurement(epochs, epoch, 0.9)) for epoch in itertools.count(1))
+    bound = None if min_cost is None else beta * min_cost
+    steps = (judge(spec, bound, measurement(epochs, epoch, 0.9)) for epoch in itertools.count(1))
     first = next(epoch for epoch, verdict in enumerate(steps, 1) if verdict.end_reason is not None)
     engine = InProcess(job(workload(1), eta=eta, beta=beta))
     engine._spec = spec
-    engine._search = replace(engine._search, min_cost=min_cost)
+    engine._search = replace(engine._search, min_cost=min_cost, min_cost_batch_size=0)
     assert engine.run(engine.dispatch(), epochs).epochs == first
 
 
 def test_no_trial_costs_more_than_its_bound_and_one_epoch() -> None:
-    """Early stopping: beyond beta times the cheapest so far, a trial has no second epoch."""
+    """Early stopping: beyond beta times the cheapest so far, a trial has no second epoch; the best known has no bound."""
     made = synthetic(3)
     engine = InProcess(job(made, "POLICY_GTS", seed=3))
     cheapest: list[float] = []
