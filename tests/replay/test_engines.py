@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -75,15 +76,16 @@ def test_the_epoch_that_decides_is_the_first_at_which_the_rule_ends_the_trial(
 
 
 def test_no_trial_costs_more_than_its_bound_and_one_epoch() -> None:
-    """Early stopping: beyond beta times the cheapest so far, a trial has no second epoch; the best known has no bound."""
+    """Early stopping: beyond its bound a trial has no second epoch. The best known batch size has no bound."""
     made = synthetic(3)
     engine = InProcess(job(made, "POLICY_GTS", seed=3))
-    cheapest: list[float] = []
+    cheapest, best, stops = math.inf, 0, 0
     for trial in play(engine, World(made), seed=3, recurrences=60).trials:
-        if cheapest:
-            assert trial.cost <= 2.0 * min(cheapest) + trial.cost / trial.epochs + 1e-6
-        if trial.target_reached and (not cheapest or trial.cost <= 2.0 * min(cheapest)):
-            cheapest.append(trial.cost)
+        bound = math.inf if trial.batch_size == best else 2.0 * cheapest * 2.0 ** max(0, stops - 1)
+        assert trial.cost <= bound + trial.cost / trial.epochs + 1e-6
+        stops = 0 if trial.cost <= bound and trial.target_reached else stops + (trial.cost > bound)
+        if trial.target_reached and trial.cost < cheapest:
+            cheapest, best = trial.cost, trial.batch_size
 
 
 def test_a_job_that_the_server_would_refuse_is_refused_in_process() -> None:
