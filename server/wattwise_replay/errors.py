@@ -1,7 +1,11 @@
-"""The error of a replay."""
+"""The errors of a replay."""
 
 from wattwise.errors import WattwiseError
 
 
 class ReplayError(WattwiseError):
     """The replay cannot be run; the message says what to change."""
+
+
+class NoBatchSizeLeftError(ReplayError):
+    """A policy has no batch size left."""

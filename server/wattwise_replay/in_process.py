@@ -9,7 +9,7 @@ from itertools import count
 from wattwise import JobSpec, v1
 from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Reported, Succeeded
+from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Policy, Reported, Succeeded
 from wattwise_server.policy.cost import cost
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
@@ -19,7 +19,7 @@ from wattwise_server.rpc import convert
 from wattwise_server.usecases.job_spec import resolve
 
 from wattwise_replay.engines import Dispatch, TrialEnd
-from wattwise_replay.errors import ReplayError
+from wattwise_replay.errors import NoBatchSizeLeftError, ReplayError
 from wattwise_replay.guarded import Guarded
 from wattwise_replay.workload import Crash
 from wattwise_replay.world import TrialCourse
@@ -33,6 +33,7 @@ class InProcess:
 
     Args:
         job: The job.
+        variant: A policy by its name, instead of the one that the job names.
 
     Raises:
         ReplayError: the server would refuse the job; or, from every method, the policy fails.
@@ -40,13 +41,13 @@ class InProcess:
 
     power = "cheapest"
 
-    def __init__(self, job: JobSpec) -> None:
+    def __init__(self, job: JobSpec, variant: tuple[str, Policy] | None = None) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
             self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay", policies)
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
-        self._policy = policies[self._spec.policy]
+        self._policy = Guarded(*variant) if variant else policies[self._spec.policy]
         self._search: Search = self._policy.register(self._spec)
         self._running: dict[int, Trial] = {}
         self._number = 0
@@ -57,7 +58,7 @@ class InProcess:
         number = self._number + 1
         choice = self._policy.next(self._spec, self._search, number, generator(self._spec, number))
         if isinstance(choice, Exhausted):
-            raise ReplayError(no_batch_size_left(self._spec.max_epochs))
+            raise NoBatchSizeLeftError(no_batch_size_left(self._spec.max_epochs))
         round_ = self._search.pruning_round
         trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _TIME)
         self._observe(Dispatched(trial))

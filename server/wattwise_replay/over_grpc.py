@@ -5,7 +5,7 @@ from __future__ import annotations
 from wattwise import Client, JobSpec, NoBatchSizeConvergedError, v1
 
 from wattwise_replay.engines import Dispatch, TrialEnd
-from wattwise_replay.errors import ReplayError
+from wattwise_replay.errors import NoBatchSizeLeftError, ReplayError
 from wattwise_replay.in_process import measurement, no_batch_size_left
 from wattwise_replay.world import TrialCourse
 
@@ -37,7 +37,7 @@ class OverGrpc:
         try:
             trial = self._client.get_next_batch_size(self._job.job_id).trial.id
         except NoBatchSizeConvergedError:
-            raise ReplayError(no_batch_size_left(self._job.max_epochs)) from None
+            raise NoBatchSizeLeftError(no_batch_size_left(self._job.max_epochs)) from None
         return Dispatch(trial.trial_number, trial.batch_size)
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:

@@ -15,7 +15,7 @@ from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison
 from wattwise_replay.play import PlayedTrial
 from wattwise_replay.statistics import Mean, mean_of
 
-_WIDTH = 100_000
+WIDTH = 100_000
 _NOTHING = 1e-9
 """A relative interval below this is a rounding error."""
 
@@ -27,7 +27,7 @@ _REGRET = "regret, kJ a recurrence"
 def print_comparison(comparison: Comparison) -> None:
     """One workload: each contender's sums over all and over the first recurrences, and its choices."""
     workload = comparison.world.workload
-    console = Console(width=_WIDTH)
+    console = Console(width=WIDTH)
     best = " then ".join(map(str, comparison.best_sizes))
     console.print(
         f"{workload.setting}: {comparison.recurrences} recurrences, {_seeds(comparison)} seeds; "
@@ -36,7 +36,7 @@ def print_comparison(comparison: Comparison) -> None:
     )
     for first in (None, EARLY) if comparison.recurrences > EARLY else (None,):
         console.print(_sums(comparison, first))
-    choices = _table("trials by batch size", *(f"*{size}" for size in workload.sizes))
+    choices = markdown_table("trials by batch size", *(f"*{size}" for size in workload.sizes))
     for name in comparison.ledgers:
         choices.add_row(name, *_shares(comparison, name))
     console.print(choices)
@@ -45,13 +45,13 @@ def print_comparison(comparison: Comparison) -> None:
 def print_all(comparisons: Sequence[Comparison]) -> None:
     """All workloads in one table, with a row per contender."""
     columns = (*_RATIOS, f"cost ÷ default, first {EARLY}", _REGRET)
-    table = _table("setting", "", *(f"*{name}" for name in columns))
+    table = markdown_table("setting", "", *(f"*{name}" for name in columns))
     for comparison in comparisons:
         for place, name in enumerate(comparison.ledgers):
             setting = "" if place else comparison.world.workload.setting
             early = _text(_ratio(comparison, name, "costs", first=EARLY), 3)
             table.add_row(setting, name, *_ratios(comparison, name), early, _regret(comparison, name))
-    Console(width=_WIDTH).print(table)
+    Console(width=WIDTH).print(table)
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _sums(comparison: Comparison, first: int | None) -> Table:
     """Each contender's sums over all recurrences, or the first of them."""
     title = "all recurrences" if first is None else f"first {first} recurrences"
     columns = ("total cost, MJ", "energy, MJ", "time, h", *_RATIOS, "cost ÷ best", _REGRET)
-    table = _table(title, *(f"*{name}" for name in columns))
+    table = markdown_table(title, *(f"*{name}" for name in columns))
     for name in comparison.ledgers:
         to_best = _text(_ratio(comparison, name, "costs", HINDSIGHT, first), 3)
         ratios = _ratios(comparison, name, first)
@@ -155,7 +155,7 @@ def _text(value: Mean, digits: int) -> str:
     return f"{mean} ± {value.half_width:.2g}"
 
 
-def _table(*columns: str) -> Table:
+def markdown_table(*columns: str) -> Table:
     """A Markdown table; a star marks a column of numbers."""
     table = Table(box=box.MARKDOWN)
     for name in columns:

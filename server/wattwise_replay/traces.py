@@ -52,8 +52,14 @@ def gpus(folder: Path) -> Sequence[str]:
     return sorted(path.name[len(prefix) : -len(suffix)] for path in folder.glob(_POWER.format("*")))
 
 
-def load(folder: Path, workload: str, gpu: str) -> Workload:
+def load(folder: Path, workload: str, gpu: str, target_metric: float | None = None) -> Workload:
     """A workload on a GPU: the batch sizes that have both recorded runs and measured power.
+
+    Args:
+        folder: The folder of traces.
+        workload: One of `WORKLOADS`.
+        gpu: One of `gpus(folder)`.
+        target_metric: The metric to reach; None for the paper's.
 
     Raises:
         ReplayError: the folder, the workload or the GPU does not exist, or a file is invalid.
@@ -64,6 +70,8 @@ def load(folder: Path, workload: str, gpu: str) -> Workload:
         known = f"there are {', '.join(gpus(folder))}" if gpus(folder) else f"there is no {_POWER.format('<gpu>')}"
         raise ReplayError(f"no measurements of GPU {gpu!r} in {folder}: {known}")
     options = WORKLOADS[workload]
+    if target_metric is not None:
+        options = options._replace(target_metric=target_metric)
     runs = _runs(folder / _TRAIN, workload, options)
     points = _points(folder / _POWER.format(gpu), workload, options)
     sizes = [BatchSize(size, tuple(runs[size]), tuple(points[size])) for size in sorted(set(runs) & set(points))]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from wattwise_replay.workload import Crash, Workload, cheapest
+from wattwise_replay.workload import Crash, PowerPoint, RecordedRun, Workload, cheapest
 
 MAX_TRIES = 20
 """Usual largest number of trials per recurrence."""
@@ -58,15 +59,21 @@ class World:
         point = (
             known.points[-1] if power == "highest" else cheapest(known.points, self.eta, self.workload.max_power_watts)
         )
-        run = known.runs[int(draw * len(known.runs))]
-        return TrialCourse(
-            point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts, run.crash
-        )
+        return course(known.runs[int(draw * len(known.runs))], point)
 
     def at(self, recurrence: int) -> Workload:
         """The workload as it is in a recurrence."""
         drifted = self.drift_at is not None and recurrence >= self.drift_at
-        return self.workload.mirrored() if drifted else self.workload
+        return self._mirrored if drifted else self.workload
+
+    @cached_property
+    def _mirrored(self) -> Workload:
+        return self.workload.mirrored()
+
+
+def course(run: RecordedRun, point: PowerPoint) -> TrialCourse:
+    """A recorded run at a power limit."""
+    return TrialCourse(point.epoch_seconds, point.epoch_joules, run.target_epoch, point.power_limit_watts, run.crash)
 
 
 def draws(seed: int, recurrences: int, max_tries: int = MAX_TRIES) -> np.ndarray:
