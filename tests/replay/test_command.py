@@ -118,9 +118,11 @@ def test_a_named_world_has_its_own_horizon_and_drift(capsys: pytest.CaptureFixtu
     assert main((*usual, "drift")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
     assert (setting["recurrences"], setting["drift_at"], len(setting["best_batch_sizes"])) == (120, 60, 2)
-    assert main((*usual, "memory-limit", "--recurrences", "12", "--drift-at", "6")) == 0
+    assert main((*usual, "drift", "--recurrences", "12", "--drift-at", "6")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
     assert (setting["recurrences"], setting["drift_at"]) == (12, 6)
+    assert main((*usual, "memory-limit", "--recurrences", "12")) == 0
+    (setting,) = json.loads(capsys.readouterr().out)
     mine = setting["contenders"]["POLICY_GTS"]
     assert {choice["failure"] for choice in mine["choices"][0]} == {None, "OUT_OF_MEMORY"}
     assert mine["undelivered"] == [0]
