@@ -14,7 +14,7 @@ from wattwise import Client
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.spec import Policy
 
-from wattwise_replay import traces
+from wattwise_replay import own_trials, traces, workload_file
 from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ReplayError
@@ -31,6 +31,9 @@ _EXAMPLES = """examples:
   wattwise replay --synthetic 1
   wattwise replay --traces traces --gpu v100 --workload cifar100 --plot regret.svg
   wattwise replay --traces traces --all --json results.json
+  wattwise replay --workload-file mine.toml --plot regret.svg
+  wattwise replay --history runs/mnist-nightly/history.jsonl
+  wattwise replay --job mnist-nightly --server localhost:50051
   wattwise replay --synthetic two-humps --recurrences 1000
   wattwise replay --synthetic 1 --drift-at 40 --window 10
   wattwise replay --synthetic 1 --seeds 2 --server localhost:50051
@@ -55,10 +58,11 @@ class ReplayCommand:
     def run(self, args: argparse.Namespace, /) -> int:
         """Replays, prints and writes the results; returns 0."""
         _check_files(args)
-        workloads = _workloads(args)
-        _check_drift(args, workloads)
         with ExitStack() as stack:
-            make = _maker(args, stack)
+            client = _client(args, stack)
+            workloads = _workloads(args, client)
+            _check_drift(args, workloads)
+            make = _maker(args, None if args.job else client)
             comparisons = [_compared(args, workload, make) for workload in workloads]
         if args.json != "-":
             _print(comparisons)
@@ -72,6 +76,15 @@ COMMAND = ReplayCommand()
 def _add_workload_options(group: argparse._ArgumentGroup) -> None:
     source = group.add_mutually_exclusive_group(required=True)
     source.add_argument("--traces", type=Path, metavar="DIR", help="folder of recorded traces")
+    source.add_argument(
+        "--workload-file",
+        type=Path,
+        action="append",
+        metavar="FILE.toml",
+        help="recorded runs of your own workload; repeatable",
+    )
+    source.add_argument("--history", type=Path, metavar="FILE", help="history.jsonl of a run of `wattwise run`")
+    source.add_argument("--job", metavar="ID", help="the trials of a job on --server, which is only read")
     source.add_argument(
         "--synthetic",
         metavar="SEED",
@@ -113,7 +126,9 @@ def _add_policy_options(group: argparse._ArgumentGroup) -> None:
         help="number of runs, with seeds from 0 (default: %(default)s)",
     )
     group.add_argument(
-        "--server", metavar="ADDRESS", help="use this server instead of the policies in process; the jobs stay on it"
+        "--server",
+        metavar="ADDRESS",
+        help="use this server, not the policies in process; the jobs stay on it. With --job, that job's server",
     )
 
 
@@ -156,13 +171,40 @@ def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> Non
             )
 
 
-def _workloads(args: argparse.Namespace) -> Sequence[Workload]:
-    chosen = [name for name in ("workload", "gpu") if getattr(args, name) is not None]
-    if chosen and (args.all or args.synthetic is not None):
-        other = "--all" if args.synthetic is None else "--synthetic"
-        raise ReplayError(f"--{chosen[0]} selects among the traces and cannot be combined with {other}")
+def _client(args: argparse.Namespace, stack: ExitStack) -> Client | None:
+    if not args.server:
+        return None
+    return stack.enter_context(Client(args.server, timeout=_SERVER_SECONDS, credentials=credentials_of(args)))
+
+
+def _workloads(args: argparse.Namespace, client: Client | None) -> Sequence[Workload]:
+    _check_selection(args)
+    if args.workload_file is not None:
+        return [workload_file.load(path) for path in args.workload_file]
+    if args.history is not None:
+        return [own_trials.from_history(args.history, args.eta)]
+    if args.job is not None:
+        if client is None:
+            raise ReplayError("--job needs --server ADDRESS, the server of the job")
+        return [own_trials.from_server(client, args.job)]
     if args.synthetic is not None:
         return [_synthetic(args.synthetic)]
+    return _measured(args)
+
+
+def _check_selection(args: argparse.Namespace) -> None:
+    """Refuses options that select among traces where there are none to select from."""
+    chosen = [option for option in ("workload", "gpu", "all") if getattr(args, option)]
+    sources = ("synthetic", "workload_file", "history", "job")
+    others = [option for option in sources if getattr(args, option) is not None]
+    if args.all and chosen[0] != "all":
+        others.append("all")
+    if chosen and others:
+        other = others[0].replace("_", "-")
+        raise ReplayError(f"--{chosen[0]} selects among the traces and cannot be combined with --{other}")
+
+
+def _measured(args: argparse.Namespace) -> Sequence[Workload]:
     gpus = traces.gpus(args.traces)
     if not gpus:
         raise ReplayError(f"no traces in {args.traces}; --traces is the folder with summary_train.csv")
@@ -178,12 +220,8 @@ def _synthetic(name: str) -> Workload:
     return synthetic(int(name)) if name.isdecimal() else named_world(name)
 
 
-def _maker(args: argparse.Namespace, stack: ExitStack) -> MakeEngine:
+def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
     run = f"replay-{secrets.token_hex(4)}"
-    client = None
-    if args.server:
-        made = Client(args.server, timeout=_SERVER_SECONDS, credentials=credentials_of(args))
-        client = stack.enter_context(made)
 
     def make(world: World, policy: Policy, seed: int) -> Engine:
         workload = world.workload

@@ -131,7 +131,9 @@ def validated(workload: Workload) -> Workload:
         ReplayError: it has no batch size, or lacks its default.
     """
     if not workload.batch_sizes:
-        raise ReplayError(f"no batch size of {workload.setting} has both recorded runs and measured power")
+        raise ReplayError(
+            f"no batch size of {workload.setting} has both recorded runs and measured power; check its files and filter"
+        )
     if workload.default_batch_size not in workload.sizes:
         known = ", ".join(map(str, workload.sizes))
         raise ReplayError(

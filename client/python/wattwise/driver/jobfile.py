@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from wattwise.driver.placeholders import faults_in, placeholders_in
-from wattwise.driver.toml_table import POSITIVE, Table, at_least
+from wattwise.driver.toml_table import POSITIVE, Table, at_least, parsed
 from wattwise.errors import MonitorError, Violation, WattwiseError
 from wattwise.integrations.learning_rate import OPTIMIZERS, scaled_learning_rate
 from wattwise.monitor.named import checked_monitor
 from wattwise.spec import GpuConfig, JobSpec
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class JobFileError(WattwiseError):
@@ -112,7 +106,7 @@ def read(path: Path) -> JobFile:
         JobFileError: with every fault that can be found without a server.
     """
     faults: list[Violation] = []
-    root = Table("", _parsed(path), faults)
+    root = Table("", parsed(path, JobFileError), faults)
     root.check_keys(("job", "train", "run"))
     job, train, run = root.table("job"), root.table("train"), root.table("run", required=False)
     gpu = job.table("gpu", required=False).read(
@@ -124,17 +118,6 @@ def read(path: Path) -> JobFile:
         raise JobFileError(f"{path}: {text}", violations=faults)
     spec = JobSpec(**job_values, gpu=GpuConfig(**gpu) if len(gpu) == len(fields(GpuConfig)) else None)
     return JobFile(spec, gpu, TrainSection(**train_values), RunSection(**run_values))
-
-
-def _parsed(path: Path) -> Mapping[str, Any]:
-    try:
-        parsed: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise JobFileError(f"{path} cannot be read: {reason}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise JobFileError(f"{path} is not TOML: {error}") from error
-    return parsed
 
 
 def _job(table: Table) -> dict[str, Any]:

@@ -10,14 +10,38 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from wattwise.errors import Violation
+from wattwise.errors import Violation, WattwiseError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 Condition: TypeAlias = tuple[str, Callable[[Any], bool]]
 """What a value must be, in words, and whether it is."""
+
+
+def parsed(path: Path, error: type[WattwiseError]) -> Mapping[str, Any]:
+    """The content of a TOML file.
+
+    Args:
+        path: the file.
+        error: what is raised if it cannot be read.
+    """
+    try:
+        content: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else "it is not UTF-8 text"
+        raise error(f"{path} cannot be read: {reason}") from cause
+    except tomllib.TOMLDecodeError as cause:
+        raise error(f"{path} is not TOML: {cause}") from cause
+    return content
 
 
 def at_least(minimum: int) -> Condition:

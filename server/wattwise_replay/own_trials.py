@@ -1,0 +1,195 @@
+"""A job's own trials as the trace of a replay, from a driver's history or from a server.
+
+Each trial is a recorded run of its batch size:
+
+    it reached the target, at any cost         reached after as many epochs
+    stopped at the cost bound or max_epochs    never reached: what it would have taken is unknown
+    ended by its trainer, or out of memory     a trainer that fails after as many epochs
+    preempted, lost, deleted, still running    no run
+
+An epoch at a power limit takes the mean time and energy of all measured epochs of its batch size at that limit. A batch
+size without any measured epoch is left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from wattwise import Client, v1
+from wattwise.commands.humanize import end_reason
+from wattwise.driver.history import History, TrialRecord
+from wattwise_server.domain import EndReason
+
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.workload import BatchSize, Crash, PowerPoint, RecordedRun, Workload, validated
+
+_NO_RUN = {EndReason.PREEMPTED, EndReason.LOST, EndReason.JOB_DELETED}
+_CRASHES = {EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.COMPLETED}
+_REASONS = {end_reason(v1.EndReason.Value(f"END_REASON_{reason.value}")): reason for reason in EndReason}
+_ETA_TOLERANCE = 0.01
+
+
+class EndedTrial(NamedTuple):
+    """A trial as it was measured.
+
+    Attributes:
+        batch_size: Its batch size.
+        epochs: Epochs that it reported.
+        reached: Whether it reached the target, at any cost.
+        reason: Why it ended.
+        power_limit_watts: The GPU's limit; None if unknown.
+        seconds: Its training time; None if unknown.
+        joules: The energy that it used; None if unknown.
+    """
+
+    batch_size: int
+    epochs: int
+    reached: bool
+    reason: EndReason | None
+    power_limit_watts: float | None
+    seconds: float | None
+    joules: float | None
+
+    @property
+    def run(self) -> RecordedRun | None:
+        """What it says about the batch size; None for nothing."""
+        if self.reached:
+            return RecordedRun(self.epochs)
+        if self.reason is None or self.reason in _NO_RUN:
+            return None
+        return RecordedRun(None, Crash(self.epochs, self.reason) if self.reason in _CRASHES else None)
+
+
+def from_history(path: Path, eta: float) -> Workload:
+    """A workload from the file `history.jsonl` of a run.
+
+    The default batch size is that of the first trial, `max_epochs` the most epochs of any, and the highest power limit
+    follows from the recorded costs.
+
+    Args:
+        path: The file.
+        eta: The job's weight of energy against time.
+
+    Raises:
+        ReplayError: there is no such file, it has no measured trial, or the job had another eta.
+        HistoryError: the file is malformed.
+    """
+    records = History(path).read()
+    trials = [_recorded(record) for record in records]
+    if not any(trial.epochs and trial.seconds for trial in trials):
+        raise ReplayError(f"{path} has no measured trial; use the history.jsonl in the folder of a run")
+    first = min(records, key=lambda record: record.trial)
+    longest = max(trial.epochs for trial in trials)
+    watts = _max_power_watts(records, eta, path)
+    name = path.resolve().parent.name
+    return _workload(Workload(name, "own", (), first.batch_size, 1.0, True, longest, watts), trials)
+
+
+def from_server(client: Client, job_id: str) -> Workload:
+    """A workload from a job on a server.
+
+    Args:
+        client: A connection to the server.
+        job_id: The job.
+
+    Raises:
+        ReplayError: the job has no measured trial.
+        WattwiseError: there is no such job, or the server is unavailable.
+    """
+    known = client.get_job(job_id)
+    spec = known.spec
+    limits = {limit.batch_size: limit.power_limit_watts for limit in known.power_limits}
+    trials = [_listed(trial, spec, limits.get(trial.id.batch_size)) for trial in client.list_trials(job_id)]
+    if not any(trial.epochs and trial.seconds for trial in trials):
+        raise ReplayError(f"job {job_id!r} has no measured trial yet; run some of its recurrences first")
+    job = Workload(
+        job_id,
+        spec.gpu.gpu_model,
+        (),
+        spec.default_batch_size,
+        spec.target_metric,
+        spec.higher_is_better_metric,
+        spec.max_epochs,
+        spec.gpu.max_power_watts,
+    )
+    return _workload(job, trials)
+
+
+def _recorded(record: TrialRecord) -> EndedTrial:
+    return EndedTrial(
+        record.batch_size,
+        record.epochs,
+        record.reached,
+        _REASONS.get(record.end_reason),
+        record.power_limit_watts,
+        record.time_seconds,
+        record.energy_joules,
+    )
+
+
+def _listed(trial: v1.Trial, spec: v1.JobSpec, power_limit_watts: float | None) -> EndedTrial:
+    name = v1.EndReason.Name(trial.end_reason).removeprefix("END_REASON_")
+    reason = EndReason(name) if name in EndReason.__members__ else None
+    metric, target = trial.last_metric, spec.target_metric
+    near = metric >= target if spec.higher_is_better_metric else metric <= target
+    return EndedTrial(
+        trial.id.batch_size,
+        trial.last_epoch,
+        trial.converged or (trial.HasField("last_metric") and near),
+        reason,
+        power_limit_watts,
+        trial.time_seconds,
+        trial.energy_joules,
+    )
+
+
+def _max_power_watts(records: Sequence[TrialRecord], eta: float, path: Path) -> float:
+    """P of `η·E + (1−η)·P·T`, from the costs of all trials."""
+    known = [
+        (record.cost, record.energy_joules, record.time_seconds)
+        for record in records
+        if record.cost is not None and record.energy_joules is not None and record.time_seconds
+    ]
+    if eta == 1 or not known:
+        return max(
+            (record.power_limit_watts for record in records if record.power_limit_watts is not None),
+            default=max((joules / seconds for _, joules, seconds in known), default=1.0),
+        )
+    watts = [(cost - eta * joules) / ((1 - eta) * seconds) for cost, joules, seconds in known]
+    middle = float(np.median(watts))
+    if not middle > 0 or max(abs(each - middle) for each in watts) > _ETA_TOLERANCE * middle:
+        raise ReplayError(f"the costs in {path} do not fit --eta {eta:g}; use the eta_knob of its job")
+    return middle
+
+
+def _workload(job: Workload, trials: Sequence[EndedTrial]) -> Workload:
+    """The job's workload with what its trials say about each batch size."""
+    by_size: dict[int, list[EndedTrial]] = defaultdict(list)
+    for trial in trials:
+        by_size[trial.batch_size].append(trial)
+    sizes = []
+    for size, each in sorted(by_size.items()):
+        runs = tuple(run for trial in each if (run := trial.run) is not None)
+        points = _points(each, job.max_power_watts)
+        if runs and points:
+            sizes.append(BatchSize(size, runs, points))
+    return validated(replace(job, batch_sizes=tuple(sizes)))
+
+
+def _points(trials: Sequence[EndedTrial], max_power_watts: float) -> tuple[PowerPoint, ...]:
+    """An epoch at each power limit, by ascending limit; trials without a known limit ran at the highest."""
+    by_limit: dict[float, list[tuple[int, float, float]]] = defaultdict(list)
+    for trial in trials:
+        if trial.epochs and trial.seconds:
+            limit = trial.power_limit_watts or max_power_watts
+            by_limit[limit].append((trial.epochs, trial.seconds, trial.joules or 0.0))
+    points = []
+    for limit, measured in sorted(by_limit.items()):
+        epochs, seconds, joules = (sum(column) for column in zip(*measured, strict=True))
+        points.append(PowerPoint(limit, seconds / epochs, joules / seconds))
+    return tuple(points)
