@@ -114,27 +114,37 @@ class NoTrialToResumeError(ServiceError):
 
 
 class NoBatchSizeConvergedError(ServiceError):
-    """No batch size converged in a whole pruning round."""
+    """No batch size is left to try."""
 
     reason = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
 
-    def __init__(self, job_id: str, pruning_round: int, crashed: Sequence[int], untried: Sequence[int]) -> None:
-        message = (
-            f"no batch size of job {job_id!r} reached its target in pruning round {pruning_round + 1}; register under "
-            "a new job_id with other batch_sizes, an easier target_metric, more max_epochs or a larger beta_knob"
-        )
-        if crashed:
-            message += (
-                f"; but trials with {_sizes(crashed)} crashed, were lost or ran out of memory: fix that first, then "
-                "delete the job to reuse its id"
-            )
-        if untried:
-            message += f"; not tried, because a smaller or larger batch size failed: {_sizes(untried)}"
-        super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round)})
+    def __init__(self, job_id: str, pruning_round: int, causes: Mapping[str, Sequence[int]]) -> None:
+        """Takes the batch sizes by cause: `failed`, `out_of_memory`, `missed` and `untried`."""
+        listed = {cause: ", ".join(map(str, sizes)) for cause, sizes in causes.items() if sizes}
+        found = "; ".join(f"{_CAUSES[cause]}: {sizes}" for cause, sizes in listed.items())
+        message = f"no batch size of job {job_id!r} is left to try ({found}); {_remedy(listed)}"
+        super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round), **listed})
 
 
-def _sizes(batch_sizes: Sequence[int]) -> str:
-    return f"batch size{'s' if len(batch_sizes) > 1 else ''} {', '.join(map(str, batch_sizes))}"
+_CAUSES = {
+    "failed": "trials crashed or were lost",
+    "out_of_memory": "out of memory",
+    "missed": "missed the target",
+    "untried": "never tried, because a smaller or larger one missed the target or ran out of memory",
+}
+
+
+def _remedy(causes: Mapping[str, str]) -> str:
+    steps = []
+    if "failed" in causes:
+        steps.append("fix what makes trials crash")
+    if "out_of_memory" in causes:
+        steps.append("list smaller batch_sizes")
+    changes = " or ".join(steps)
+    if "missed" in causes:
+        other = "other batch_sizes, an easier target_metric, more max_epochs or a larger beta_knob"
+        return f"{changes + ', and ' if changes else ''}register the job under a new job_id with {other}"
+    return f"{changes}, and register the job under a new job_id"
 
 
 class TooManyJobsError(ServiceError):

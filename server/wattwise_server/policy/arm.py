@@ -30,9 +30,9 @@ def record(arm: Arm, seen: Observation, window_size: int, floor: float | None) -
     return _recount(arm, floor)
 
 
-def move_floor(arm: Arm, old: float | None, new: float, window_size: int) -> Arm:
-    """The arm after the floor appeared or fell."""
-    if not window_size and arm.held:
+def move_floor(arm: Arm, old: float | None, new: float | None, window_size: int) -> Arm:
+    """The arm after the floor appeared or fell; with a window it may also rise or disappear."""
+    if not window_size and arm.held and new is not None:
         settled = (cost for cost in arm.held if cost >= new)
         kept = Moments() if old is None else arm.missed
         arm = replace(arm, missed=reduce(Moments.add, settled, kept), held=tuple(c for c in arm.held if c < new))

@@ -28,7 +28,7 @@ def cost_bound(spec: JobSpec, search: Search, batch_size: int) -> float | None:
     A job always delivers: after two trials in a row that were stopped at the bound it doubles with each further one,
     and the best known batch size has none.
     """
-    if spec.beta_knob is None or search.min_cost is None or batch_size == search.min_cost_batch_size:
+    if spec.beta_knob is None or not search.min_cost or batch_size == search.min_cost_batch_size:
         return None
     return spec.beta_knob * search.min_cost * 2.0 ** min(max(0, search.bound_stops - 1), _MOST_DOUBLINGS)
 

@@ -1,7 +1,8 @@
 """The pruning walk (NSDI 2023, section 4.4, "pruning exploration").
 
 A round starts at its default batch size, goes down to the smallest, then up from the next above the default. Each
-direction ends at the first batch size that does not converge; it and all beyond it are pruned.
+direction ends at the first batch size that misses the target; it and all beyond it are pruned. A batch size that is set
+aside is skipped, and tried when no other is waiting.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Arm, JobSpec, Search, Stage
-from wattwise_server.policy.failures import FAILURES_TO_SET_ASIDE
+from wattwise_server.domain import Arm, JobSpec, Search, Stage, Trial
+from wattwise_server.policy.failures import pause_end, set_aside
 from wattwise_server.policy.history import with_arm
 
 
@@ -20,56 +21,42 @@ def first_round(spec: JobSpec) -> Search:
     return Search(stage, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
 
-def next_exploration(search: Search) -> int | None:
-    """The first batch size of the walk without a result in this round; None when every batch size is pruned."""
-    waiting = [arm.batch_size for arm in search.surviving if arm.round_cost is None]
-    down = [size for size in waiting if size <= search.round_default]
-    return max(down) if down else min(waiting, default=None)
+def next_exploration(search: Search) -> Arm | None:
+    """The first arm of the walk that waits for its result in this round; None when every batch size is out.
+
+    If all that wait are set aside, it is the one that is due first.
+    """
+    number = search.num_trials + 1
+    waiting = [arm for arm in _walk(search) if arm.round_cost is None]
+    ready = (arm for arm in waiting if not set_aside(search, arm, number))
+
+    def due(arm: Arm) -> tuple[object, ...]:
+        return arm.running > 0, pause_end(search, arm), abs(arm.batch_size - search.round_default), arm.batch_size
+
+    return next(ready, None) or min(waiting, key=due, default=None)
 
 
-def explored(spec: JobSpec, search: Search, batch_size: int, *, cost: float, converged: bool) -> Search:
-    """The search after an exploration with a result."""
+def explored(search: Search, trial: Trial) -> Search:
+    """The search after the exploration was decided."""
     search = replace(search, exploring=None)
-    if converged:
-        search = with_arm(search, batch_size, lambda arm: replace(arm, round_cost=cost))
-    else:
-        search = _prune(search, batch_size)
-    return search if next_exploration(search) is not None else _end_round(spec, search)
+    if trial.converged:
+        return with_arm(search, trial.batch_size, lambda arm: replace(arm, round_cost=trial.cost))
+    return _prune(search, trial.batch_size)
 
 
-def failed(spec: JobSpec, search: Search, batch_size: int) -> Search:
-    """The search after an exploration crashed or was lost; too many in a row count as not converged."""
-    arm = search.arm(batch_size)
-    if arm.excluded or len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE:
-        return explored(spec, search, batch_size, cost=0.0, converged=False)
-    return replace(search, exploring=None)
+def settled(spec: JobSpec, search: Search) -> Search:
+    """The search with a default that survives, and in the next round if this one is complete.
 
-
-def crashed(search: Search) -> Sequence[int]:
-    """The batch sizes that were pruned because their trials failed."""
-    failing = (arm for arm in search.arms if len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE)
-    return [arm.batch_size for arm in failing if arm.pruned]
-
-
-def untried(search: Search) -> Sequence[int]:
-    """The batch sizes that were pruned without a trial."""
-    return [arm.batch_size for arm in search.arms if arm.pruned and not (arm.num_succeeded or arm.num_failed)]
-
-
-def _prune(search: Search, failed_size: int) -> Search:
-    down = failed_size <= search.round_default
-
-    def beyond(arm: Arm) -> bool:
-        return arm.batch_size <= failed_size if down else arm.batch_size >= failed_size
-
-    return replace(search, arms=tuple(replace(arm, pruned=arm.pruned or beyond(arm)) for arm in search.arms))
-
-
-def _end_round(spec: JobSpec, search: Search) -> Search:
-    if not search.surviving:
+    A round is complete when a trial has converged in it and no batch size waits that may be tried now. Those that are
+    set aside go into the next round.
+    """
+    search = _with_surviving_default(search)
+    converged = [arm for arm in _walk(search) if arm.round_cost is not None]
+    if search.exploring is not None or not converged or _ready(search):
         return search
-    cheapest = min(search.surviving, key=lambda arm: (arm.round_cost, arm.batch_size))
     done = search.pruning_round + 1
+    # The first of the walk among equals.
+    cheapest = min(converged, key=lambda arm: arm.round_cost or 0.0)
     return replace(
         search,
         stage=Stage.MAB if done == spec.num_pruning_rounds else Stage.PRUNING,
@@ -77,3 +64,34 @@ def _end_round(spec: JobSpec, search: Search) -> Search:
         round_default=cheapest.batch_size,
         arms=tuple(replace(arm, round_cost=None) for arm in search.arms),
     )
+
+
+def _walk(search: Search) -> Sequence[Arm]:
+    """The surviving arms in the order of a round."""
+    down = [arm for arm in search.surviving if arm.batch_size <= search.round_default]
+    up = [arm for arm in search.surviving if arm.batch_size > search.round_default]
+    return [*reversed(down), *up]
+
+
+def _ready(search: Search) -> bool:
+    number = search.num_trials + 1
+    return any(arm.round_cost is None and not set_aside(search, arm, number) for arm in search.surviving)
+
+
+def _prune(search: Search, missed: int) -> Search:
+    """Prunes a batch size that missed the target, and those beyond it that have no result in this round."""
+    down = missed <= search.round_default
+
+    def beyond(arm: Arm) -> bool:
+        outwards = arm.batch_size < missed if down else arm.batch_size > missed
+        return arm.batch_size == missed or (outwards and arm.round_cost is None)
+
+    return replace(search, arms=tuple(replace(arm, pruned=True) if beyond(arm) else arm for arm in search.arms))
+
+
+def _with_surviving_default(search: Search) -> Search:
+    """The search whose round's default, if it does not fit into memory, is the next smaller batch size."""
+    if not search.arm(search.round_default).excluded:
+        return search
+    smaller = [arm.batch_size for arm in search.surviving if arm.batch_size < search.round_default]
+    return replace(search, round_default=max(smaller)) if smaller else search

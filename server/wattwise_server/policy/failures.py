@@ -6,12 +6,12 @@ A batch size whose trials keep failing is set aside, with growing pauses, and ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
-from wattwise_server.domain import Arm, EndReason, Search, Trial
+from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside."""
@@ -63,19 +63,23 @@ def with_fitting(search: Search, batch_size: int) -> Search:
 
 def pause_end(search: Search, arm: Arm) -> int:
     """Number of the last trial for which a batch size is set aside; 0 if it is not set aside."""
-    failures = len(arm.failed_trials)
-    if failures < FAILURES_TO_SET_ASIDE:
+    if not _failing(arm):
         return 0
-    doublings = failures - FAILURES_TO_SET_ASIDE
+    doublings = len(arm.failed_trials) - FAILURES_TO_SET_ASIDE
     # After the first pause every other batch size has had its turn.
     pause = min(2**doublings, _LONGEST_PAUSE) if doublings else len(search.surviving) - 1
     return arm.failed_trials[-1] + pause
 
 
 def set_aside(search: Search, arm: Arm, trial_number: int) -> bool:
-    """Whether a batch size must not be the next trial's: it pauses, or it is being tried again."""
-    failing = len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE
-    return failing and (arm.running > 0 or trial_number <= pause_end(search, arm))
+    """Whether a batch size must not be chosen for a trial: it pauses, or a trial is already trying it again."""
+    if not _failing(arm):
+        return False
+    if search.stage is Stage.PRUNING and len(arm.failed_trials) == FAILURES_TO_SET_ASIDE:
+        # In a pruning round, the first pause lasts until every other batch size has a result.
+        waiting = any(a.round_cost is None and not _failing(a) for a in search.surviving)
+        return arm.running > 0 or waiting
+    return arm.running > 0 or trial_number <= pause_end(search, arm)
 
 
 def available(search: Search, trial_number: int) -> Sequence[Arm]:
@@ -85,6 +89,20 @@ def available(search: Search, trial_number: int) -> Sequence[Arm]:
     """
     able = [arm for arm in search.surviving if not set_aside(search, arm, trial_number)]
     return able or sorted(search.surviving, key=lambda arm: (arm.running > 0, pause_end(search, arm)))[:1]
+
+
+def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
+    """The batch sizes by what happened to them, for a job that has none left; one may have several causes."""
+
+    def sizes(test: Callable[[Arm], bool]) -> Sequence[int]:
+        return [arm.batch_size for arm in search.arms if test(arm)]
+
+    return {
+        "failed": sizes(lambda arm: arm.num_failed > arm.out_of_memory),
+        "out_of_memory": sizes(lambda arm: arm.out_of_memory > 0),
+        "missed": sizes(lambda arm: arm.num_succeeded > arm.num_converged),
+        "untried": sizes(lambda arm: not (arm.num_succeeded or arm.num_failed)),
+    }
 
 
 class Status(Enum):
@@ -120,6 +138,10 @@ def state(search: Search, arm: Arm) -> State:
     failed = f"its last {len(arm.failed_trials)} trials failed"
     when = "once its running trial has ended" if arm.running else f"from trial {pause_end(search, arm) + 1} on"
     return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}")
+
+
+def _failing(arm: Arm) -> bool:
+    return len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE
 
 
 def _known(arm: Arm) -> str:

@@ -48,12 +48,35 @@ def _with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
     floor = search.missed_floor
     seen = Observation(trial.cost, trial.converged)
     search = with_arm(search, trial.batch_size, lambda arm: record(arm, seen, spec.window_size, floor))
-    if not trial.converged:
-        stopped = trial.type is TrialType.MAB and trial.end_reason is EndReason.COST_BOUND
-        return replace(search, bound_stops=search.bound_stops + 1) if stopped else search
-    search = with_fitting(replace(search, bound_stops=0), trial.batch_size)
-    if search.min_cost is not None and trial.cost >= search.min_cost:
+    if trial.converged:
+        search = with_fitting(replace(search, bound_stops=0), trial.batch_size)
+    elif trial.type is TrialType.MAB and trial.end_reason is EndReason.COST_BOUND:
+        search = replace(search, bound_stops=search.bound_stops + 1)
+    return _with_min_cost(spec, search, trial)
+
+
+def _with_min_cost(spec: JobSpec, search: Search, trial: Trial) -> Search:
+    """The search with the cheapest converged cost among those that count; a trial that cost nothing does not."""
+    held = search.min_cost, search.min_cost_batch_size
+    cheapest = _cheapest_of_windows(search) if _left_window(spec, search) else held
+    if trial.converged and trial.cost and (not cheapest[0] or trial.cost < cheapest[0]):
+        cheapest = trial.cost, trial.batch_size
+    if cheapest == held:
         return search
-    lower = missed_floor(spec, trial.cost)
-    arms = tuple(move_floor(arm, floor, lower, spec.window_size) for arm in search.arms)
-    return replace(search, arms=arms, min_cost=trial.cost, min_cost_batch_size=trial.batch_size, missed_floor=lower)
+    floor = None if cheapest[0] is None else missed_floor(spec, cheapest[0])
+    arms = tuple(move_floor(arm, search.missed_floor, floor, spec.window_size) for arm in search.arms)
+    return replace(search, arms=arms, min_cost=cheapest[0], min_cost_batch_size=cheapest[1], missed_floor=floor)
+
+
+def _left_window(spec: JobSpec, search: Search) -> bool:
+    """Whether the observation that is the cheapest no longer counts."""
+    if not spec.window_size or search.min_cost_batch_size is None:
+        return False
+    window = search.arm(search.min_cost_batch_size).window
+    return not any(seen.converged and seen.cost == search.min_cost for seen in window)
+
+
+def _cheapest_of_windows(search: Search) -> tuple[float | None, int | None]:
+    """The cheapest converged cost in all windows, and its batch size."""
+    seen = ((seen.cost, arm.batch_size) for arm in search.arms for seen in arm.window if seen.converged and seen.cost)
+    return min(seen, default=(None, None))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattwise_server.domain import JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.domain import Arm, JobSpec, Search, Stage, Trial, TrialType
 from wattwise_server.policy import explorer
 from wattwise_server.policy.base import (
     ArmBelief,
@@ -20,8 +20,9 @@ from wattwise_server.policy.base import (
     Succeeded,
 )
 from wattwise_server.policy.cost import cost_bound
-from wattwise_server.policy.failures import counts_as_failure
+from wattwise_server.policy.failures import set_aside
 from wattwise_server.policy.gts import Gts
+from wattwise_server.policy.history import with_arm
 
 _BANDIT = Gts(fixable=False)
 
@@ -43,30 +44,29 @@ class PruningGts:
         """The walk's next step, a concurrent trial while that step runs, or the bandit's draw."""
         if search.stage is Stage.MAB:
             return _BANDIT.next(spec, search, trial_number, rng)
-        size = explorer.next_exploration(search)
-        if size is None:
+        arm = explorer.next_exploration(search)
+        if arm is None:
             return Exhausted()
         if search.exploring is not None:
-            return _concurrent(spec, search, size)
+            return _concurrent(spec, search, trial_number, arm)
         where = f"pruning round {search.pruning_round + 1} of {spec.num_pruning_rounds}"
-        start = search.round_default
-        step = "starts at" if size == start else f"goes {'down' if size < start else 'up'} from {start} to"
-        return Choice(TrialType.EXPLORATION, size, f"{where}: the walk {step} batch size {size}")
+        return Choice(TrialType.EXPLORATION, arm.batch_size, f"{where}: {_step(search, arm)}")
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Moves the walk on the result of the trial that holds the exploration slot, and on no other."""
+        if search.stage is Stage.MAB:
+            return search
+        trial = event.trial
         match event:
-            case Dispatched(trial):
-                taken = trial.type is TrialType.EXPLORATION
-                return replace(search, exploring=trial.number) if taken else search
-            case Revived(trial) if search.stage is Stage.PRUNING:
-                return _revived(search, trial)
-            case Succeeded(trial) if search.stage is Stage.PRUNING:
-                return _succeeded(spec, search, trial)
-            case Failed(trial) if search.stage is Stage.PRUNING:
-                return _failed(spec, search, trial)
-            case _:
-                return _BANDIT.observe(spec, search, event)
+            case Dispatched() if trial.type is TrialType.EXPLORATION:
+                search = replace(search, exploring=trial.number)
+            case Revived():
+                search = _revived(search, trial)
+            case Succeeded() if search.exploring == trial.number:
+                search = explorer.explored(search, trial)
+            case Failed() if search.exploring == trial.number:
+                search = replace(search, exploring=None)
+        return explorer.settled(spec, search)
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         """The paper's, in both stages."""
@@ -80,34 +80,48 @@ class PruningGts:
 POLICY = PruningGts()
 
 
-def _concurrent(spec: JobSpec, search: Search, exploring: int) -> Choice:
-    why = f"trial {search.exploring} is exploring batch size {exploring}"
+def _step(search: Search, arm: Arm) -> str:
+    """What the walk does, as the reason of an exploration."""
+    size, start = arm.batch_size, search.round_default
+    if failed := len(arm.failed_trials):
+        times = "trial" if failed == 1 else f"{failed} trials in a row"
+        return f"batch size {size} is tried again, since its last {times} failed"
+    if size == start:
+        return f"the walk starts at batch size {size}"
+    return f"the walk goes {'down' if size < start else 'up'} from {start} to batch size {size}"
+
+
+def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm) -> Choice:
+    """The cheapest batch size known, else the default, else the one that the walk waits for."""
+
+    def choice(arm: Arm, why: str) -> Choice:
+        reason = f"batch size {arm.batch_size} {why}; trial {search.exploring} is exploring"
+        return Choice(TrialType.CONCURRENT, arm.batch_size, reason)
+
+    def able(arm: Arm) -> bool:
+        return not arm.excluded and not set_aside(search, arm, trial_number)
+
     if search.min_cost_batch_size is not None:
-        size = search.min_cost_batch_size
-        return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the cheapest so far; {why}")
-    size = spec.default_batch_size
-    if search.arm(size).pruned:
-        # A pruned default would fail repeatedly while nothing else has converged.
-        return Choice(TrialType.CONCURRENT, exploring, f"nothing has converged and the default is pruned; {why}")
-    return Choice(TrialType.CONCURRENT, size, f"batch size {size} is the default; {why}")
-
-
-def _succeeded(spec: JobSpec, search: Search, trial: Trial) -> Search:
-    if search.exploring != trial.number or trial.cost is None:
-        return search
-    return explorer.explored(spec, search, trial.batch_size, cost=trial.cost, converged=trial.converged)
-
-
-def _failed(spec: JobSpec, search: Search, trial: Trial) -> Search:
-    if search.exploring != trial.number:
-        return search
-    if not counts_as_failure(trial):
-        return replace(search, exploring=None)
-    return explorer.failed(spec, search, trial.batch_size)
+        cheapest = search.arm(search.min_cost_batch_size)
+        if able(cheapest):
+            return choice(cheapest, "is the cheapest so far")
+    surviving = [arm for arm in search.surviving if able(arm)]
+    converged = [arm for arm in surviving if arm.num_converged]
+    if converged:
+        return choice(min(converged, key=lambda arm: arm.counted.mean), "is the cheapest of those that may be tried")
+    default = search.arm(spec.default_batch_size)
+    if default in surviving:
+        return choice(default, "is the default")
+    if waiting in surviving or not surviving:
+        return choice(waiting, "is next in the walk, and neither the default nor a cheaper one may be tried")
+    return choice(surviving[0], "is the only one that may be tried")
 
 
 def _revived(search: Search, trial: Trial) -> Search:
-    if trial.type is not TrialType.EXPLORATION or trial.pruning_round != search.pruning_round:
+    """The search with a revived exploration in its slot, if the walk would choose its batch size now."""
+    if search.exploring is not None or trial.type is not TrialType.EXPLORATION:
         return search
-    free = search.exploring is None and explorer.next_exploration(search) == trial.batch_size
+    without = with_arm(search, trial.batch_size, lambda arm: replace(arm, running=arm.running - 1))
+    step = explorer.next_exploration(without)
+    free = trial.pruning_round == search.pruning_round and step is not None and step.batch_size == trial.batch_size
     return replace(search, exploring=trial.number) if free else search

@@ -110,9 +110,11 @@ def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_pr
 def _sample(arms: Sequence[Arm], beliefs: Sequence[Posterior], rng: np.random.Generator) -> Draw:
     means = np.array([belief.mean for belief in beliefs])
     deviations = 1 / np.sqrt(np.array([belief.precision for belief in beliefs]))
-    samples = means + deviations * rng.standard_normal(len(arms))
+    surcharges = np.array([failure_surcharge(arm) for arm in arms])
+    samples = means + deviations * rng.standard_normal(len(arms)) - surcharges
     best = int(np.argmax(samples))
     size = arms[best].batch_size
     others = f"lowest of {len(arms)} arms" if len(arms) > 1 else "the only arm"
-    sample = f"sampled cost {-samples[best]:.6g} J (mean {-means[best]:.6g}, std dev {deviations[best]:.3g})"
+    failed = f", failed trials {surcharges[best]:.6g} per decided one" if surcharges[best] else ""
+    sample = f"sampled cost {-samples[best]:.6g} J (mean {-means[best]:.6g}, std dev {deviations[best]:.3g}{failed})"
     return Draw(size, f"batch size {size} by Thompson sampling: {sample}, {others}")

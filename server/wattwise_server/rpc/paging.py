@@ -11,8 +11,8 @@ USUAL_PAGE = 50
 LARGEST_PAGE = 1000
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
-JOBS_AT_A_TIME = 20
-"""Few: a job with a thousand batch sizes takes 100 kB on the wire."""
+JOBS_AT_A_TIME = 8
+"""Few: a job of an older server, with a thousand batch sizes, takes 250 kB on the wire."""
 
 
 def page_size(requested: int) -> int:

@@ -14,7 +14,7 @@ from wattwise_server.policy.base import Policy
 from wattwise_server.policy.registry import POLICIES
 
 GENERATED_LENGTH = len("-01234567")
-MAX_BATCH_SIZES = 1000
+MAX_BATCH_SIZES = 64
 MAX_BETA = 1e6
 MAX_LEASE_SECONDS = 365 * 24 * 3600.0
 

@@ -41,7 +41,7 @@ from wattwise_server.observability.events import (
 )
 from wattwise_server.policy.base import Dispatched, Exhausted
 from wattwise_server.policy.cost import cost
-from wattwise_server.policy.explorer import crashed, untried
+from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decide, judge
 from wattwise_server.policy.thompson import generator
@@ -131,8 +131,8 @@ class Optimizer:
             number = job.num_trials + 1
             choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
             if isinstance(choice, Exhausted):
-                search = job.search
-                raise NoBatchSizeConvergedError(job_id, search.pruning_round, crashed(search), untried(search))
+                causes = ruled_out(job.search)
+                raise NoBatchSizeConvergedError(job_id, job.search.pruning_round, causes)
             now = self._clock()
             trial = Trial(
                 job_id,

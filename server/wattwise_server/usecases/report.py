@@ -50,10 +50,10 @@ def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now:
 def _number_faults(spec: JobSpec, measurement: Measurement) -> list[tuple[str, str]]:
     epoch, time_seconds, energy_joules, metric, _ = measurement
     faults = []
-    if not 0 <= time_seconds < math.inf:
-        faults.append(("time_seconds", _bad_sum(time_seconds)))
+    if not 0 < time_seconds < math.inf:
+        faults.append(("time_seconds", _bad_sum(time_seconds, "above 0")))
     if not 0 <= energy_joules < math.inf:
-        faults.append(("energy_joules", _bad_sum(energy_joules)))
+        faults.append(("energy_joules", _bad_sum(energy_joules, "0 or more")))
     if math.isinf(metric):
         faults.append(("metric", f"is {metric}; report NaN for a metric that has diverged"))
     if epoch < 1:
@@ -63,8 +63,8 @@ def _number_faults(spec: JobSpec, measurement: Measurement) -> list[tuple[str, s
     return faults
 
 
-def _bad_sum(value: float) -> str:
-    return f"is {value}; report the finite sum since the trial's first epoch, 0 or more"
+def _bad_sum(value: float, least: str) -> str:
+    return f"is {value}; report the finite sum since the trial's first epoch, {least}"
 
 
 def _order_faults(last: Measurement, measurement: Measurement) -> list[tuple[str, str]]:

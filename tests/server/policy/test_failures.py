@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timezone
 
 from wattwise_server.domain import EndReason, Search, Trial, TrialStatus, TrialType
 from wattwise_server.policy import gts
 from wattwise_server.policy.base import Event, Failed, Revived
-from wattwise_server.policy.explorer import crashed, untried
 from wattwise_server.policy.history import observe
 
 from tests.server.policy.simulated import spec
@@ -36,13 +34,3 @@ def test_revived_trial_is_not_a_failure() -> None:
     assert (search.arm(16).failed_trials, search.arm(16).num_failed) == ((1,), 1)
     search = after(search, Revived(failed(1, EndReason.LOST)))
     assert (search.arm(16).failed_trials, search.arm(16).num_failed) == ((), 0)
-
-
-def test_crashed_and_untried_batch_sizes_are_distinguished() -> None:
-    """Of those that were pruned: which failed, which were never tried, and which missed the target."""
-    search = gts.POLICY.register(SPEC)
-    arms = {arm.batch_size: replace(arm, pruned=True) for arm in search.arms}
-    arms[16] = replace(arms[16], failed_trials=(1, 2, 3), num_failed=3)
-    arms[32] = replace(arms[32], num_succeeded=1)
-    search = replace(search, arms=tuple(arms.values()))
-    assert (crashed(search), untried(search)) == ([16], [8])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import Arm, EndReason, Moments, Observation
+from wattwise_server.domain import Arm, Moments, Observation
 from wattwise_server.policy.arm import move_floor, record
 from wattwise_server.policy.thompson import draw, generator, posterior
 
@@ -140,29 +140,6 @@ def test_same_seed_and_number_give_the_same_draw() -> None:
 def test_without_a_seed_draws_differ() -> None:
     """An unset seed means entropy."""
     assert generator(spec(mab_seed=None), 1).random() != generator(spec(mab_seed=None), 1).random()
-
-
-def test_arm_that_runs_out_of_memory_is_suspended_for_a_while() -> None:
-    """Under POLICY_GTS an arm that ran out of memory is not drawn for eight trials, then tried again."""
-    job = SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16)))
-    trial = job.next()
-    suspended = trial.batch_size
-    job.fail(trial, EndReason.OUT_OF_MEMORY)
-    sizes = []
-    for _ in range(9):
-        trial = job.next()
-        sizes.append(trial.batch_size)
-        if trial.batch_size == suspended:
-            break
-        job.succeed(trial, 100)
-    assert sizes == [24 - suspended] * 8 + [suspended]
-
-
-def test_bandit_continues_when_every_arm_is_suspended() -> None:
-    """When no other arm is left, suspended arms are drawn."""
-    job = SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16)))
-    for _ in range(10):
-        job.fail(job.next(), EndReason.OUT_OF_MEMORY)
 
 
 def test_bandit_finds_the_cheapest_arm() -> None:

@@ -74,10 +74,10 @@ def test_statuses_of_long_names_fit(grpc_stub: Stub, grpc_channel: grpc.Channel,
 
 
 def test_too_many_batch_sizes_are_refused(grpc_stub: Stub) -> None:
-    """More than a thousand batch sizes are one violation."""
+    """More than 64 batch sizes are one violation."""
     with refused() as refusal:
-        Trainer(grpc_stub, batch_sizes=list(range(1, 1002)))
-    assert "at most 1000" in refusal.faults["job.batch_sizes"]
+        Trainer(grpc_stub, batch_sizes=list(range(1, 66)))
+    assert "at most 64" in refusal.faults["job.batch_sizes"]
 
 
 def test_longest_prefix_leaves_room_for_a_generated_id(grpc_stub: Stub) -> None:
@@ -141,9 +141,11 @@ def test_revived_trial_shows_its_newest_cost(server: LiveServer) -> None:
 def test_revived_trial_above_the_current_bound_is_stopped(server: LiveServer) -> None:
     """A lost trial above the current bound is stopped by its first heartbeat."""
     job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    job.run(100.0)
     slow = job.next()
     job.report(slow, 50.0, metric=0.1)
     lose(server, slow)
+    job.next()
     assert job.report(job.next(), 20.0).converged
     decision = job.heartbeat(slow)
     assert (decision.stop_train, decision.cost_bound) == (True, 40.0)
@@ -152,11 +154,28 @@ def test_revived_trial_above_the_current_bound_is_stopped(server: LiveServer) ->
 def test_heartbeat_returns_the_current_bound(grpc_stub: Stub) -> None:
     """A heartbeat returns the bound that another trial has set, before its own first report and after it."""
     job = Trainer(grpc_stub)
-    waiting, reporting, fast = job.next(), job.next(), job.next()
-    job.report(reporting, 1.0, metric=0.1)
+    job.run(100.0)
+    waiting, fast = job.next(), job.next()
+    assert job.heartbeat(waiting).cost_bound == 200.0
     job.report(fast, 20.0)
     assert job.heartbeat(waiting).cost_bound == 40.0
-    assert job.heartbeat(reporting).cost_bound == 40.0
+    job.report(waiting, 1.0, metric=0.1)
+    assert job.heartbeat(waiting).cost_bound == 40.0
+
+
+def test_best_known_batch_size_has_no_bound(grpc_stub: Stub) -> None:
+    """A trial of the batch size with the cheapest model converges at any cost, and its decisions say why."""
+    job = Trainer(grpc_stub)
+    job.run(100.0)
+    job.next()
+    best = job.next()
+    going = job.report(best, 5000.0, metric=0.1)
+    assert (going.stop_train, going.HasField("cost_bound")) == (False, False)
+    assert going.message.endswith("no bound: 16 is the best known batch size")
+    done = job.report(best, 6000.0, epoch=2)
+    assert (done.converged, done.HasField("cost_bound")) == (True, False)
+    assert done.message.endswith("no bound: 16 is the best known batch size")
+    assert job.report(best, 6000.0, epoch=2) == done
 
 
 def test_trial_of_a_deleted_job_is_stopped_after_registering_it_again(

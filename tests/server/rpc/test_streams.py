@@ -81,6 +81,7 @@ def test_every_result_has_its_decision(job: Trainer, stream: Stream) -> None:
 
 def test_stop_is_pushed_when_the_bound_falls(job: Trainer, stream: Stream) -> None:
     """A stop is pushed to a trial that costs more than twice what another has just converged at."""
+    job.run(100.0)
     slow, fast = job.next(), job.next()
     stream.send(slow, 50.0)
     assert not stream.decision().stop_train

@@ -164,13 +164,15 @@ def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
         ("preempted", "trial 1 resumes after epoch 2"),
         ("error", "trial 1 does not resume: its trainer ended it (error)"),
         ("decided", "trial 1 does not resume: it has been decided (target reached)"),
-        ("over bound", "trial 1 does not resume: it has been decided (cost bound)"),
+        ("over bound", "trial 2 does not resume: it has been decided (cost bound)"),
         ("new", "trial 1 resumes at its first epoch"),
     ],
 )
 def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) -> None:
     """The reason says after which epoch the trial resumes, or why it does not."""
     job = Trainer(server.trainer)
+    if end == "over bound":
+        job.run(100.0)
     trial = job.next("launch")
     if end != "new":
         job.report(trial, 50.0, metric=0.1, epoch=2, time=7.0)
@@ -181,9 +183,10 @@ def test_reason_of_a_resumed_trial(server: LiveServer, end: str, reason: str) ->
     if end == "decided":
         job.report(trial, 60.0, metric=0.95, epoch=3, time=8.0)
     if end == "over bound":
-        job.run(10.0)
+        job.next()
+        job.report(job.next(), 10.0)
     request = v1.GetNextBatchSizeRequest(job_id=job.job_id, request_id="launch")
-    assert server.trainer.GetNextBatchSize(request).reason == "trial 1 was dispatched for this request"
+    assert server.trainer.GetNextBatchSize(request).reason == f"{reason[:7]} was dispatched for this request"
     request.resume = True
     assert server.trainer.GetNextBatchSize(request).reason == reason
 

@@ -266,9 +266,13 @@ def _as_of_version(server: LiveServer, version: int) -> Iterator[sqlite3.Connect
         migrate(older, str(server.database), steps)
         older.execute("ATTACH ? AS newer", (str(newer),))
         for table in ("jobs", "arms", "trials", "measurements"):
-            ours, theirs = (
-                [row[1] for row in older.execute(f"PRAGMA {of}.table_info({table})")] for of in ("main", "newer")
-            )
-            names = ", ".join(name for name in ours if name in theirs)
-            older.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM newer.{table}")  # noqa: S608 - names of the schema
+            theirs = {row[1] for row in older.execute(f"PRAGMA newer.table_info({table})")}
+            # What later versions dropped is 0, unless it has a default.
+            ours = {
+                name: name if name in theirs else "0"
+                for _, name, _, required, default, _ in older.execute(f"PRAGMA main.table_info({table})")
+                if name in theirs or (required and default is None)
+            }
+            names, values = ", ".join(ours), ", ".join(ours.values())
+            older.execute(f"INSERT INTO {table} ({names}) SELECT {values} FROM newer.{table}")  # noqa: S608 - names of the schema
         yield older
