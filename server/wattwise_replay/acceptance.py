@@ -37,7 +37,8 @@ class Case:
         window: The job's window.
         eta: Weight of energy against time.
         overlap: Share of recurrences that overlap with the one before.
-        prior: The GPU on which the same workload was trained before; None for none.
+        prior: The GPU on which the same workload was trained before, or "mirrored" for the same workload with its
+            measurements reversed over the batch sizes; None for none.
     """
 
     workload: str
@@ -75,6 +76,22 @@ class Case:
             name, gpu = self.workload.split("/")
             return traces.load(folder, name, gpu, self.target)
         return synthetic(int(self.workload)) if self.workload.isdecimal() else named_world(self.workload)
+
+    def load_prior(self, folder: Path | None) -> Workload | None:
+        """What was trained before.
+
+        Args:
+            folder: The folder of traces; may be None if it needs none.
+
+        Raises:
+            ReplayError: there is no such workload.
+        """
+        if self.prior is None:
+            return None
+        if self.prior == "mirrored":
+            return self.load(folder).mirrored()
+        name, _ = self.workload.split("/")
+        return Case(f"{name}/{self.prior}", self.target).load(folder)
 
 
 class Limit(NamedTuple):
@@ -154,6 +171,8 @@ def rows() -> Iterator[AnyRow]:
     yield Row("settings", "8 settings", [Case(each) for each in settings], Limit(1.015, 1.03), Limit(1.04, 1.08))
     yield Row("targets", "other targets", targets, Limit(1.02, 1.05), Limit(1.045, 1.12))
     yield Row("warm", "warm, from the other GPU", warm, Limit(1.01), Limit(1.03))
+    mirrored = [Case(each, prior="mirrored") for each in settings]
+    yield Row("warm", "warm, from a mirrored prior", mirrored, Limit(1.05), None)
     for name, whole, early in _NAMED:
         yield Row("named", name, [Case(name)], Limit(whole), Limit(early))
     yield Row("humps", "two-humps over 1,000", [Case("two-humps", recurrences=1000)], Limit(1.05), None)

@@ -21,6 +21,7 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.named_worlds import NAMES, named_world
 from wattwise_replay.over_grpc import OverGrpc
+from wattwise_replay.play import play_prior
 from wattwise_replay.plot import check_plot, draw
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.tables import as_json, print_all, print_comparison
@@ -36,6 +37,7 @@ _EXAMPLES = """examples:
   wattwise replay --job mnist-nightly --server localhost:50051
   wattwise replay --synthetic two-humps --recurrences 1000
   wattwise replay --synthetic 1 --drift-at 40 --window 10
+  wattwise replay --traces traces --gpu a40 --workload cifar100 --prior v100
   wattwise replay --synthetic 1 --seeds 2 --server localhost:50051
 """
 _SERVER_SECONDS = 10.0
@@ -101,6 +103,12 @@ def _add_workload_options(group: argparse._ArgumentGroup) -> None:
         type=_at_least(1),
         metavar="N",
         help="after N recurrences, reverse the measurements over the batch sizes",
+    )
+    group.add_argument(
+        "--prior",
+        metavar="NAME",
+        help="first replay a job on this workload or GPU, and name it in prior_job_ids; mirrored is the same workload "
+        "with its measurements reversed over the batch sizes",
     )
     group.add_argument(
         "--overlap",
@@ -223,13 +231,40 @@ def _synthetic(name: str) -> Workload:
 def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
     run = f"replay-{secrets.token_hex(4)}"
 
-    def make(world: World, policy: Policy, seed: int) -> Engine:
-        workload = world.workload
-        job_id = f"{run}-{workload.name}-{workload.gpu}-{policy.lower()}-{seed}"
+    def engine(workload: Workload, name: str, policy: Policy, seed: int, prior: Engine | None) -> Engine:
+        job_id = f"{run}-{name}-{policy.lower()}-{seed}"
         job = job_spec(workload, job_id, policy=policy, eta=args.eta, beta=args.beta, seed=seed, window=args.window)
-        return OverGrpc(client, job) if client else InProcess(job)
+        if client:
+            return OverGrpc(client, job, [prior] if isinstance(prior, OverGrpc) else [])
+        return InProcess(job, priors=[prior] if isinstance(prior, InProcess) else [])
+
+    def make(world: World, policy: Policy, seed: int) -> Engine:
+        workload, prior = world.workload, None
+        name = f"{workload.name}-{workload.gpu}"
+        if args.prior is not None:
+            before = _prior(args, workload)
+            prior = engine(before, f"{name}-prior", policy, seed, None)
+            play_prior(prior, before, args.eta, seed)
+        return engine(workload, name, policy, seed, prior)
 
     return make
+
+
+def _prior(args: argparse.Namespace, workload: Workload) -> Workload:
+    """The workload of the job before."""
+    name: str = args.prior
+    if name == "mirrored":
+        return workload.mirrored()
+    if args.synthetic is not None:
+        return _synthetic(name)
+    if args.traces is not None and name in traces.WORKLOADS:
+        return traces.load(args.traces, name, workload.gpu)
+    if args.traces is not None and name in (gpus := traces.gpus(args.traces)):
+        return traces.load(args.traces, workload.name, name)
+    if args.traces is not None:
+        known = ", ".join((*traces.WORKLOADS, *gpus, "mirrored"))
+        raise ReplayError(f"--prior {name} is neither a workload nor a GPU of the traces; use one of {known}")
+    return workload_file.load(Path(name))
 
 
 def _compared(args: argparse.Namespace, workload: Workload, make: MakeEngine) -> Comparison:

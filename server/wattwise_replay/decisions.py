@@ -138,8 +138,9 @@ def _contenders(setup: _Setup) -> dict[str, Contender]:
 
 
 @lru_cache(maxsize=4)
-def _workload(setup: _Setup, case: Case) -> Workload:
-    return case.load(setup.folder)
+def _workloads(setup: _Setup, case: Case) -> tuple[Workload, Workload | None]:
+    """A case's workload and its prior."""
+    return case.load(setup.folder), case.load_prior(setup.folder)
 
 
 def _play(
@@ -158,7 +159,8 @@ def _play(
 
 
 def _played(setup: _Setup, task: _Task) -> Score:
-    return score(task.case, _workload(setup, task.case), _contenders(setup)[task.contender], task.seeds)
+    workload, prior = _workloads(setup, task.case)
+    return score(task.case, workload, _contenders(setup)[task.contender], task.seeds, prior)
 
 
 def _lines(row: AnyRow, names: Sequence[str], scores: _Scores) -> Iterator[_Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import count
 
@@ -34,6 +35,7 @@ class InProcess:
     Args:
         job: The job.
         variant: A policy by its name, instead of the one that the job names.
+        priors: The jobs of `prior_job_ids`.
 
     Raises:
         ReplayError: the server would refuse the job; or, from every method, the policy fails.
@@ -41,7 +43,12 @@ class InProcess:
 
     power = "cheapest"
 
-    def __init__(self, job: JobSpec, variant: tuple[str, Policy] | None = None) -> None:
+    def __init__(
+        self,
+        job: JobSpec,
+        variant: tuple[str, Policy] | None = None,
+        priors: Sequence[InProcess] = (),  # noqa: ARG002 - no policy reads them yet
+    ) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
             self._spec = resolve(convert.job_draft(v1.RegisterJobRequest(job=job.to_proto())), "replay", policies)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from wattwise import Client, JobSpec, NoBatchSizeConvergedError, v1
 
 from wattwise_replay.engines import Dispatch, TrialEnd
@@ -16,6 +19,7 @@ class OverGrpc:
     Args:
         client: A connection to the server.
         job: The job, with an id that is new to the server.
+        priors: The jobs of `prior_job_ids`, on the same server.
 
     Raises:
         WattwiseError: the server refuses the job or is unavailable.
@@ -23,14 +27,21 @@ class OverGrpc:
 
     power = "cheapest"
 
-    def __init__(self, client: Client, job: JobSpec) -> None:
+    def __init__(self, client: Client, job: JobSpec, priors: Sequence[OverGrpc] = ()) -> None:
         self._client = client
+        if priors:
+            job = replace(job, prior_job_ids=[prior.job_id for prior in priors])
         registered = client.register_job(job)
         self._job = registered.job.spec
         if not registered.created:
             raise ReplayError(
                 f"job {self._job.job_id!r} already exists on the server; delete it, or use another server"
             )
+
+    @property
+    def job_id(self) -> str:
+        """The job's id."""
+        return self._job.job_id
 
     def dispatch(self) -> Dispatch:
         """The server's choice."""

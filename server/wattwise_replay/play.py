@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,12 @@ from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
 from wattwise_replay.engines import Engine
+from wattwise_replay.errors import NoBatchSizeLeftError
+from wattwise_replay.workload import Workload
 from wattwise_replay.world import MAX_TRIES, World, draws, overlaps
+
+_PRIOR_SEEDS = 1_000_000
+"""More than anybody replays, so that a job and its prior never have the same draws."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,19 @@ def play(
             if not ended.target_reached and attempt + 1 < max_tries:
                 waiting.append((recurrence, attempt + 1, engine.dispatch()))
     return _ledger(trials, recurrences)
+
+
+def play_prior(engine: Engine, workload: Workload, eta: float, seed: int) -> None:
+    """Runs an earlier job over its horizon, with other draws than those of the job that it is a prior of.
+
+    Args:
+        engine: The engine of the earlier job; it keeps what it has learned.
+        workload: What was trained before.
+        eta: Weight of energy against time.
+        seed: Seed of the later job.
+    """
+    with suppress(NoBatchSizeLeftError):
+        play(engine, World(workload, eta), seed + _PRIOR_SEEDS, workload.horizon)
 
 
 def _groups(joins: np.ndarray) -> list[list[int]]:

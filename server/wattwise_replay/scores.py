@@ -12,7 +12,7 @@ from wattwise_replay.acceptance import Case
 from wattwise_replay.engines import Dispatch, Engine, TrialEnd, to_the_end
 from wattwise_replay.errors import NoBatchSizeLeftError
 from wattwise_replay.in_process import InProcess
-from wattwise_replay.play import play
+from wattwise_replay.play import play, play_prior
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course, draws
 
@@ -90,7 +90,9 @@ class WithFallback:
         return self._engine.run(trial, epochs)
 
 
-def score(case: Case, workload: Workload, contender: Contender, seeds: Sequence[int]) -> Score:
+def score(
+    case: Case, workload: Workload, contender: Contender, seeds: Sequence[int], prior: Workload | None = None
+) -> Score:
     """Plays a case.
 
     Args:
@@ -98,15 +100,13 @@ def score(case: Case, workload: Workload, contender: Contender, seeds: Sequence[
         workload: Its workload.
         contender: Who plays.
         seeds: The seeds.
+        prior: What was trained before; None for nothing.
     """
     world = World(workload, case.eta, workload.drift_at)
     recurrences = workload.horizon if case.recurrences is None else case.recurrences
     ledgers, launches, fallbacks = [], [], 0
     for seed in seeds:
-        job = job_spec(
-            workload, "replay-decisions", policy="POLICY_GTS", eta=case.eta, beta=2.0, seed=seed, window=case.window
-        )
-        engine = WithFallback(InProcess(job, (contender.name, contender.make())), workload)
+        engine = WithFallback(_engine(case, workload, contender, seed, prior), workload)
         ledger = play(engine, world, seed, recurrences, case.overlap, max_tries=MAX_TRIES)
         ledgers.append(ledger)
         launches.append(np.bincount([trial.recurrence for trial in ledger.trials], minlength=recurrences))
@@ -115,6 +115,20 @@ def score(case: Case, workload: Workload, contender: Contender, seeds: Sequence[
     best = best_in_hindsight(world, seeds, recurrences)
     costs = np.where(delivered, costs, np.maximum(costs, MAX_TRIES * best))
     return Score(costs, best, np.array(launches), delivered, fallbacks)
+
+
+def _engine(case: Case, workload: Workload, contender: Contender, seed: int, prior: Workload | None) -> InProcess:
+    def engine(its: Workload, priors: Sequence[InProcess]) -> InProcess:
+        job = job_spec(
+            its, "replay-decisions", policy="POLICY_GTS", eta=case.eta, beta=2.0, seed=seed, window=case.window
+        )
+        return InProcess(job, (contender.name, contender.make()), priors)
+
+    if prior is None:
+        return engine(workload, ())
+    earlier = engine(prior, ())
+    play_prior(earlier, prior, case.eta, seed)
+    return engine(workload, [earlier])
 
 
 def best_in_hindsight(world: World, seeds: Sequence[int], recurrences: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,18 @@ def test_every_row_of_the_issue_is_there() -> None:
     for row in rows:
         for case in row.cases:
             assert case.needs_traces or isinstance(case.load(None), Workload)
+
+
+def test_a_case_has_its_prior(folder: Path) -> None:
+    """The workload on another GPU with the same target, or its measurements reversed."""
+    (folder / "summary_power_v1.csv").write_text((folder / "summary_power_t4.csv").read_text().replace(",100,", ",50,"))
+    case = Case("squad/t4", target=83.5, prior="v1")
+    prior = case.load_prior(folder)
+    assert prior is not None
+    assert (prior.gpu, prior.target_metric) == ("v1", 83.5)
+    assert replace(case, prior="mirrored").load_prior(folder) == case.load(folder).mirrored()
+    assert replace(case, prior=None).load_prior(folder) is None
+    assert score(case, case.load(folder), _PRUNING, (0,), prior).undelivered() == 0
 
 
 def test_the_table_judges_the_first_policy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,30 +13,8 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.synthetic import synthetic
 from wattwise_replay.workload import PowerPoint, RecordedRun, cheapest
 
+from tests.replay.conftest import TRAIN
 from tests.replay.worlds import POINTS, workload
-
-_TRAIN = """dataset,network,batch_size,optimizer,learning_rate,run,target_metric,target_epoch
-squad,bert_base_uncased,32,adamw,3e-6,1,83.5,2
-squad,bert_base_uncased,32,adamw,3e-6,1,84.0,3
-squad,bert_base_uncased,32,adamw,3e-6,2,84.0,nan
-squad,bert_base_uncased,32,adamw,3e-6,3,83.5,5
-squad,bert_base_uncased,64,adamw,3e-6,1,84.0,4
-squad,bert_base_uncased,16,sgd,3e-6,1,84.0,1
-cifar100,shufflenetv2,32,adadelta,0.1,1,0.6,40
-"""
-_POWER = """dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power
-squad,bert_base_uncased,32,adamw,250,100,220
-squad,bert_base_uncased,32,adamw,100,150,95
-squad,bert_base_uncased,16,adamw,100,200,90
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Traces of one workload on one GPU."""
-    (tmp_path / "summary_train.csv").write_text(_TRAIN)
-    (tmp_path / "summary_power_t4.csv").write_text(_POWER)
-    return tmp_path
 
 
 def test_a_limit_is_cheapest_by_energy_and_time_together() -> None:
@@ -92,7 +70,7 @@ def test_missing_workload_or_gpu_is_named(folder: Path, workload_name: str, gpu:
 def test_invalid_file_is_named_with_its_line(folder: Path, old: str, new: str, message: str) -> None:
     """Invalid traces are refused with file and line."""
     path = folder / "summary_train.csv"
-    path.write_text(_TRAIN.replace(old, new))
+    path.write_text(TRAIN.replace(old, new))
     with pytest.raises(ReplayError, match=message):
         traces.load(folder, "squad", "t4")
 

@@ -1,0 +1,75 @@
+"""Replays of a job that has a prior."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from wattwise import Client
+from wattwise.commands.main import main
+from wattwise_replay.acceptance import Case
+from wattwise_replay.engines import Fixed
+from wattwise_replay.errors import NoBatchSizeLeftError
+from wattwise_replay.in_process import InProcess
+from wattwise_replay.play import play, play_prior
+from wattwise_replay.world import World
+
+from tests.live_server import LiveServer
+from tests.replay.worlds import job, workload
+
+_ONE = ("--seeds", "1", "--recurrences", "6", "--policy", "POLICY_GTS")
+
+
+def test_a_server_is_told_the_prior(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """The prior is a job of its own, trained over its horizon, and the replayed job names it."""
+    words = ("replay", "--synthetic", "two-humps", "--prior", "flat-noisy", *_ONE, "--server", grpc_server.address)
+    assert main(words) == 0
+    capsys.readouterr()
+    with Client(grpc_server.address) as client:
+        prior, job = [each for each in client.list_jobs() if "two-humps" in each.spec.job_id]
+    assert list(job.spec.prior_job_ids) == [prior.spec.job_id]
+    assert not prior.spec.prior_job_ids
+    assert prior.num_trials >= 100
+    assert job.num_trials < 50
+
+
+@pytest.mark.parametrize("prior", ["v1", "squad", "mirrored"])
+def test_a_prior_of_the_traces_is_a_gpu_or_a_workload(
+    folder: Path, prior: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same workload on another GPU, another workload on the same one, or the same reversed."""
+    (folder / "summary_power_v1.csv").write_text((folder / "summary_power_t4.csv").read_text())
+    words = ("replay", "--traces", str(folder), "--workload", "squad", "--gpu", "t4", *_ONE, "--json", "-")
+    assert main((*words, "--prior", prior)) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["workload"], found["gpu"], found["recurrences"]) == ("squad", "t4", 6)
+
+
+def test_an_unknown_prior_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the workloads and the GPUs; without traces it is a synthetic workload or a workload file."""
+    words = ("replay", "--traces", str(folder), "--workload", "squad", "--gpu", "t4", *_ONE)
+    assert main((*words, "--prior", "h100")) == 1
+    assert "--prior h100 is neither a workload nor a GPU" in (error := capsys.readouterr().err)
+    assert "cifar100, imagenet, librispeech, squad, t4, mirrored" in error
+    assert main(("replay", "--synthetic", "1", *_ONE, "--prior", "valley")) == 1
+    assert "no synthetic workload is named 'valley'" in capsys.readouterr().err
+
+
+def test_a_prior_has_other_draws_and_its_whole_horizon() -> None:
+    """A prior of the same workload and seed takes its own course."""
+    made = Case("flat-noisy").load(None)
+    engine = Fixed(made, 256)
+    play_prior(engine, made, 0.5, seed=3)
+    assert engine.dispatch().number > 100
+    epochs = [trial.epochs for trial in play(Fixed(made, 256), World(made), 3, 20).trials]
+    assert epochs != [trial.epochs for trial in play(Fixed(made, 256), World(made), 1_000_003, 20).trials]
+
+
+def test_a_prior_without_a_batch_size_left_ends_early() -> None:
+    """What it has learned until then is its knowledge; the replay goes on."""
+    made = workload(None, None)
+    engine = InProcess(job(made))
+    play_prior(engine, made, 0.5, seed=3)
+    with pytest.raises(NoBatchSizeLeftError):
+        engine.dispatch()
