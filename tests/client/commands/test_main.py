@@ -80,8 +80,9 @@ def stub(grpc_stub: v1.BatchSizeOptimizerStub) -> v1.BatchSizeOptimizerStub:
     return grpc_stub
 
 
-def row(table: str, first: str) -> list[str]:
-    """The cells of the line that starts with this one; two spaces separate cells."""
+def row(shown: str, first: str, column: str = "") -> list[str]:
+    """The cells of the line that starts with this one, in the table with this column; two spaces separate cells."""
+    table = next(part for part in shown.split("\n\n") if column in part) if column else shown
     (line,) = (
         line for line in table.splitlines() if line.split("  ")[0].strip() == first or line.split()[:1] == [first]
     )
@@ -204,7 +205,7 @@ def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "stage") == ["stage", "bandit"]
     assert row(shown, "min cost") == ["min cost", "1.00 kJ at batch size 16"]
-    assert row(shown, "16") == ["16", "2", "2.00 kJ", "707 J", "1.00 kJ"]
+    assert row(shown, "16", "mean cost") == ["16", "2", "2.00 kJ", "707 J", "1.00 kJ"]
 
 
 def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -216,7 +217,7 @@ def test_estimates_are_marked_wherever_joules_are_shown(ask: Ask, stub: v1.Batch
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "min cost") == ["min cost", "1.00 kJ (estimate) at batch size 16"]
     assert row(shown, "monitor") == ["monitor", "estimate"]
-    assert row(shown, "batch size")[2:] == [
+    assert row(shown, "batch size", "mean cost")[2:] == [
         *("mean cost (estimate)", "std dev of the mean (estimate)", "std dev of a trial (estimate)"),
     ]
     assert row(ask("jobs", "trials", trainer.job_id), "2")[9:12] == ["3.00 kJ (estimate)"] * 2 + ["estimate"]
@@ -254,7 +255,29 @@ def test_mixed_monitors_are_named(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
 def test_show_an_arm_without_observations(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """An arm without observations has unknown costs."""
     trainer = Trainer(stub, num_pruning_rounds=0)
-    assert row(ask("jobs", "show", trainer.job_id), "8") == ["8", "0", "unknown", "unknown", "unknown"]
+    assert row(ask("jobs", "show", trainer.job_id), "8", "mean cost") == ["8", "0", "unknown", "unknown", "unknown"]
+
+
+def test_show_batch_sizes(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Every batch size has its state and its trials in a table of 80 columns; those that are out have a reason."""
+    sizes = [16, 32, 64, 128, 256]
+    trainer = Trainer(stub, batch_sizes=sizes, default_batch_size=64, num_pruning_rounds=1)
+    trainer.run(100_000)
+    trainer.run(120_000, converges=False)
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    trainer.report(trainer.next(), 110_000)
+    trainer.next()
+    shown = ask("jobs", "show", trainer.job_id).splitlines()
+    table = next(number for number, line in enumerate(shown) if "cost of a model" in line)
+    assert max(map(len, shown[table : table + 6])) <= 80
+    assert [line.split() for line in shown[table + 1 : table + 6]] == [
+        ["16", "pruned", "0", "0", "0", "0", "unknown"],
+        ["32", "pruned", "0", "1", "0", "0", "unknown"],
+        ["64", "allowed", "2", "0", "0", "1", "105", "kJ", "±", "3.54", "kJ"],
+        ["128", "out", "of", "memory", "0", "0", "1", "0", "unknown"],
+        ["256", "out", "of", "memory", "0", "0", "0", "0", "unknown"],
+    ]
+    assert [line.split(":")[0] for line in shown[table + 6 : table + 10]] == ["16", "32", "128", "256"]
 
 
 def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
@@ -265,7 +288,7 @@ def test_show_power_limits(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     samples = [power_sample(225, energy=90, time=2), power_sample(250, energy=100)]
     stub.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
     shown = ask("jobs", "show", trainer.job_id)
-    assert row(shown, "16") == ["16", "225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
+    assert row(shown, "16", "power limit") == ["16", "225 W per GPU", "9.00 J", "0.2 s", "9.00 J"]
 
 
 def test_show_as_json(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -36,7 +36,7 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
 
 
 def print_job(job: v1.Job) -> None:
-    """A job's configuration and progress, its arms and its power limits."""
+    """A job's configuration and progress, its arms, its batch sizes and its power limits."""
     table = _table("", "")
     table.show_header = False
     for name, text in _facts(job):
@@ -45,6 +45,9 @@ def print_job(job: v1.Job) -> None:
     if job.arms:
         print()  # noqa: T201 - the command's answer
         print_arms(job.arms, mark_of(job))
+    if job.batch_size_states:
+        print()  # noqa: T201 - the command's answer
+        print_batch_sizes(job.batch_size_states, mark_of(job))
     if job.power_limits:
         print()  # noqa: T201 - the command's answer
         print_power_limits(job.power_limits)
@@ -63,6 +66,34 @@ def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
             spread(arm.reward_precision),
         )
     _show(table, "")
+
+
+def print_batch_sizes(states: Iterable[v1.BatchSizeState], mark: str) -> None:
+    """One row per batch size, and below the table why some of them are not chosen."""
+    table = _table(
+        *("*batch size", "state", "*reached", "*missed", "*failed", "*running", f"*cost of a model{mark}"),
+    )
+    reasons = []
+    for state in states:
+        table.add_row(
+            str(state.batch_size),
+            enum_name(v1.BatchSizeStatus.Name(state.status), "BATCH_SIZE_STATUS_"),
+            *map(str, (state.num_converged, state.num_missed, state.num_failed, state.num_running)),
+            _expected_cost(state),
+        )
+        if state.status != v1.BATCH_SIZE_STATUS_ALLOWED:
+            reasons.append(f"{state.batch_size}: {state.reason}")
+    _show(table, "")
+    for reason in reasons:
+        print(reason)  # noqa: T201 - the command's answer
+
+
+def _expected_cost(state: v1.BatchSizeState) -> str:
+    if not state.HasField("expected_cost"):
+        return "unknown"
+    if not state.HasField("expected_cost_deviation"):
+        return joules(state.expected_cost)
+    return f"{joules(state.expected_cost)} ± {joules(state.expected_cost_deviation)}"
 
 
 def print_power_limits(limits: Iterable[v1.PowerLimit]) -> None:
@@ -112,16 +143,16 @@ def mark_of(job: v1.Job) -> str:
 
 
 def stage(job: v1.Job) -> str:
-    """The progress of the search: "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"."""
+    """The progress of the search, such as "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"."""
     if job.stage != v1.STAGE_PRUNING:
-        return "bandit"
+        return "stuck in the bandit" if stuck(job) else "bandit"
     where = f"round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
     return f"stuck in {where}" if stuck(job) else f"pruning, {where}"
 
 
 def stuck(job: v1.Job) -> bool:
-    """Whether no batch size is left to try, because none has converged in this round."""
-    return job.stage == v1.STAGE_PRUNING and not job.surviving_batch_sizes
+    """Whether no batch size is left to try."""
+    return not job.surviving_batch_sizes
 
 
 def target(spec: v1.JobSpec, trial: v1.Trial) -> str:
@@ -153,9 +184,8 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "stage", stage(job)
     if stuck(job):
         advice = (
-            "no batch size reached the target, and none is left to try; launch the job under a new job_id with "
-            "other batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob; if its trials "
-            "crashed, fix them and delete the job"
+            "no batch size is left to try; the states below say why. Launch the job under a new job_id with other "
+            "batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob"
         )
         yield "advice", advice
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"

@@ -46,10 +46,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
     ERROR_REASON_NO_BATCH_SIZE_CONVERGED: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: no batch size converged in a whole pruning round. Register a new job id with other batch
-    sizes, a lower target or more epochs.
+    """FAILED_PRECONDITION: no batch size is left to try. The message says what to change; register the job under a new id.
+    The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 
-        {"job_id": "mnist-nightly", "pruning_round": "0"}
+        {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
+         "untried": "8, 128"}
     """
     ERROR_REASON_INVALID_RESULT: _ErrorReason.ValueType  # 6
     """INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a
@@ -123,10 +124,11 @@ ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
 ERROR_REASON_NO_BATCH_SIZE_CONVERGED: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: no batch size converged in a whole pruning round. Register a new job id with other batch
-sizes, a lower target or more epochs.
+"""FAILED_PRECONDITION: no batch size is left to try. The message says what to change; register the job under a new id.
+The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 
-    {"job_id": "mnist-nightly", "pruning_round": "0"}
+    {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
+     "untried": "8, 128"}
 """
 ERROR_REASON_INVALID_RESULT: ErrorReason.ValueType  # 6
 """INVALID_ARGUMENT: a result has invalid numbers or contradicts an earlier one; nothing was changed. Each fault is a

@@ -182,7 +182,10 @@ class JobSpec(google.protobuf.message.Message):
     eta_knob: builtins.float
     """Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5."""
     beta_knob: builtins.float
-    """A trial is stopped when its cost exceeds this multiple of the job's lowest cost. Must be above 0. Unset: 2."""
+    """A trial is stopped when its cost exceeds this multiple of the job's lowest cost, unless its batch size is the best
+    known one. After two such stops in a row of the bandit's trials, the bound doubles with each further one until a trial
+    converges. Must be above 0. Unset: 2.
+    """
     disable_early_stopping: builtins.bool
     """Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false."""
     target_metric: builtins.float
@@ -194,14 +197,16 @@ class JobSpec(google.protobuf.message.Message):
     num_pruning_rounds: builtins.int
     """Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Ignored by POLICY_GTS."""
     window_size: builtins.int
-    """Number of an arm's newest observations that count, for jobs whose data drift. 0: all. Unset: 0."""
+    """Number of an arm's newest observations that count, for jobs whose data drift; the lowest cost is one of them. 0: all.
+    Unset: 0.
+    """
     mab_prior_mean: builtins.float
     """Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0."""
     mab_prior_precision: builtins.float
     """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
     mab_num_explorations: builtins.int
-    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row or runs out
-    of memory is skipped for a while, so that it is not tried forever. Unset: 2.
+    """Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+    with growing pauses, so that it is not tried forever. Unset: 2.
     """
     mab_seed: builtins.int
     """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
@@ -217,7 +222,7 @@ class JobSpec(google.protobuf.message.Message):
     """Seconds without a report or heartbeat after which a running trial is lost. 0: never. Unset: 300."""
     @property
     def batch_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The global batch sizes to choose from, in any order. At least one; positive and without duplicates."""
+        """The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""
 
     @property
     def gpu(self) -> Global___GpuConfig:
@@ -449,9 +454,11 @@ class Job(google.protobuf.message.Message):
     pruning_round: builtins.int
     """The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for POLICY_GTS."""
     min_cost: builtins.float
-    """Cost of the cheapest converged trial, in joules. Unset: no trial has converged."""
+    """Cost of the cheapest converged trial, in joules; with window_size, of those in the windows. A trial that cost nothing
+    does not count. Unset: there is none.
+    """
     min_cost_batch_size: builtins.int
-    """Batch size of that trial. Unset: no trial has converged."""
+    """Batch size of that trial. Unset: there is none."""
     num_trials: builtins.int
     """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
     @property
@@ -460,7 +467,7 @@ class Job(google.protobuf.message.Message):
 
     @property
     def surviving_batch_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """The batch sizes that are not pruned, in ascending order. Empty: no batch size is left to try."""
+        """The batch sizes that are neither pruned nor too large for the memory, in ascending order. Empty: none is left to try."""
 
     @property
     def arms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Arm]:

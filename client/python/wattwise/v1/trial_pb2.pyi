@@ -97,7 +97,9 @@ class _EndReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     END_REASON_ERROR: _EndReason.ValueType  # 6
     """Reported by the trainer: training crashed."""
     END_REASON_OUT_OF_MEMORY: _EndReason.ValueType  # 7
-    """Reported by the trainer: training ran out of memory, so this batch size is not tried again."""
+    """Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If one
+    of them has converged before, that takes two such trials without a converged one in between.
+    """
     END_REASON_PREEMPTED: _EndReason.ValueType  # 8
     """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
     GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
@@ -125,7 +127,9 @@ END_REASON_COMPLETED: EndReason.ValueType  # 5
 END_REASON_ERROR: EndReason.ValueType  # 6
 """Reported by the trainer: training crashed."""
 END_REASON_OUT_OF_MEMORY: EndReason.ValueType  # 7
-"""Reported by the trainer: training ran out of memory, so this batch size is not tried again."""
+"""Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If one
+of them has converged before, that takes two such trials without a converged one in between.
+"""
 END_REASON_PREEMPTED: EndReason.ValueType  # 8
 """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
 GetNextBatchSize with `resume` and the trial's request_id dispatches it again, to continue from a checkpoint.
@@ -300,7 +304,7 @@ class TrainingResult(google.protobuf.message.Message):
     CURRENT_EPOCH_FIELD_NUMBER: builtins.int
     MONITOR_FIELD_NUMBER: builtins.int
     time_seconds: builtins.float
-    """Seconds of training in this trial so far. Finite, 0 or more, and not less than reported before."""
+    """Seconds of training in this trial so far. Finite, above 0, and not less than reported before."""
     energy_joules: builtins.float
     """Joules of all GPUs of this trial so far. Finite, 0 or more, and not less than reported before. 0: no energy was
     measured.
@@ -356,7 +360,9 @@ class Decision(google.protobuf.message.Message):
     cost: builtins.float
     """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
     cost_bound: builtins.float
-    """The cost at which the trial is stopped, in joules. Unset: there is no bound."""
+    """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
+    converged yet, or this is the best known batch size.
+    """
     warning: builtins.str
     """A warning for the trainer's user: its monitor differs from that of the job's earlier trials. Names both monitors;
     the same in every answer for the trial. Empty: no warning.

@@ -40,10 +40,11 @@ export enum ErrorReason {
    */
   ERROR_REASON_TRIAL_NOT_FOUND = "ERROR_REASON_TRIAL_NOT_FOUND",
   /**
-   * ERROR_REASON_NO_BATCH_SIZE_CONVERGED - FAILED_PRECONDITION: no batch size converged in a whole pruning round. Register a new job id with other batch
-   * sizes, a lower target or more epochs.
+   * ERROR_REASON_NO_BATCH_SIZE_CONVERGED - FAILED_PRECONDITION: no batch size is left to try. The message says what to change; register the job under a new id.
+   * The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
    *
-   *     {"job_id": "mnist-nightly", "pruning_round": "0"}
+   *     {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
+   *      "untried": "8, 128"}
    */
   ERROR_REASON_NO_BATCH_SIZE_CONVERGED = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED",
   /**

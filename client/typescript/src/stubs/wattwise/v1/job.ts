@@ -189,7 +189,7 @@ export interface JobSpec {
     | undefined;
   /** Prefix of job_id, such as the name of the model or the team. Must not be empty. */
   jobIdPrefix: string;
-  /** The global batch sizes to choose from, in any order. At least one; positive and without duplicates. */
+  /** The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates. */
   batchSizes: number[];
   /** The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused. */
   defaultBatchSize: number;
@@ -197,7 +197,11 @@ export interface JobSpec {
   etaKnob?:
     | number
     | undefined;
-  /** A trial is stopped when its cost exceeds this multiple of the job's lowest cost. Must be above 0. Unset: 2. */
+  /**
+   * A trial is stopped when its cost exceeds this multiple of the job's lowest cost, unless its batch size is the best
+   * known one. After two such stops in a row of the bandit's trials, the bound doubles with each further one until a trial
+   * converges. Must be above 0. Unset: 2.
+   */
   betaKnob?:
     | number
     | undefined;
@@ -221,7 +225,10 @@ export interface JobSpec {
   numPruningRounds?:
     | number
     | undefined;
-  /** Number of an arm's newest observations that count, for jobs whose data drift. 0: all. Unset: 0. */
+  /**
+   * Number of an arm's newest observations that count, for jobs whose data drift; the lowest cost is one of them. 0: all.
+   * Unset: 0.
+   */
   windowSize?:
     | number
     | undefined;
@@ -234,8 +241,8 @@ export interface JobSpec {
     | number
     | undefined;
   /**
-   * Number of successful trials of every arm before sampling starts. An arm that fails three times in a row or runs out
-   * of memory is skipped for a while, so that it is not tried forever. Unset: 2.
+   * Number of successful trials of every arm before sampling starts. An arm that fails three times in a row is set aside
+   * with growing pauses, so that it is not tried forever. Unset: 2.
    */
   mabNumExplorations?:
     | number
@@ -346,13 +353,16 @@ export interface Job {
   stage: Stage;
   /** The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for POLICY_GTS. */
   pruningRound: number;
-  /** The batch sizes that are not pruned, in ascending order. Empty: no batch size is left to try. */
+  /** The batch sizes that are neither pruned nor too large for the memory, in ascending order. Empty: none is left to try. */
   survivingBatchSizes: number[];
-  /** Cost of the cheapest converged trial, in joules. Unset: no trial has converged. */
+  /**
+   * Cost of the cheapest converged trial, in joules; with window_size, of those in the windows. A trial that cost nothing
+   * does not count. Unset: there is none.
+   */
   minCost?:
     | number
     | undefined;
-  /** Batch size of that trial. Unset: no trial has converged. */
+  /** Batch size of that trial. Unset: there is none. */
   minCostBatchSize?:
     | number
     | undefined;

@@ -124,7 +124,10 @@ export enum EndReason {
   END_REASON_COMPLETED = "END_REASON_COMPLETED",
   /** END_REASON_ERROR - Reported by the trainer: training crashed. */
   END_REASON_ERROR = "END_REASON_ERROR",
-  /** END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so this batch size is not tried again. */
+  /**
+   * END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If one
+   * of them has converged before, that takes two such trials without a converged one in between.
+   */
   END_REASON_OUT_OF_MEMORY = "END_REASON_OUT_OF_MEMORY",
   /**
    * END_REASON_PREEMPTED - Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
@@ -289,7 +292,7 @@ export interface TrainingResult {
   trial:
     | TrialId
     | undefined;
-  /** Seconds of training in this trial so far. Finite, 0 or more, and not less than reported before. */
+  /** Seconds of training in this trial so far. Finite, above 0, and not less than reported before. */
   timeSeconds: number;
   /**
    * Joules of all GPUs of this trial so far. Finite, 0 or more, and not less than reported before. 0: no energy was
@@ -316,7 +319,10 @@ export interface Decision {
   message: string;
   /** Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet. */
   cost: number;
-  /** The cost at which the trial is stopped, in joules. Unset: there is no bound. */
+  /**
+   * The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
+   * converged yet, or this is the best known batch size.
+   */
   costBound?:
     | number
     | undefined;
