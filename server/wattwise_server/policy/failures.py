@@ -151,8 +151,7 @@ def _known(arm: Arm) -> str:
         "failed": arm.num_failed,
     }
     parts = [f"{count} {what}" for what, count in ended.items() if count]
-    trials = ", ".join(parts) if parts else "none has ended yet"
-    return f"of its trials {trials}"
+    return f"of its trials {', '.join(parts)}" if parts else "none of its trials has ended yet"
 
 
 def _with_failure(arm: Arm, trial: Trial) -> Arm:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
-from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Search, Trial, TrialStatus
+from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Search, Trial, TrialStatus, TrialType
 from wattwise_server.policy.base import Choice, Dispatched, Exhausted, Failed, Revived, Succeeded
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
@@ -51,21 +51,24 @@ class SimulatedJob:
         """Dispatches it."""
         choice = self.choose()
         assert isinstance(choice, Choice)
+        return self.dispatch(choice.batch_size, choice.type)
+
+    def dispatch(self, batch_size: int, kind: TrialType = TrialType.MAB) -> Trial:
+        """Dispatches a trial of this batch size."""
         self.trials += 1
-        number, round_ = self.trials, self.search.pruning_round
-        trial = Trial(self.spec.job_id, number, choice.batch_size, choice.type, round_, NOW)
+        trial = Trial(self.spec.job_id, self.trials, batch_size, kind, self.search.pruning_round, NOW)
         self.search = observe(self.policy, self.spec, self.search, Dispatched(trial))
         return trial
 
-    def succeed(self, trial: Trial, cost: float, *, converged: bool = True) -> Trial:
+    def succeed(self, trial: Trial, cost: float, reason: EndReason | None = None, *, converged: bool = True) -> Trial:
         """Ends it with a decision."""
-        ended = trial._replace(status=TrialStatus.SUCCEEDED, cost=cost, converged=converged)
+        ended = trial._replace(status=TrialStatus.SUCCEEDED, end_reason=reason, cost=cost, converged=converged)
         self.search = observe(self.policy, self.spec, self.search, Succeeded(ended))
         return ended
 
-    def fail(self, trial: Trial, reason: EndReason) -> Trial:
+    def fail(self, trial: Trial, reason: EndReason, cost: float | None = None) -> Trial:
         """Ends it without one."""
-        ended = trial._replace(status=TrialStatus.FAILED, end_reason=reason)
+        ended = trial._replace(status=TrialStatus.FAILED, end_reason=reason, cost=cost)
         self.search = observe(self.policy, self.spec, self.search, Failed(ended))
         return ended
 

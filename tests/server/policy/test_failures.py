@@ -1,36 +1,175 @@
-"""Failures that are counted and undone, and those that are not counted."""
+"""Failures: what counts, what is set aside and for how long, what is excluded, and what failed trials cost."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from dataclasses import replace
 
-from wattwise_server.domain import EndReason, Search, Trial, TrialStatus, TrialType
-from wattwise_server.policy import gts
-from wattwise_server.policy.base import Event, Failed, Revived
-from wattwise_server.policy.history import observe
+import numpy as np
+import pytest
+from wattwise_server.domain import Arm, EndReason, Moments, Search, Stage
+from wattwise_server.policy.base import Exhausted
+from wattwise_server.policy.failures import Status, available, ruled_out, state
+from wattwise_server.policy.thompson import belief, draw
 
-from tests.server.policy.simulated import spec
-
-SPEC = spec(batch_sizes=(8, 16, 32), default_batch_size=16)
-
-
-def failed(number: int, reason: EndReason, size: int = 16) -> Trial:
-    """A failed trial."""
-    begin = datetime(2026, 1, 1, tzinfo=timezone.utc)
-    trial = Trial("j", number, size, TrialType.MAB, 0, begin, None)
-    return trial._replace(status=TrialStatus.FAILED, end_reason=reason)
+from tests.server.policy.simulated import SimulatedJob, spec
 
 
-def after(search: Search, *events: Event) -> Search:
-    """The search after some events."""
-    for event in events:
-        search = observe(gts.POLICY, SPEC, search, event)
-    return search
+def bandit(*sizes: int) -> SimulatedJob:
+    """A job of POLICY_GTS."""
+    return SimulatedJob(spec(policy="GTS", batch_sizes=sizes, default_batch_size=sizes[0]))
+
+
+def sizes(search: Search) -> list[int]:
+    """The batch sizes that the next trial may have."""
+    return [arm.batch_size for arm in available(search, search.num_trials + 1)]
+
+
+def fail_at(job: SimulatedJob, size: int, reason: EndReason = EndReason.ERROR, cost: float | None = None) -> None:
+    """Dispatches a trial of this batch size, whatever the policy would choose, and lets it fail."""
+    job.fail(job.dispatch(size), reason, cost)
 
 
 def test_revived_trial_is_not_a_failure() -> None:
-    """Reviving the trial undoes its failure."""
-    search = after(gts.POLICY.register(SPEC), Failed(failed(1, EndReason.LOST)))
-    assert (search.arm(16).failed_trials, search.arm(16).num_failed) == ((1,), 1)
-    search = after(search, Revived(failed(1, EndReason.LOST)))
-    assert (search.arm(16).failed_trials, search.arm(16).num_failed) == ((), 0)
+    """Reviving a lost trial undoes its failure and what it cost."""
+    job = bandit(8, 16)
+    lost = job.fail(job.dispatch(16), EndReason.LOST, 70.0)
+    arm = job.search.arm(16)
+    assert (arm.failed_trials, arm.num_failed, arm.failed_cost, arm.running) == ((1,), 1, 70.0, 0)
+    job.revive(lost)
+    arm = job.search.arm(16)
+    assert (arm.failed_trials, arm.num_failed, arm.failed_cost, arm.running) == ((), 0, 0.0, 1)
+
+
+def test_preemption_is_no_failure() -> None:
+    """Any number of preemptions sets nothing aside."""
+    job = bandit(8, 16)
+    for _ in range(5):
+        fail_at(job, 16, EndReason.PREEMPTED)
+    assert sizes(job.search) == [8, 16]
+    assert job.search.arm(16).num_failed == 0
+
+
+def test_pauses_grow_to_1024_trials() -> None:
+    """After the third failure in a row every other batch size has its turn; then the pauses double from 2 to 1024."""
+    job, pauses = bandit(8, 16, 32), []
+    for _ in range(3):
+        fail_at(job, 8)
+    for _ in range(12):
+        waited = 0
+        while 8 not in sizes(job.search):
+            job.succeed(job.dispatch(16), 100)
+            waited += 1
+        pauses.append(waited)
+        fail_at(job, 8)
+    assert pauses == [2, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024]
+
+
+def test_decided_trial_ends_a_row_of_failures() -> None:
+    """A batch size that is set aside is available as soon as one of its trials was decided, even if it missed."""
+    job = bandit(8, 16)
+    late = job.dispatch(8)
+    for _ in range(3):
+        fail_at(job, 8)
+    assert sizes(job.search) == [16]
+    job.succeed(late, 100, converged=False)
+    assert sizes(job.search) == [8, 16]
+
+
+def test_one_trial_at_a_time_tries_a_failing_batch_size() -> None:
+    """While a trial of a failing batch size is running, no other one gets it."""
+    job = bandit(8, 16)
+    for _ in range(3):
+        fail_at(job, 8)
+    job.succeed(job.dispatch(16), 100)
+    assert sizes(job.search) == [8, 16]
+    job.dispatch(8)
+    assert sizes(job.search) == [16]
+
+
+def test_something_is_available_while_anything_survives() -> None:
+    """If every batch size is set aside, the one that is due first is available."""
+    job = bandit(8, 16)
+    for size in (16, 16, 16, 8, 8, 8):
+        fail_at(job, size)
+    assert sizes(job.search) == [16]
+
+
+@pytest.mark.parametrize("converged", [(), (16,), (64,)])
+def test_out_of_memory_excludes_larger_batch_sizes(converged: tuple[int, ...]) -> None:
+    """One such trial excludes its batch size and larger ones; two are needed if one of these has converged before."""
+    job = bandit(8, 16, 32, 64)
+    for size in converged:
+        job.succeed(job.dispatch(size), 100)
+    fail_at(job, 32, EndReason.OUT_OF_MEMORY)
+    if 64 in converged:
+        assert sizes(job.search) == [8, 16, 32, 64]
+        job.succeed(job.dispatch(64), 100)
+        fail_at(job, 32, EndReason.OUT_OF_MEMORY)
+        assert sizes(job.search) == [8, 16, 32, 64]
+        fail_at(job, 32, EndReason.OUT_OF_MEMORY)
+    assert sizes(job.search) == [8, 16]
+
+
+def test_nothing_is_left_if_the_smallest_does_not_fit() -> None:
+    """The bandit is exhausted when every batch size is excluded, and a late converged trial brings them back."""
+    job = bandit(8, 16)
+    late = job.dispatch(16)
+    fail_at(job, 8, EndReason.OUT_OF_MEMORY)
+    assert isinstance(job.choose(), Exhausted)
+    assert ruled_out(job.search) == {"failed": [], "out_of_memory": [8], "missed": [], "untried": [16]}
+    job.succeed(late, 100)
+    assert sizes(job.search) == [8, 16]
+
+
+def test_states_of_batch_sizes() -> None:
+    """Each has a status and a sentence that says what would change it."""
+    job = bandit(8, 16, 32, 64)
+    fail_at(job, 64, EndReason.OUT_OF_MEMORY)
+    for _ in range(3):
+        fail_at(job, 16)
+    arms = tuple(replace(arm, pruned=arm.batch_size == 8) for arm in job.search.arms)
+    search = replace(job.search, arms=arms)
+    found = {arm.batch_size: state(search, arm) for arm in arms}
+    assert [each.status for each in found.values()] == [
+        Status.PRUNED,
+        Status.SET_ASIDE,
+        Status.ALLOWED,
+        Status.OUT_OF_MEMORY,
+    ]
+    assert found[16].reason == "its last 3 trials failed; it may be tried again from trial 6 on"
+    assert found[32].reason == "none of its trials has ended yet"
+    assert "trials with batch size 64 ran out of memory" in found[64].reason
+    assert "new job_id" in found[8].reason
+
+
+def test_expected_cost_counts_misses_and_failures() -> None:
+    """A model costs what its batch size's decided and failed trials cost together, per converged trial."""
+    arm = Arm(8, num_succeeded=4, num_converged=2, num_failed=1, failed_cost=60.0, counted=Moments(4, 100.0, 400.0))
+    known = belief(spec(), arm)
+    assert (known.expected_cost, known.failure_rate) == (230.0, 0.2)
+    assert known.deviation == pytest.approx(2 * 5.0)
+    unknown = belief(spec(), Arm(8))
+    assert (unknown.expected_cost, unknown.deviation, unknown.failure_rate) == (None, None, None)
+
+
+def test_sampled_cost_includes_failed_trials() -> None:
+    """An arm that is cheap per decided trial is not drawn if its failures make it expensive; the reason says so."""
+    cheap = Arm(8, num_succeeded=2, num_failed=2, failed_cost=400.0, counted=Moments(2, 100.0))
+    steady = Arm(16, num_succeeded=2, counted=Moments(2, 150.0))
+    drawn = draw(spec(), [cheap, steady], np.random.default_rng(1))
+    assert drawn.batch_size == 16
+    assert "failed trials" not in drawn.reason
+    assert "failed trials 200 per decided one" in draw(spec(), [cheap], np.random.default_rng(1)).reason
+
+
+def test_walk_ends_its_round_without_what_is_set_aside() -> None:
+    """A batch size that fails again after its first pause goes into the next round with the others."""
+    job = SimulatedJob(spec(batch_sizes=(8, 16)))
+    job.succeed(job.next(), 100)
+    for _ in range(4):
+        assert job.search.pruning_round == 0
+        trial = job.next()
+        assert trial.batch_size == 8
+        job.fail(trial, EndReason.ERROR)
+    assert (job.search.stage, job.search.pruning_round) == (Stage.PRUNING, 1)
+    assert [arm.batch_size for arm in job.search.surviving] == [8, 16]

@@ -1,0 +1,75 @@
+"""Bounds, and the cheapest cost that they follow."""
+
+from __future__ import annotations
+
+from wattwise_server.domain import EndReason, TrialType
+
+from tests.server.policy.simulated import SimulatedJob, spec
+
+
+def bounds(job: SimulatedJob) -> list[float | None]:
+    """The bound of a trial of each batch size."""
+    return [job.policy.bound(job.spec, job.search, size) for size in job.spec.batch_sizes]
+
+
+def bandit(**fields: object) -> SimulatedJob:
+    """A job of POLICY_GTS with two batch sizes."""
+    return SimulatedJob(spec(policy="GTS", batch_sizes=(8, 16), **fields))
+
+
+def test_bound_doubles_from_the_second_stop_in_a_row_until_a_trial_converges() -> None:
+    """Stops at the bound in a row double it; a trial in between that ran to its last epoch does not matter."""
+    job, seen = bandit(), []
+    job.succeed(job.dispatch(8), 100)
+    for _ in range(4):
+        seen.append(bounds(job)[1])
+        job.succeed(job.dispatch(16), 900, EndReason.COST_BOUND, converged=False)
+        job.succeed(job.dispatch(8), 10, EndReason.MAX_EPOCHS, converged=False)
+    assert seen == [200, 200, 400, 800]
+    job.succeed(job.dispatch(8), 120)
+    assert bounds(job) == [None, 200]
+
+
+def test_stops_of_the_pruning_stage_do_not_raise_the_bound() -> None:
+    """Only trials of the bandit count."""
+    job = bandit()
+    job.succeed(job.dispatch(8), 100)
+    for kind in (TrialType.EXPLORATION, TrialType.CONCURRENT, TrialType.EXPLORATION):
+        job.succeed(job.dispatch(16)._replace(type=kind), 900, EndReason.COST_BOUND, converged=False)
+    assert bounds(job)[1] == 200
+
+
+def test_no_bound_without_early_stopping_or_a_converged_trial() -> None:
+    """Before the first converged trial, and with early stopping off, no trial is bounded."""
+    assert bounds(bandit()) == [None, None]
+    job = bandit(beta_knob=None, disable_early_stopping=True)
+    job.succeed(job.dispatch(8), 100)
+    assert bounds(job) == [None, None]
+
+
+def test_cheapest_cost_follows_the_window() -> None:
+    """With a window the cheapest is among the observations that count; its holder stays while its own is there."""
+    job = bandit(window_size=2)
+    job.succeed(job.dispatch(8), 50)
+    job.succeed(job.dispatch(16), 60)
+    job.succeed(job.dispatch(8), 70)
+    assert (job.search.min_cost, job.search.min_cost_batch_size) == (50, 8)
+    job.succeed(job.dispatch(8), 80)
+    assert (job.search.min_cost, job.search.min_cost_batch_size, job.search.missed_floor) == (60, 16, 120)
+    for _ in range(2):
+        job.succeed(job.dispatch(16), 10, converged=False)
+    assert (job.search.min_cost, job.search.min_cost_batch_size) == (70, 8)
+    for _ in range(2):
+        job.succeed(job.dispatch(8), 10, converged=False)
+    assert (job.search.min_cost, job.search.min_cost_batch_size, job.search.missed_floor) == (None, None, None)
+    assert bounds(job) == [None, None]
+    assert job.search.arm(8).counted.mean == 10
+
+
+def test_trial_that_cost_nothing_is_not_the_cheapest() -> None:
+    """It converges and is an observation, but bounds nothing."""
+    job = bandit()
+    job.succeed(job.dispatch(8), 0)
+    assert (job.search.min_cost, job.search.arm(8).num_converged) == (None, 1)
+    job.succeed(job.dispatch(16), 30)
+    assert (job.search.min_cost, bounds(job)) == (30, [60, None])
