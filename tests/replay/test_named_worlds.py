@@ -144,7 +144,7 @@ def test_what_delivers_nothing_is_not_the_best_in_hindsight() -> None:
     assert ledger.delivered.all()
 
 
-@pytest.mark.parametrize("name", ["default-crashes", "all-crash", "memory-limit"])
+@pytest.mark.parametrize("name", ["default-crashes", "all-crash", "memory-limit", "default-out-of-memory"])
 def test_crashes_are_the_same_over_grpc(name: str, grpc_server: LiveServer) -> None:
     """A server that is notified of crashes chooses as the policies in process, to the last digit of the costs."""
     made = named_world(name)
