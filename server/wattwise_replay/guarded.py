@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from wattwise_server.domain import JobSpec, Search
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Policy
 
 from wattwise_replay.errors import ReplayError
+
+T = TypeVar("T")
 
 
 class Guarded:
@@ -32,58 +34,62 @@ class Guarded:
     @property
     def watches_epochs(self) -> bool:
         """Whether it observes every epoch."""
-        with self._reporting("watches_epochs"):
-            return bool(self._policy.watches_epochs)
+        return self._called(lambda: "watches_epochs", lambda: bool(self._policy.watches_epochs))
 
     def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:
         """What is wrong with the fields that only this policy reads."""
-        with self._reporting("faults"):
-            return list(self._policy.faults(spec))
+        return self._called(lambda: "faults", lambda: list(self._policy.faults(spec)))
 
     def register(self, spec: JobSpec) -> Search:
         """The state of a job without trials."""
-        with self._reporting("register"):
-            return _search(self._policy.register(spec))
+        return self._called(lambda: "register", lambda: _search(self._policy.register(spec)))
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
         """The choice for the trial of this number."""
-        with self._reporting(f"next for trial {trial_number}"):
-            choice = self._policy.next(spec, search, trial_number, rng)
-            if not isinstance(choice, Choice | Exhausted):
-                raise TypeError(f"returned {choice!r}, which is neither a Choice nor Exhausted")
-            if isinstance(choice, Choice) and choice.batch_size not in spec.batch_sizes:
-                raise ValueError(f"chose batch size {choice.batch_size!r}, which the job does not have")
-            return choice
+        return self._called(
+            lambda: f"next for trial {trial_number}",
+            lambda: _choice(spec, self._policy.next(spec, search, trial_number, rng)),
+        )
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """The state after an event."""
-        with self._reporting(f"observe for {type(event).__name__} of trial {event.trial.number}"):
-            return _search(self._policy.observe(spec, search, event))
+        return self._called(
+            lambda: f"observe for {type(event).__name__} of trial {event.trial.number}",
+            lambda: _search(self._policy.observe(spec, search, event)),
+        )
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         """The cost at which a running trial of this batch size is stopped."""
-        with self._reporting(f"bound for batch size {batch_size}"):
-            return self._policy.bound(spec, search, batch_size)
+        return self._called(
+            lambda: f"bound for batch size {batch_size}", lambda: self._policy.bound(spec, search, batch_size)
+        )
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """What it believes about every batch size."""
-        with self._reporting("belief"):
-            return self._policy.belief(spec, search)
+        return self._called(lambda: "belief", lambda: self._policy.belief(spec, search))
 
-    @contextmanager
-    def _reporting(self, call: str) -> Iterator[None]:
+    def _called(self, call: Callable[[], str], answer: Callable[[], T]) -> T:
+        # A context manager would take as long as a policy does.
         try:
-            yield
+            return answer()
         except Exception as error:
             # Any error here is the policy author's to fix.
             policy = f"POLICY_{self._name} ({self._place(error)})"
-            raise ReplayError(f"{policy} failed in {call}: {type(error).__name__}: {error}") from error
+            raise ReplayError(f"{policy} failed in {call()}: {type(error).__name__}: {error}") from error
 
     def _place(self, error: Exception) -> str:
         """The policy's file, and the last line of it that ran."""
         file = f"{self._name.lower()}.py"
         lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if Path(at.filename).name == file]
         return f"policy/{file}, line {lines[-1]}" if lines else f"policy/{file}"
+
+
+def _choice(spec: JobSpec, choice: object) -> Choice | Exhausted:
+    if not isinstance(choice, Choice | Exhausted):
+        raise TypeError(f"returned {choice!r}, which is neither a Choice nor Exhausted")
+    if isinstance(choice, Choice) and choice.batch_size not in spec.batch_sizes:
+        raise ValueError(f"chose batch size {choice.batch_size!r}, which the job does not have")
+    return choice
 
 
 def _search(state: object) -> Search:

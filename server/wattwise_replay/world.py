@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,6 +46,9 @@ class World:
     workload: Workload
     eta: float = 0.5
     drift_at: int | None = None
+    _looked_up: dict[tuple[int, str, bool], tuple[Sequence[RecordedRun], PowerPoint]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def epochs(self, recurrence: int, batch_size: int, draw: float, *, power: str = "cheapest") -> TrialCourse:
         """The course of a trial in a recurrence.
@@ -55,20 +59,23 @@ class World:
             draw: In [0, 1): selects one of the recorded runs.
             power: "cheapest" for the cheapest power limit, "highest" for the highest.
         """
-        known = self.at(recurrence).of(batch_size)
-        point = (
-            known.points[-1] if power == "highest" else cheapest(known.points, self.eta, self.workload.max_power_watts)
-        )
-        return course(known.runs[int(draw * len(known.runs))], point)
-
-    def at(self, recurrence: int) -> Workload:
-        """The workload as it is in a recurrence."""
         drifted = self.drift_at is not None and recurrence >= self.drift_at
-        return self._mirrored if drifted else self.workload
+        runs, point = self._known(batch_size, power, drifted=drifted)
+        return course(runs[int(draw * len(runs))], point)
 
     @cached_property
     def _mirrored(self) -> Workload:
         return self.workload.mirrored()
+
+    def _known(self, size: int, power: str, *, drifted: bool) -> tuple[Sequence[RecordedRun], PowerPoint]:
+        """The recorded runs and the epoch of a batch size, which are looked up once."""
+        key = (size, power, drifted)
+        if key not in self._looked_up:
+            workload = self._mirrored if drifted else self.workload
+            known = workload.of(size)
+            cheap = cheapest(known.points, self.eta, workload.max_power_watts)
+            self._looked_up[key] = known.runs, known.points[-1] if power == "highest" else cheap
+        return self._looked_up[key]
 
 
 def course(run: RecordedRun, point: PowerPoint) -> TrialCourse:
