@@ -68,8 +68,8 @@ class Transaction(Protocol):
     def add_measurement(self, trial: Trial) -> None:
         """Saves `trial.last` as the trial's newest measurement."""
 
-    def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
-        """Deletes a trial's measurements up to an epoch; never its newest."""
+    def keep_measurements(self, trial: Trial, newest: int) -> None:
+        """Deletes all but a trial's newest measurements, one or more."""
 
     def renew_lease(self, trial: Trial) -> None:
         """Saves the trial's lease."""

@@ -136,7 +136,13 @@ _ADD_MEASUREMENT = Sql(
     rank=4,
     row=_MEASUREMENT_ROW,
 )
-_FORGET_MEASUREMENTS = Sql("DELETE FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch <= ?", rank=5)
+_KEEP_MEASUREMENTS = Sql(
+    """
+    DELETE FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch <= (
+        SELECT epoch FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch DESC LIMIT 1 OFFSET ?3)
+    """,
+    rank=5,
+)
 
 
 def insert_job(key: int, job: Job) -> list[Statement]:
@@ -244,9 +250,9 @@ def add_measurement(key: int, trial_number: int, measured: Measurement) -> State
     return Statement(_ADD_MEASUREMENT, (key, trial_number, epoch, seconds, joules, metric, to_micros(time)))
 
 
-def forget_measurements(key: int, trial_number: int, through_epoch: int) -> Statement:
-    """Deletes a trial's measurements up to an epoch."""
-    return Statement(_FORGET_MEASUREMENTS, (key, trial_number, through_epoch))
+def keep_measurements(key: int, trial_number: int, newest: int) -> Statement:
+    """Deletes all but a trial's newest measurements."""
+    return Statement(_KEEP_MEASUREMENTS, (key, trial_number, newest))
 
 
 def _measurement(measured: Measurement) -> tuple[object, ...]:

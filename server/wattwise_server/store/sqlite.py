@@ -372,9 +372,9 @@ class SqliteTransaction:
             self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
         self._changed[trial.number] = trial
 
-    def forget_measurements(self, trial: Trial, through_epoch: int) -> None:
-        """Drops a trial's measurements up to an epoch."""
-        self.statements.append(rows.forget_measurements(self.key, trial.number, through_epoch))
+    def keep_measurements(self, trial: Trial, newest: int) -> None:
+        """Drops all but a trial's newest measurements."""
+        self.statements.append(rows.keep_measurements(self.key, trial.number, newest))
 
     def renew_lease(self, trial: Trial) -> None:
         """Keeps the trial's lease, in memory only."""

@@ -274,7 +274,7 @@ class Optimizer:
         else:
             tx.add_measurement(trial)
             if measurement.epoch > self._limits.max_epochs_kept:
-                tx.forget_measurements(trial, measurement.epoch - self._limits.max_epochs_kept)
+                tx.keep_measurements(trial, self._limits.max_epochs_kept)
             if self._observer.wants_reports:
                 self._publish(tx, _epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)

@@ -1,0 +1,433 @@
+"""A job as the contract has it, without the server's code: the walk, failures, bounds, the window and the arms."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wattwise import v1
+
+from tests.model.calls import MismatchError, same
+
+END = {name.removeprefix("END_REASON_"): value for name, value in v1.EndReason.items()}
+REASON = {value: name for name, value in END.items()}
+TYPE = {value: name.removeprefix("TRIAL_TYPE_") for name, value in v1.TrialType.items()}
+STATUS = {value: name.removeprefix("TRIAL_STATUS_") for name, value in v1.TrialStatus.items()}
+STATE = {value: name.removeprefix("BATCH_SIZE_STATUS_") for name, value in v1.BatchSizeStatus.items()}
+_KEPT = 13
+"""Failures in a row that are told apart: the pause is then 1024 trials."""
+
+
+class Row(NamedTuple):
+    """A measurement."""
+
+    epoch: int
+    seconds: float
+    joules: float
+    metric: float
+
+    def repeats(self, other: Row) -> bool:
+        """Whether both are the same, NaN included."""
+        return repr(self) == repr(other)
+
+
+class Verdict(NamedTuple):
+    """The judgement of a measurement."""
+
+    cost: float
+    bound: float | None
+    converged: bool
+    reached: bool
+    reason: str | None
+
+
+@dataclass(eq=False)
+class ModelTrial:
+    """A trial; its lease began between `lo` and `hi`."""
+
+    number: int
+    size: int
+    type: str
+    round: int
+    request: str
+    status: str = "DISPATCHED"
+    reason: str = "UNSPECIFIED"
+    last: Row | None = None
+    rows: list[Row] = field(default_factory=list)
+    cost: float | None = None
+    bound: float | None = None
+    converged: bool = False
+    reached: bool = False
+    lo: float = field(default_factory=time.monotonic)
+    hi: float = field(default_factory=time.monotonic)
+    decision: v1.Decision | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self.status == "DISPATCHED"
+
+    @property
+    def lost(self) -> bool:
+        """Whether its lease expired."""
+        return self.reason == "LOST"
+
+
+class ExhaustedError(Exception):
+    """No batch size is left."""
+
+
+class Oracle:
+    """One job of POLICY_PRUNING_GTS or POLICY_GTS."""
+
+    def __init__(self, spec: v1.JobSpec) -> None:
+        self.spec = spec
+        self.sizes = sorted(spec.batch_sizes)
+        self.pruning = spec.policy == v1.POLICY_PRUNING_GTS and spec.num_pruning_rounds > 0
+        self.round, self.default = 0, spec.default_batch_size
+        self.pruned: set[int] = set()
+        self.excluded: set[int] = set()
+        self.result: dict[int, float] = {}
+        self.fails: dict[int, list[int]] = {size: [] for size in self.sizes}
+        self.memory = dict.fromkeys(self.sizes, 0)
+        self.slot: int | None = None
+        self.min_cost: float | None = None
+        self.min_size: int | None = None
+        self.stops = 0
+        self.trials: list[ModelTrial] = []
+        self.succeeded: list[ModelTrial] = []
+
+    # What may be chosen.
+
+    @property
+    def surviving(self) -> list[int]:
+        """Neither pruned nor excluded."""
+        return [size for size in self.sizes if size not in self.pruned | self.excluded]
+
+    def _of(self, size: int) -> list[ModelTrial]:
+        return [trial for trial in self.succeeded if trial.size == size]
+
+    def _running(self, size: int) -> int:
+        return sum(trial.running and trial.size == size for trial in self.trials)
+
+    def _failing(self, size: int) -> bool:
+        return len(self.fails[size]) >= 3
+
+    def _due(self, size: int) -> int:
+        if not self._failing(size):
+            return 0
+        further = len(self.fails[size]) - 3
+        return self.fails[size][-1] + (min(2**further, 1024) if further else len(self.surviving) - 1)
+
+    def aside(self, size: int) -> bool:
+        """Whether a batch size is set aside for the next trial."""
+        if not self._failing(size):
+            return False
+        if self._running(size):
+            return True
+        if self.pruning and len(self.fails[size]) == 3:
+            return any(other not in self.result and not self._failing(other) for other in self.surviving)
+        return len(self.trials) + 1 <= self._due(size)
+
+    def _walk(self) -> list[int]:
+        down = [size for size in reversed(self.surviving) if size <= self.default]
+        return down + [size for size in self.surviving if size > self.default]
+
+    def step(self) -> int | None:
+        """The next exploration."""
+        waiting = [size for size in self._walk() if size not in self.result]
+        ready = [size for size in waiting if not self.aside(size)]
+        if ready or not waiting:
+            return ready[0] if ready else None
+        return min(waiting, key=lambda s: (self._running(s) > 0, self._due(s), abs(s - self.default), s))
+
+    def choice(self) -> tuple[str, set[int]]:
+        """The type of the next trial, and the batch sizes that it may have."""
+        if not self.surviving:
+            raise ExhaustedError
+        able = {size for size in self.surviving if not self.aside(size)}
+        if not self.pruning:
+            if not able:
+                first = min((self._running(size) > 0, self._due(size)) for size in self.surviving)
+                able = {s for s in self.surviving if (self._running(s) > 0, self._due(s)) == first}
+            new = {size for size in able if len(self._of(size)) < self.spec.mab_num_explorations}
+            return "MAB", new or able
+        step = self.step()
+        if step is None:
+            raise ExhaustedError
+        if self.slot is None:
+            return "EXPLORATION", {step}
+        return "CONCURRENT", self._concurrent(able, step)
+
+    def _concurrent(self, able: set[int], step: int) -> set[int]:
+        best = self.min_size
+        if best is not None and best not in self.excluded and not self.aside(best):
+            return {best}
+        converged = {size for size in able if any(trial.converged for trial in self._of(size))}
+        if converged:
+            return converged
+        default = self.spec.default_batch_size
+        if default in able:
+            return {default}
+        return {step} if step in able or not able else able
+
+    # What a trial costs, and when it is stopped.
+
+    def price(self, row: Row) -> float:
+        """The cost in joules."""
+        eta = self.spec.eta_knob
+        return eta * row.joules + (1 - eta) * self.spec.gpu.max_power_watts * row.seconds
+
+    def limit(self, size: int) -> float | None:
+        """The bound of a running trial."""
+        if self.spec.disable_early_stopping or self.min_cost is None or size == self.min_size:
+            return None
+        return self.spec.beta_knob * self.min_cost * 2.0 ** max(0, self.stops - 1)
+
+    def judge(self, trial: ModelTrial, row: Row) -> Verdict:
+        """The verdict on a measurement."""
+        cost, bound, target = self.price(row), self.limit(trial.size), self.spec.target_metric
+        reason: str | None
+        good = row.metric >= target if self.spec.higher_is_better_metric else row.metric <= target
+        expensive = bound is not None and cost > bound
+        if expensive:
+            reason = "COST_BOUND"
+        elif good:
+            reason = "TARGET_REACHED"
+        else:
+            reason = "MAX_EPOCHS" if row.epoch >= self.spec.max_epochs else None
+        return Verdict(cost, bound, good and not expensive, good, reason)
+
+    # Events.
+
+    def dispatch(self, number: int, size: int, kind: str, request: str) -> ModelTrial:
+        """A trial was dispatched."""
+        trial = ModelTrial(number, size, kind, self.round, request)
+        self.trials.append(trial)
+        if kind == "EXPLORATION":
+            self.slot = number
+        self._settle()
+        return trial
+
+    def finish(self, trial: ModelTrial, verdict: Verdict) -> None:
+        """A trial was decided."""
+        trial.cost, trial.bound, trial.converged, trial.reached = verdict[:4]
+        trial.reason, trial.status = str(verdict.reason), "SUCCEEDED"
+        self.succeeded.append(trial)
+        self.fails[trial.size] = []
+        if trial.converged:
+            self.stops = 0
+            for size in self.sizes:
+                if size <= trial.size:
+                    self.memory[size] = 0
+                    self.excluded.discard(size)
+        elif trial.type == "MAB" and trial.reason == "COST_BOUND":
+            self.stops += 1
+        self._find_cheapest(trial)
+        if self.pruning and self.slot == trial.number:
+            self._explored(trial)
+        self._settle()
+
+    def _find_cheapest(self, newest: ModelTrial) -> None:
+        known = {size: self._counting(size) for size in self.sizes}
+        held = self.min_size is not None and any(t.converged and t.cost == self.min_cost for t in known[self.min_size])
+        if self.min_size is not None and not held:
+            found = [(t.cost, size) for size in self.sizes for t in known[size] if t.converged and t.cost]
+            self.min_cost, self.min_size = min(found, default=(None, None))
+        if newest.converged and newest.cost and (self.min_cost is None or newest.cost < self.min_cost):
+            self.min_cost, self.min_size = newest.cost, newest.size
+
+    def _explored(self, trial: ModelTrial) -> None:
+        self.slot = None
+        if trial.converged:
+            self.result[trial.size] = trial.cost or 0.0
+            return
+        down = trial.size <= self.default
+        for size in self.sizes:
+            beyond = size < trial.size if down else size > trial.size
+            if size == trial.size or (beyond and size not in self.result):
+                self.pruned.add(size)
+
+    def _settle(self) -> None:
+        """Moves an excluded default, and ends the round if nothing may be tried in it now."""
+        if not self.pruning:
+            return
+        smaller = [size for size in self.surviving if size < self.default]
+        if self.default in self.excluded and smaller:
+            self.default = max(smaller)
+        done = [size for size in self._walk() if size in self.result]
+        ready = [size for size in self._walk() if size not in self.result and not self.aside(size)]
+        if self.slot is not None or ready or not done:
+            return
+        self.default = min(done, key=lambda size: self.result[size])
+        self.result = {}
+        self.round += 1
+        self.pruning = self.round < self.spec.num_pruning_rounds
+
+    def stop_expensive(self) -> None:
+        """Stops the running trials above their bound."""
+        for trial in self.trials:
+            if trial.running and trial.last is not None:
+                verdict = self.judge(trial, trial.last)
+                if verdict.reason == "COST_BOUND":
+                    self.finish(trial, verdict)
+
+    def fail(self, trial: ModelTrial, reason: str) -> None:
+        """A trial was ended by its trainer, or lost."""
+        if trial.last is not None:
+            trial.cost, trial.bound = self.judge(trial, trial.last)[:2]
+        trial.status, trial.reason = "FAILED", reason
+        if reason != "PREEMPTED":
+            self.fails[trial.size] = sorted([*self.fails[trial.size], trial.number])[-_KEPT:]
+        if reason == "OUT_OF_MEMORY":
+            self.memory[trial.size] += 1
+            fitted = any(t.converged and t.size >= trial.size for t in self.succeeded)
+            if sum(self.memory[size] for size in self.sizes if size <= trial.size) >= 1 + fitted:
+                self.excluded |= {size for size in self.sizes if size >= trial.size}
+        if self.slot == trial.number:
+            self.slot = None
+        self._settle()
+
+    def revive(self, trial: ModelTrial) -> None:
+        """A lost or preempted trial goes on."""
+        if trial.number in self.fails[trial.size]:
+            self.fails[trial.size].remove(trial.number)
+        of_round = self.pruning and trial.type == "EXPLORATION" and trial.round == self.round
+        if of_round and self.slot is None and self.step() == trial.size:
+            self.slot = trial.number
+        if trial.type == "EXPLORATION" and self.slot != trial.number:
+            trial.type = "CONCURRENT"
+        trial.status, trial.reason = "DISPATCHED", "UNSPECIFIED"
+        trial.cost = trial.bound = None
+        self._settle()
+
+    def take(self, trial: ModelTrial, row: Row) -> None:
+        """A valid report of a trial that runs or is lost."""
+        if trial.lost:
+            self.revive(trial)
+        if trial.last is None or not trial.last.repeats(row):
+            trial.rows.append(row)
+        trial.last = row
+        verdict = self.judge(trial, row)
+        if verdict.reason:
+            self.finish(trial, verdict)
+            self.stop_expensive()
+
+    # Comparisons.
+
+    def _counting(self, size: int) -> list[ModelTrial]:
+        return self._of(size)[-self.spec.window_size :]
+
+    def _counted(self, size: int) -> list[float]:
+        factor = 2.0 if self.spec.disable_early_stopping else self.spec.beta_knob
+        floor = 0.0 if self.min_cost is None else factor * self.min_cost
+        costs = [(trial.cost or 0.0, trial.converged) for trial in self._counting(size)]
+        return [cost if converged else max(cost, floor) for cost, converged in costs]
+
+    def check_job(self, job: v1.Job) -> None:
+        """Compares a job as a whole."""
+        same(job.stage, v1.STAGE_PRUNING if self.pruning else v1.STAGE_MAB, "stage")
+        same(job.pruning_round, self.round, "pruning_round")
+        same(list(job.surviving_batch_sizes), self.surviving, "surviving_batch_sizes")
+        same(job.num_trials, len(self.trials), "num_trials")
+        same(job.min_cost if job.HasField("min_cost") else None, self.min_cost, "min_cost")
+        same(
+            job.min_cost_batch_size if job.HasField("min_cost_batch_size") else None,
+            self.min_size,
+            "min_cost_batch_size",
+        )
+        check_arms(job, {size: self._counted(size) for size in self.surviving})
+        for state, size in zip(job.batch_size_states, self.sizes, strict=True):
+            self._check_state(state, size)
+
+    def _check_state(self, state: v1.BatchSizeState, size: int) -> None:
+        mine = self._of(size)
+        if size in self.excluded:
+            status = "OUT_OF_MEMORY"
+        elif size in self.pruned:
+            status = "PRUNED"
+        else:
+            status = "SET_ASIDE" if self.aside(size) else "ALLOWED"
+        failed = [t for t in self.trials if t.size == size and t.status == "FAILED" and t.reason != "PREEMPTED"]
+        same(STATE[state.status], status, f"status of {size}")
+        same(state.num_converged, sum(t.converged for t in mine), f"num_converged of {size}")
+        same(state.num_missed, sum(not t.converged for t in mine), f"num_missed of {size}")
+        same(state.num_failed, len(failed), f"num_failed of {size}")
+        same(state.num_running, self._running(size), f"num_running of {size}")
+        same(bool(state.reason), True, f"{size} has a reason")
+
+    def check_trial(self, got: v1.Trial, trial: ModelTrial) -> None:
+        """Compares a trial."""
+        where, last = f"trial {trial.number}", trial.last
+        same(got.id.trial_number, trial.number, f"{where} number")
+        same(got.id.batch_size, trial.size, f"{where} batch size")
+        same(TYPE[got.type], trial.type, f"{where} type")
+        same(STATUS[got.status], trial.status, f"{where} status")
+        same(REASON[got.end_reason], trial.reason, f"{where} end_reason")
+        cost = self.price(last) if last and trial.running else trial.cost
+        same(got.cost if got.HasField("cost") else None, cost, f"{where} cost")
+        same(got.converged, trial.converged, f"{where} converged")
+        same(got.last_epoch, last.epoch if last else 0, f"{where} last_epoch")
+        same(got.time_seconds, last.seconds if last else 0.0, f"{where} time")
+        same(got.energy_joules, last.joules if last else 0.0, f"{where} energy")
+        same(got.last_metric if got.HasField("last_metric") else None, last.metric if last else None, f"{where} metric")
+        same(got.HasField("end_time"), not trial.running, f"{where} has an end_time")
+        leased = trial.running and self.spec.trial_lease_seconds > 0
+        same(got.HasField("lease_expire_time"), leased, f"{where} has a lease")
+
+    def check_decision(self, got: v1.Decision, trial: ModelTrial) -> None:
+        """Compares a decision; that of a decided trial never changes."""
+        where = f"decision on trial {trial.number} ({trial.status} {trial.reason})"
+        same(got.stop_train, not trial.running, f"{where} stop_train")
+        same(got.converged, trial.converged, f"{where} converged")
+        cost = trial.cost or 0.0
+        if trial.running:
+            cost = self.price(trial.last) if trial.last else 0.0
+        same(got.cost, cost, f"{where} cost")
+        if trial.status != "FAILED":
+            bound = self.limit(trial.size) if trial.running else trial.bound
+            same(got.cost_bound if got.HasField("cost_bound") else None, bound, f"{where} cost_bound")
+        if trial.status == "SUCCEEDED":
+            same(got.target_reached, trial.reached, f"{where} target_reached")
+            trial.decision = trial.decision or got
+            same(got, trial.decision, f"{where} repeated")
+
+
+def check_arms(job: v1.Job, counted: dict[int, list[float]]) -> None:
+    """Compares the arms of a job of the paper's policies with the costs that count."""
+    if job.stage == v1.STAGE_PRUNING:
+        same(len(job.arms), 0, "arms while pruning")
+        return
+    same([arm.batch_size for arm in job.arms], sorted(counted), "arms")
+    for arm in job.arms:
+        _check_arm(job.spec, arm, counted[arm.batch_size])
+
+
+def _check_arm(spec: v1.JobSpec, arm: v1.Arm, costs: list[float]) -> None:
+    n, where = len(costs), f"arm {arm.batch_size}"
+    same(arm.num_observations, n, f"{where} num_observations")
+    if not n:
+        same(arm.param_mean, spec.mab_prior_mean, f"{where} mean")
+        same(arm.param_precision, spec.mab_prior_precision, f"{where} precision")
+        return
+    mean = math.fsum(costs) / n
+    if spec.policy == v1.POLICY_GTS and not spec.learn_reward_precision:
+        precision = spec.reward_precision
+        same(arm.reward_precision, precision, f"{where} reward_precision")
+    else:
+        variance = math.fsum((cost - mean) ** 2 for cost in costs) / n if min(costs) != max(costs) else 0.0
+        got = 1 / arm.reward_precision if arm.reward_precision else math.inf
+        close = abs(got - variance) <= 1e-7 * variance + 1e-13 * mean * mean
+        if (variance == 0 and arm.reward_precision != math.inf) or not close:
+            raise MismatchError(f"{where} variance: server {got!r}, model {variance!r} of {costs[:6]}")
+        # It has been compared; what follows rests on it.
+        precision = arm.reward_precision
+    total = spec.mab_prior_precision + n * precision
+    same(arm.param_precision, total, f"{where} param_precision", rel=1e-9)
+    prior = spec.mab_prior_precision * spec.mab_prior_mean
+    want = -mean if math.isinf(total) else (prior + precision * n * -mean) / total
+    least = 1e-9 * max(abs(mean), abs(spec.mab_prior_mean), 1e-300)
+    if not math.isclose(arm.param_mean, want, rel_tol=1e-8, abs_tol=least):
+        raise MismatchError(f"{where} param_mean: server {arm.param_mean!r}, model {want!r}")
