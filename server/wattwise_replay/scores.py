@@ -135,9 +135,8 @@ def best_in_hindsight(world: World, seeds: Sequence[int], recurrences: int) -> n
     """The cost of each recurrence with the best batch size of all that deliver, before and after the drift; in J."""
     drawn = np.array([draws(seed, recurrences, MAX_TRIES) for seed in seeds])
     drift = recurrences if world.drift_at is None else min(world.drift_at, recurrences)
-    stretches = (part for part in (drawn[:, :drift], drawn[:, drift:]) if part.size)
-    workloads = (world.workload, world.workload.mirrored())
-    parts = [_best(each, world.eta, part) for each, part in zip(workloads, stretches, strict=False)]
+    # The measurements of the best batch size are the same before and after; they only belong to another one.
+    parts = [_best(world.workload, world.eta, part) for part in (drawn[:, :drift], drawn[:, drift:]) if part.size]
     return np.concatenate(parts, axis=1)
 
 

@@ -14,6 +14,8 @@ from wattwise_replay.engines import Fixed
 from wattwise_replay.scores import MAX_TRIES, Contender, Score, best_in_hindsight, joined, score
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import World
+from wattwise_server.domain import JobSpec, Search, TrialType
+from wattwise_server.policy.base import Choice
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.pruning_gts import PruningGts
 
@@ -21,6 +23,13 @@ from tests.replay.worlds import workload
 
 VARIANTS = {"sampling alone": Gts, "pruning": PruningGts}
 _PRUNING = Contender("POLICY_PRUNING_GTS", PruningGts)
+
+
+class Stubborn(Gts):
+    """A policy that chooses the default and nothing else."""
+
+    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice:  # noqa: ARG002
+        return Choice(TrialType.MAB, spec.default_batch_size, "it is the default")
 
 
 def _line(text: str, title: str) -> list[str]:
@@ -63,10 +72,10 @@ def test_a_launch_without_a_batch_size_trains_the_default() -> None:
 def test_a_model_that_was_not_delivered_is_never_cheap() -> None:
     """Where every launch fails at once and for nothing, a recurrence counts as many times the best as it has tries."""
     made = Case("default-out-of-memory").load(None)
-    default = next(each for each in made.batch_sizes if each.size == made.default_batch_size)
-    alone = replace(made, batch_sizes=(default,))
-    nothing = score(Case("made", recurrences=1), alone, _PRUNING, (0,))
-    assert nothing.costs.tolist() == (MAX_TRIES * nothing.best).tolist()
+    found = score(Case("made", recurrences=2), made, Contender("POLICY_GTS", Stubborn), (0,))
+    assert found.undelivered() == 2
+    assert found.costs.tolist() == (MAX_TRIES * found.best).tolist()
+    assert (found.best > 0).all()
 
 
 def test_groups_of_seeds_are_joined_in_order() -> None:
@@ -100,7 +109,8 @@ def test_a_case_has_its_prior(folder: Path) -> None:
     prior = case.load_prior(folder)
     assert prior is not None
     assert (prior.gpu, prior.target_metric) == ("v1", 83.5)
-    assert replace(case, prior="mirrored").load_prior(folder) == case.load(folder).mirrored()
+    mirrored = Case("1", prior="mirrored").load_prior(None)
+    assert mirrored == Case("1").load(None).mirrored() != Case("1").load(None)
     assert replace(case, prior=None).load_prior(folder) is None
     assert score(case, case.load(folder), _PRUNING, (0,), prior).undelivered() == 0
 
@@ -180,6 +190,12 @@ def test_launches_are_counted_over_all_recurrences() -> None:
     scores = {(cases[0], "mine"): _found(1.0), (cases[1], "mine"): _found(1.0, launches=2)}
     cells = [line.cells[0] for line in decisions._lines(row, ["mine"], scores)]
     assert cells == [("1.500", True), ("1.500", False), ("2", False)]
+    one = np.ones((1, 40), dtype=int)
+    one[0, 7] = 2
+    scores[cases[1], "mine"] = replace(_found(1.0), launches=one)
+    *_, percentile = decisions._lines(row, ["mine"], scores)
+    # One recurrence of 80 is more than 1%.
+    assert percentile.cells[0] == ("2", False)
 
 
 @pytest.mark.parametrize("variants", ["nowhere:VARIANTS", f"{__name__}:NOTHING", f"{__name__}", ":"])

@@ -9,11 +9,12 @@ import pytest
 from wattwise import Client
 from wattwise.commands.main import main
 from wattwise_replay.acceptance import Case
-from wattwise_replay.engines import Fixed
+from wattwise_replay.engines import Dispatch, Fixed, TrialEnd
 from wattwise_replay.errors import NoBatchSizeLeftError
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play, play_prior
-from wattwise_replay.world import World
+from wattwise_replay.workload import Workload
+from wattwise_replay.world import TrialCourse, World
 
 from tests.live_server import LiveServer
 from tests.replay.worlds import job, workload
@@ -56,14 +57,27 @@ def test_an_unknown_prior_is_refused(folder: Path, capsys: pytest.CaptureFixture
     assert "no synthetic workload is named 'valley'" in capsys.readouterr().err
 
 
+class Recording(Fixed):
+    """Always the default of a workload; keeps the epochs of its trials."""
+
+    def __init__(self, made: Workload) -> None:
+        super().__init__(made, made.default_batch_size)
+        self.epochs: list[int] = []
+
+    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
+        ended = super().run(trial, epochs)
+        self.epochs.append(ended.epochs)
+        return ended
+
+
 def test_a_prior_has_other_draws_and_its_whole_horizon() -> None:
     """A prior of the same workload and seed takes its own course."""
     made = Case("flat-noisy").load(None)
-    engine = Fixed(made, 256)
-    play_prior(engine, made, 0.5, seed=3)
-    assert engine.dispatch().number > 100
-    epochs = [trial.epochs for trial in play(Fixed(made, 256), World(made), 3, 20).trials]
-    assert epochs != [trial.epochs for trial in play(Fixed(made, 256), World(made), 1_000_003, 20).trials]
+    prior, later = Recording(made), Recording(made)
+    play_prior(prior, made, 0.5, seed=3)
+    play(later, World(made), seed=3, recurrences=made.horizon)
+    assert len(prior.epochs) >= made.horizon == 100
+    assert prior.epochs[:100] != later.epochs[:100]
 
 
 def test_a_prior_without_a_batch_size_left_ends_early() -> None:
