@@ -122,7 +122,7 @@ def _engine(case: Case, workload: Workload, contender: Contender, seed: int, pri
         job = job_spec(
             its, "replay-decisions", policy="POLICY_GTS", eta=case.eta, beta=2.0, seed=seed, window=case.window
         )
-        return InProcess(job, (contender.name, contender.make()), priors)
+        return InProcess(job, (contender.name.removeprefix("POLICY_"), contender.make()), priors)
 
     if prior is None:
         return engine(workload, ())

@@ -11,6 +11,7 @@ from wattwise_replay import acceptance, decisions
 from wattwise_replay.acceptance import Case, ComparedRow, LaunchesRow, Limit, Row
 from wattwise_replay.compare import HINDSIGHT, compare
 from wattwise_replay.engines import Fixed
+from wattwise_replay.errors import ReplayError
 from wattwise_replay.scores import MAX_TRIES, Contender, Score, best_in_hindsight, joined, score
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import World
@@ -78,6 +79,17 @@ def test_a_model_that_was_not_delivered_is_never_cheap() -> None:
     assert (found.best > 0).all()
 
 
+def test_a_failing_policy_is_named() -> None:
+    """The error of a policy in the table names it as everywhere else."""
+
+    class Failing(Gts):
+        def register(self, spec: JobSpec) -> Search:
+            raise ValueError(f"not {spec.policy}")
+
+    with pytest.raises(ReplayError, match=r"^POLICY_MINE \(policy/mine\.py\) failed in register: ValueError: not GTS$"):
+        score(Case("made", recurrences=1), workload(1), Contender("POLICY_MINE", Failing), (0,))
+
+
 def test_groups_of_seeds_are_joined_in_order() -> None:
     """Two groups of seeds give the score of all of them together."""
     case, made = Case("2"), Case("2").load(None)
@@ -87,7 +99,7 @@ def test_groups_of_seeds_are_joined_in_order() -> None:
     assert parts.ratio() == whole.ratio()
 
 
-def test_every_row_of_the_issue_is_there() -> None:
+def test_every_row_is_there() -> None:
     """The measured settings with both GPUs, the other targets, every named world, 60 random ones."""
     rows = list(acceptance.rows())
     by_title = {row.title: row for row in rows}

@@ -97,5 +97,5 @@ def test_a_job_that_the_server_would_refuse_is_refused_in_process() -> None:
 def test_a_target_that_no_batch_size_reaches_is_an_error() -> None:
     """A whole round without convergence leaves nothing to dispatch."""
     made = workload(None)
-    with pytest.raises(ReplayError, match="no batch size reaches the target within 10 epochs"):
+    with pytest.raises(ReplayError, match="no batch size is left: each missed the target within 10 epochs"):
         play(InProcess(job(made)), World(made), seed=0, recurrences=1)
