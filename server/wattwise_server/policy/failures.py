@@ -75,8 +75,8 @@ def set_aside(search: Search, arm: Arm, trial_number: int) -> bool:
     """Whether a batch size must not be chosen for a trial: it pauses, or a trial is already trying it again."""
     if not _failing(arm):
         return False
-    if search.stage is Stage.PRUNING and len(arm.failed_trials) == FAILURES_TO_SET_ASIDE:
-        # In a pruning round, the first pause lasts until every other batch size has a result.
+    if _first_pause_of_round(search, arm):
+        # It lasts until every other batch size has a result.
         waiting = any(a.round_cost is None and not _failing(a) for a in search.surviving)
         return arm.running > 0 or waiting
     return arm.running > 0 or trial_number <= pause_end(search, arm)
@@ -136,12 +136,21 @@ def state(search: Search, arm: Arm) -> State:
     if not set_aside(search, arm, search.num_trials + 1):
         return State(Status.ALLOWED, _known(arm))
     failed = f"its last {len(arm.failed_trials)} trials failed"
-    when = "once its running trial has ended" if arm.running else f"from trial {pause_end(search, arm) + 1} on"
+    if arm.running:
+        when = "once its running trial has ended"
+    elif _first_pause_of_round(search, arm):
+        when = "once every other batch size has a result in this round"
+    else:
+        when = f"from trial {pause_end(search, arm) + 1} on"
     return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}")
 
 
 def _failing(arm: Arm) -> bool:
     return len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE
+
+
+def _first_pause_of_round(search: Search, arm: Arm) -> bool:
+    return search.stage is Stage.PRUNING and len(arm.failed_trials) == FAILURES_TO_SET_ASIDE
 
 
 def _known(arm: Arm) -> str:

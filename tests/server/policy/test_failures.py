@@ -137,6 +137,8 @@ def test_states_of_batch_sizes() -> None:
         Status.OUT_OF_MEMORY,
     ]
     assert found[16].reason == "its last 3 trials failed; it may be tried again from trial 6 on"
+    walking = replace(search, stage=Stage.PRUNING)
+    assert state(walking, search.arm(16)).reason.endswith("once every other batch size has a result in this round")
     assert found[32].reason == "none of its trials has ended yet"
     assert "trials with batch size 64 ran out of memory" in found[64].reason
     assert "new job_id" in found[8].reason
@@ -173,3 +175,30 @@ def test_walk_ends_its_round_without_what_is_set_aside() -> None:
         job.fail(trial, EndReason.ERROR)
     assert (job.search.stage, job.search.pruning_round) == (Stage.PRUNING, 1)
     assert [arm.batch_size for arm in job.search.surviving] == [8, 16]
+
+
+def test_walk_does_not_wait_for_a_failing_batch_size_that_is_running() -> None:
+    """A round ends while a concurrent trial tries what has failed three times; no second trial tries it as well."""
+    job = SimulatedJob(spec(batch_sizes=(8, 16), num_pruning_rounds=1))
+    trials = [job.next() for _ in range(4)]
+    for trial in trials[:3]:
+        job.fail(trial, EndReason.ERROR)
+    small = job.next()
+    assert small.batch_size == 8
+    job.succeed(small, 100)
+    assert job.search.stage is Stage.MAB
+    assert sizes(job.search) == [8]
+
+
+def test_default_that_does_not_fit_stays_replaced_in_its_round() -> None:
+    """The round continues from the next smaller batch size, even if a late trial shows that the default fits."""
+    job = SimulatedJob(spec(batch_sizes=(8, 16, 32), default_batch_size=32))
+    exploration, late = job.next(), job.next()
+    job.fail(exploration, EndReason.OUT_OF_MEMORY)
+    job.succeed(late, 100)
+    walked = []
+    for _ in range(3):
+        trial = job.next()
+        walked.append(trial.batch_size)
+        job.succeed(trial, 100)
+    assert walked == [16, 8, 32]
