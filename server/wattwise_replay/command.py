@@ -13,12 +13,13 @@ from pathlib import Path
 from wattwise import Client
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.spec import Policy
+from wattwise_server.policy import registry
 
 from wattwise_replay import own_trials, traces, workload_file
 from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ReplayError
-from wattwise_replay.in_process import InProcess
+from wattwise_replay.in_process import InProcess, reads_priors
 from wattwise_replay.named_worlds import NAMES, named_world
 from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play_prior
@@ -241,7 +242,7 @@ def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
     def make(world: World, policy: Policy, seed: int) -> Engine:
         workload, prior = world.workload, None
         name = f"{workload.name}-{workload.gpu}"
-        if args.prior is not None:
+        if args.prior is not None and reads_priors(registry.POLICIES[policy.removeprefix("POLICY_")]):
             before = _prior(args, workload)
             prior = engine(before, f"{name}-prior", policy, seed, None)
             play_prior(prior, before, args.eta, seed)

@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from itertools import count
 
 from wattwise import JobSpec, v1
-from wattwise_server.domain import Measurement, Search, Trial, TrialStatus
+from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus
+from wattwise_server.domain import JobSpec as DomainSpec
 from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Policy, Reported, Succeeded
 from wattwise_server.policy.cost import cost
@@ -134,6 +135,12 @@ class InProcess:
         affordable = int(bound / cost(self._spec, epochs.joules, epochs.seconds))
         # One less, because the division may round differently from the sums over the epochs.
         return max(1, min(first, affordable - 1))
+
+
+def reads_priors(policy: Policy) -> bool:
+    """Whether a policy takes jobs with `prior_job_ids`."""
+    spec = DomainSpec("later", "later", (1,), 1, GpuConfig(1.0, 1, "any"), prior_job_ids=("earlier",))
+    return all(field != "prior_job_ids" for field, _ in policy.faults(spec))
 
 
 def measurement(epochs: TrialCourse, epoch: int, target_metric: float) -> Measurement:

@@ -11,7 +11,7 @@ from wattwise_server.policy.base import Policy
 from wattwise_replay.acceptance import Case
 from wattwise_replay.engines import Dispatch, Engine, TrialEnd, to_the_end
 from wattwise_replay.errors import NoBatchSizeLeftError
-from wattwise_replay.in_process import InProcess
+from wattwise_replay.in_process import InProcess, reads_priors
 from wattwise_replay.play import play, play_prior
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
 from wattwise_replay.world import TrialCourse, World, course, draws
@@ -124,7 +124,7 @@ def _engine(case: Case, workload: Workload, contender: Contender, seed: int, pri
         )
         return InProcess(job, (contender.name.removeprefix("POLICY_"), contender.make()), priors)
 
-    if prior is None:
+    if prior is None or not reads_priors(contender.make()):
         return engine(workload, ())
     earlier = engine(prior, ())
     play_prior(earlier, prior, case.eta, seed)

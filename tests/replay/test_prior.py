@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from wattwise import Client
 from wattwise.commands.main import main
 from wattwise_replay.acceptance import Case
+from wattwise_replay.compare import POLICIES
 from wattwise_replay.engines import Dispatch, Fixed, TrialEnd
 from wattwise_replay.errors import NoBatchSizeLeftError
-from wattwise_replay.in_process import InProcess
+from wattwise_replay.in_process import InProcess, reads_priors
 from wattwise_replay.play import play, play_prior
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import TrialCourse, World
+from wattwise_server.domain import JobSpec
+from wattwise_server.policy import registry
+from wattwise_server.policy.gts import Gts
 
 from tests.live_server import LiveServer
 from tests.replay.worlds import job, workload
@@ -24,8 +29,9 @@ _ONE = ("--seeds", "1", "--recurrences", "6", "--policy", "POLICY_GTS")
 
 def test_a_server_is_told_the_prior(grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     """The prior is a job of its own, trained over its horizon, and the replayed job names it."""
-    words = ("replay", "--synthetic", "two-humps", "--prior", "flat-noisy", *_ONE, "--server", grpc_server.address)
-    assert main(words) == 0
+    reader = next(name for name in POLICIES if reads_priors(registry.POLICIES[name.removeprefix("POLICY_")]))
+    words = ("--synthetic", "two-humps", "--prior", "flat-noisy", "--seeds", "1", "--recurrences", "6")
+    assert main(("replay", *words, "--policy", reader, "--server", grpc_server.address)) == 0
     capsys.readouterr()
     with Client(grpc_server.address) as client:
         prior, job = [each for each in client.list_jobs() if "two-humps" in each.spec.job_id]
@@ -55,6 +61,27 @@ def test_an_unknown_prior_is_refused(folder: Path, capsys: pytest.CaptureFixture
     assert "cifar100, imagenet, librispeech, squad, t4, mirrored" in error
     assert main(("replay", "--synthetic", "1", *_ONE, "--prior", "valley")) == 1
     assert "no synthetic workload is named 'valley'" in capsys.readouterr().err
+
+
+class Cold(Gts):
+    """The policy GTS, for jobs without priors only."""
+
+    def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
+        yield from super().faults(spec)
+        if spec.prior_job_ids:
+            yield "prior_job_ids", "are set; remove them"
+
+
+def test_a_policy_that_takes_no_priors_starts_without(
+    grpc_server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No job is played before, and the replayed one names none."""
+    monkeypatch.setitem(registry.POLICIES, "GTS", Cold())
+    assert main(("replay", "--synthetic", "drift", "--prior", "mirrored", *_ONE, "--server", grpc_server.address)) == 0
+    capsys.readouterr()
+    with Client(grpc_server.address) as client:
+        (job,) = [each for each in client.list_jobs() if "drift" in each.spec.job_id]
+    assert not job.spec.prior_job_ids
 
 
 class Recording(Fixed):
