@@ -5,6 +5,8 @@ You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumptio
 
 - `cost`: a trial's cost, and the bound at which it is stopped
 - `stopping`: whether a trial continues
+- `history`: what every event adds to a job's history, whatever its policy
+- `failures`: which batch sizes are set aside, excluded or available
 - `arm`: running sums over an arm's succeeded trials
 - `explorer`: the walk that prunes
 - `thompson`: Gaussian Thompson sampling
