@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_ID_LENGTH = 200
 
@@ -227,6 +227,11 @@ class Search:
     bound_stops: int = 0
     num_trials: int = 0
     notes: str = ""
+
+    @cached_property
+    def derived(self) -> dict[object, Any]:
+        """What a policy has computed from the search, by the policy, so that it is computed once."""
+        return {}
 
     @cached_property
     def surviving(self) -> tuple[Arm, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wattwise_server.domain import JobSpec, Search, Trial, TrialType
+from wattwise_server.domain import JobSpec, Moments, Search, Trial, TrialType
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,20 @@ class ArmBelief(NamedTuple):
     expected_cost: float | None = None
     deviation: float | None = None
     failure_rate: float | None = None
+
+
+class Prior(NamedTuple):
+    """What a prior job tells about the epochs of a new one.
+
+    Attributes:
+        best: The batch size with the least expected cost; None if none reached the target.
+        epochs: Natural logarithm of the epochs to the target, by batch size, of the trials that reached it.
+        missed: For each batch size, how many trials missed the target, and the largest logarithm of their epochs.
+    """
+
+    best: int | None
+    epochs: Mapping[int, Moments]
+    missed: Mapping[int, tuple[int, float]]
 
 
 class Policy(Protocol):
