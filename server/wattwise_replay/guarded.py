@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 from wattwise_server.domain import JobSpec, Search
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Policy
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Policy, Prior
 
 from wattwise_replay.errors import ReplayError
 
@@ -40,9 +40,9 @@ class Guarded:
         """What is wrong with the fields that only this policy reads."""
         return self._called(lambda: "faults", lambda: list(self._policy.faults(spec)))
 
-    def register(self, spec: JobSpec) -> Search:
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
         """The state of a job without trials."""
-        return self._called(lambda: "register", lambda: _search(self._policy.register(spec)))
+        return self._called(lambda: "register", lambda: _search(self._policy.register(spec, priors)))
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
         """The choice for the trial of this number."""

@@ -11,9 +11,9 @@ from wattwise import JobSpec, v1
 from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus
 from wattwise_server.domain import JobSpec as DomainSpec
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import Dispatched, Event, Exhausted, Failed, Policy, Reported, Succeeded
+from wattwise_server.policy.base import ArmBelief, Dispatched, Event, Exhausted, Failed, Policy, Reported, Succeeded
 from wattwise_server.policy.cost import cost
-from wattwise_server.policy.history import observe
+from wattwise_server.policy.history import observe, prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.policy.thompson import generator
@@ -48,7 +48,7 @@ class InProcess:
         self,
         job: JobSpec,
         variant: tuple[str, Policy] | None = None,
-        priors: Sequence[InProcess] = (),  # noqa: ARG002 - no policy reads them yet
+        priors: Sequence[InProcess] = (),
     ) -> None:
         policies = {name: Guarded(name, policy) for name, policy in POLICIES.items()}
         try:
@@ -56,10 +56,17 @@ class InProcess:
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
         self._policy = Guarded(*variant) if variant else policies[self._spec.policy]
-        self._search: Search = self._policy.register(self._spec)
+        told = [prior_of(each.beliefs, each.ended) for each in priors]
+        self._search: Search = self._policy.register(self._spec, told)
+        self.ended: list[Trial] = []
         self._running: dict[int, Trial] = {}
         self._number = 0
         self._observations = 0
+
+    @property
+    def beliefs(self) -> Sequence[ArmBelief]:
+        """What the policy believes."""
+        return self._policy.belief(self._spec, self._search)
 
     def dispatch(self) -> Dispatch:
         """The policy's choice."""
@@ -96,6 +103,7 @@ class InProcess:
             observation=self._observations,
         )
         self._observe(Succeeded(done))
+        self.ended.append(done)
         return TrialEnd(done.last.epoch if done.last else 0, verdict.target_reached)
 
     def _failed(self, trial: Trial, crash: Crash | None) -> TrialEnd:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -13,7 +14,7 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import JobSpec, Search, TrialType
 from wattwise_server.policy import gts, registry
-from wattwise_server.policy.base import Choice, Event, Exhausted, Succeeded
+from wattwise_server.policy.base import Choice, Event, Exhausted, Prior, Succeeded
 from wattwise_server.policy.gts import Gts
 
 from tests.replay.worlds import job, world
@@ -29,8 +30,8 @@ class Faulty(Gts):
         self._method = method
         self._answer = answer
 
-    def register(self, spec: JobSpec) -> Search:
-        return self._faulty("register", super().register(spec))
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
+        return self._faulty("register", super().register(spec, priors))
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
         choice = super().next(spec, search, trial_number, rng)

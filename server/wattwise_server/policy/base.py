@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -102,6 +102,12 @@ class Prior(NamedTuple):
     missed: Mapping[int, tuple[int, float]]
 
 
+def no_priors(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    """The fault of a job that names prior jobs although its policy does not read them."""
+    if spec.prior_job_ids:
+        yield "prior_job_ids", f"is not read by POLICY_{spec.policy}; remove it, or use POLICY_KNOWLEDGE_GRADIENT"
+
+
 class Policy(Protocol):
     """Chooses batch sizes. Pure: the search is a value, randomness is an argument, nothing is written."""
 
@@ -112,8 +118,8 @@ class Policy(Protocol):
     def faults(self, spec: JobSpec) -> Iterable[tuple[str, str]]:
         """What is wrong with the fields that only this policy reads: pairs of a field's name and what to change."""
 
-    def register(self, spec: JobSpec) -> Search:
-        """The state of a job without trials."""
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
+        """The state of a job without trials; `priors` are what the jobs of `prior_job_ids` tell, in their order."""
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
         """The choice for the trial of this number; it takes effect when `Dispatched` is observed."""

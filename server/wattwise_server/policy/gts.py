@@ -8,7 +8,7 @@ import numpy as np
 
 from wattwise_server.domain import Arm, JobSpec, Search, Stage, TrialType
 from wattwise_server.policy import thompson
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, no_priors
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import available
 
@@ -27,10 +27,11 @@ class Gts:
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
         """A fixed reward precision must be set."""
+        yield from no_priors(spec)
         if not spec.learn_reward_precision and not spec.reward_precision:
             yield "reward_precision", "is 0 while learn_reward_precision is false; set it to 1/variance of a cost"
 
-    def register(self, spec: JobSpec) -> Search:
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - `faults` refuses them
         """A bandit with an arm per batch size."""
         return Search(Stage.MAB, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Arm, EndReason, JobSpec, Observation, Search, Trial, TrialType
+from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, Observation, Search, Trial, TrialType
 from wattwise_server.policy.arm import move_floor, record
-from wattwise_server.policy.base import Dispatched, Event, Failed, Policy, Reported, Revived, Succeeded
+from wattwise_server.policy.base import (
+    ArmBelief,
+    Dispatched,
+    Event,
+    Failed,
+    Policy,
+    Prior,
+    Reported,
+    Revived,
+    Succeeded,
+)
 from wattwise_server.policy.cost import missed_floor
 from wattwise_server.policy.failures import with_failure, with_failure_undone, with_fitting
 
@@ -31,6 +42,29 @@ def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
             return with_failure(_with_running(search, trial, -1), trial)
         case Succeeded():
             return _with_success(spec, _with_running(search, trial, -1), trial)
+
+
+def prior_of(beliefs: Sequence[ArmBelief], trials: Iterable[Trial]) -> Prior:
+    """What a job tells about the epochs of another one.
+
+    Args:
+        beliefs: What its policy believes.
+        trials: Its trials; those that did not run to a decision tell nothing.
+    """
+    epochs: dict[int, Moments] = {}
+    missed: dict[int, tuple[int, float]] = {}
+    for trial in trials:
+        if trial.observation is None or trial.last is None:
+            continue
+        size, length = trial.batch_size, math.log(trial.last.epoch)
+        if trial.target_reached:
+            epochs[size] = epochs.get(size, Moments()).add(length)
+        else:
+            count, longest = missed.get(size, (0, 0.0))
+            missed[size] = count + 1, max(longest, length)
+    costs = {belief.batch_size: belief.expected_cost for belief in beliefs if belief.expected_cost is not None}
+    reached = [size for size in costs if size in epochs]
+    return Prior(min(reached, key=costs.__getitem__, default=None), epochs, missed)
 
 
 def with_arm(search: Search, batch_size: int, change: Callable[[Arm], Arm]) -> Search:

@@ -37,7 +37,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from wattwise_server.domain import Arm, JobSpec, Moments, Search, Stage, Trial, TrialType
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Failed, Prior, Succeeded
-from wattwise_server.policy.failures import available
+from wattwise_server.policy.failures import available, counts_as_failure
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -55,6 +55,9 @@ LARGEST_WINDOW = 1000
 _VAGUE = 25.0
 """Variance of the constants of e and k: nothing is known about them."""
 
+_MOST_CERTAIN = 0.99
+"""Upper bound of a probability that is estimated from counts."""
+
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
 # Gauss-Hermite nodes and weights for the surprise in ln E and the surprise in ln c.
 _Z_EPOCHS, _Z_COST = (axis.ravel() for axis in np.meshgrid(_NODES, _NODES))
@@ -62,11 +65,14 @@ _Z_WEIGHTS = np.outer(_WEIGHTS, _WEIGHTS).ravel() / _WEIGHTS.sum() ** 2
 
 
 class Deviation(NamedTuple):
-    """A Gaussian process for the deviation from a law: standard deviation, length in octaves, and prior weight."""
+    """A Gaussian process for the deviation from a law: its standard deviation, and its length in octaves."""
 
     amplitude: float
     octaves: float
-    weight: float = 1.0
+
+
+_EPOCHS_DEVIATIONS = (Deviation(0.1, 2.0), Deviation(0.3, 2.0), Deviation(0.6, 1.5))
+_COST_DEVIATION = Deviation(0.2, 3.0)
 
 
 @dataclass(frozen=True)
@@ -102,9 +108,9 @@ class Constants:
     whole_epochs: float = 0.35
     noise_weight: float = 4.0
     pooling: float = 4.0
-    epochs_deviations: tuple[Deviation, ...] = (Deviation(0.1, 2.0), Deviation(0.3, 2.0), Deviation(0.6, 1.5))
+    epochs_deviations: tuple[Deviation, ...] = _EPOCHS_DEVIATIONS
     epochs_apart: float = 0.05
-    cost_deviation: Deviation = Deviation(0.2, 3.0)
+    cost_deviation: Deviation = _COST_DEVIATION
     cost_apart: float = 0.03
     cost_noise: float = 0.01
     rise: float = 0.25
@@ -130,17 +136,14 @@ class Evidence(NamedTuple):
         epoch_cost: ln c of all trials.
         missed: Trials that did not reach the target.
         longest: Largest ln of their epochs.
+        weight: What a trial counts; less than 1 for prior jobs with many trials.
     """
 
     epochs: Moments = Moments()
     epoch_cost: Moments = Moments()
-    missed: float = 0.0
+    missed: int = 0
     longest: float = 0.0
-
-    @property
-    def longest_epochs(self) -> Floats:
-        """The largest number of epochs without reaching the target."""
-        return np.exp(np.array(self.longest))
+    weight: float = 1.0
 
 
 class Seen(NamedTuple):
@@ -183,6 +186,21 @@ class Knowledge:
         """What was computed from it, so that it is computed once."""
         return {}
 
+    @cached_property
+    def reached(self) -> Floats:
+        """The number of trials that reached the target, by batch size."""
+        return np.array([each.epochs.count for each in self.evidence], float)
+
+    @cached_property
+    def missed(self) -> Floats:
+        """The number of trials that missed it, by batch size."""
+        return np.array([each.missed for each in self.evidence], float)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Whether a batch size has trials that ran to a decision."""
+        return np.asarray(self.reached + self.missed > 0)
+
     def to_json(self) -> str:
         """The state as text; floats keep every bit."""
         state = {name: getattr(self, name) for name in ("first", "hint", "trials", "total", "first_trials", "retry")}
@@ -205,14 +223,14 @@ def read(notes: str) -> Knowledge:
 def _flat(known: Evidence) -> list[float]:
     epochs, costs = known.epochs, known.epoch_cost
     sums = [epochs.count, epochs.mean, epochs.deviation, costs.count, costs.mean, costs.deviation]
-    return [*sums, known.missed, known.longest]
+    return [*sums, known.missed, known.longest, known.weight]
 
 
 def _unflat(row: Sequence[Any]) -> Evidence:
-    return Evidence(Moments(*row[0:3]), Moments(*row[3:6]), row[6], row[7])
+    return Evidence(Moments(*row[0:3]), Moments(*row[3:6]), *row[6:])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Belief:
     """The belief about ln E and ln c at n batch sizes.
 
@@ -232,17 +250,22 @@ class Belief:
     job_noise: float
     cost_noise: float
 
-    @property
+    @cached_property
     def mean(self) -> Floats:
         """Mean of ln C without the noise."""
         return self.epochs + self.cost
 
-    @property
+    @cached_property
     def variance(self) -> Floats:
         """Variance of that belief."""
-        return np.maximum(np.diag(self.epochs_cov) + np.diag(self.cost_cov), 1e-12)
+        return np.maximum(self.epochs_cov.diagonal() + self.cost_cov.diagonal(), 1e-12)
 
-    def while_running(self, running: Sequence[int], known: Sequence[Evidence]) -> Belief:
+    @cached_property
+    def expected(self) -> Floats:
+        """Expected cost of a trial that reaches the target, without a limit, in joules."""
+        return np.asarray(np.exp(self.mean + 0.5 * (self.variance + self.job_noise)))
+
+    def while_running(self, running: NDArray[np.int64], known: Sequence[Evidence]) -> Belief:
         """The belief with the covariance that the results of running trials will remove."""
         epochs_cov, cost_cov = self.epochs_cov, self.cost_cov
         for place, trials in enumerate(running):
@@ -254,7 +277,7 @@ class Belief:
 
 
 def _conditioned(cov: Floats, place: int, noise: float) -> Floats:
-    return cov - np.outer(cov[place], cov[place]) / (cov[place, place] + noise)
+    return np.asarray(cov - np.outer(cov[place], cov[place]) / (cov[place, place] + noise))
 
 
 class _Fit(NamedTuple):
@@ -263,6 +286,50 @@ class _Fit(NamedTuple):
     mean: Floats
     cov: Floats
     log_likelihood: float
+
+
+class _Mixture(NamedTuple):
+    """Gaussian processes with several mean functions and kernels.
+
+    Attributes:
+        curves: The mean functions (n, h).
+        weights: Their prior weights (h,).
+        kernels: The covariances (k, n, n), each with the same prior weight.
+    """
+
+    curves: Floats
+    weights: Floats
+    kernels: Floats
+
+    def given(self, at: Sequence[int], observed: Sequence[float], variances: Sequence[float]) -> _Fit:
+        """Regression (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1).
+
+        The weight of a curve and a kernel is their prior weight times their likelihood.
+
+        Args:
+            at: The indices of the observed batch sizes (m,), not empty; one may occur several times.
+            observed: The observations (m,).
+            variances: Their variances (m,).
+        """
+        places = np.array(at, int)
+        curves, kernels, count = self.curves, self.kernels, self.curves.shape[1]
+        factors = np.linalg.cholesky(kernels[:, places][:, :, places] + np.diag(variances))
+        residuals = np.array(observed)[:, None] - curves[places]
+        for_each = np.broadcast_to(residuals, (len(kernels), *residuals.shape))
+        solved = np.linalg.solve(factors, np.concatenate([for_each, kernels[:, places]], axis=2))
+        whitened, cross = solved[:, :, :count], solved[:, :, count:]
+        log_determinants = np.log(factors.diagonal(axis1=1, axis2=2)).sum(1)
+        logs = np.log(self.weights) - 0.5 * (whitened**2).sum(1) - log_determinants[:, None]
+        shares = np.exp(logs - logs.max())
+        likelihood = float(logs.max() + math.log(shares.sum()))
+        shares /= shares.sum()
+        across = cross.transpose(0, 2, 1)
+        means = curves + across @ whitened
+        mean = np.einsum("knh,kh->n", means, shares)
+        covs = kernels - across @ cross
+        apart = (means - mean[:, None]) * np.sqrt(shares)[:, None, :]
+        cov = np.einsum("k,kij->ij", shares.sum(1), covs) + np.einsum("kih,kjh->ij", apart, apart)
+        return _Fit(mean, cov, likelihood)
 
 
 class _Model:
@@ -275,49 +342,48 @@ class _Model:
 
     def __init__(self, sizes: tuple[int, ...], constants: Constants) -> None:
         self.constants = constants
-        x = self.x = np.log2(np.array(sizes, float))
-        knots = self.knots = np.arange(x[0] - 2, x[-1] + 2.01, 1.5)
+        x = np.log2(np.array(sizes, float))
+        self._count = len(sizes)
+        knots = self._knots = np.arange(x[0] - 2, x[-1] + 2.01, 1.5)
         ratio = 2.0 ** (x[:, None] - knots)
         left = knots[knots < x[-1]][::2]
         risen = [np.log(1 + ratio + 2.0 ** (knot - x)[:, None]) for knot in left]
         flat, rise = np.full(len(knots), 1 / len(knots)), constants.rise
-        self.epochs_curves = np.hstack([np.log(1 + ratio), *risen])
-        self.epochs_weights = np.concatenate([flat * (1 - rise)] + [flat * rise / len(left)] * len(left))
-        self.cost_curves, self.cost_weights = np.log(1 + 1 / ratio), flat
         distance = (x[:, None] - x) ** 2
 
         def kernel(process: Deviation, apart: float) -> Floats:
             smooth = process.amplitude**2 * np.exp(-distance / (2 * process.octaves**2))
-            return _VAGUE + smooth + apart**2 * np.eye(len(x))
+            return np.asarray(_VAGUE + smooth + apart**2 * np.eye(len(x)))
 
-        self.epochs_kernels = [kernel(each, constants.epochs_apart) for each in constants.epochs_deviations]
-        total = sum(each.weight for each in constants.epochs_deviations)
-        self.kernel_weights = [each.weight / total for each in constants.epochs_deviations]
-        self.cost_kernel = kernel(constants.cost_deviation, constants.cost_apart)
+        self._epochs = _Mixture(
+            np.hstack([np.log(1 + ratio), *risen]),
+            np.concatenate([flat * (1 - rise)] + [flat * rise / len(left)] * len(left)),
+            np.array([kernel(each, constants.epochs_apart) for each in constants.epochs_deviations]),
+        )
+        self._cost = _Mixture(np.log(1 + 1 / ratio), flat, kernel(constants.cost_deviation, constants.cost_apart)[None])
 
     def belief(self, knowledge: Knowledge) -> Belief:
         """The belief after at least one trial has reached the target."""
-        epochs, noise, job_noise = self._epochs(knowledge)
+        epochs, noise, job_noise = self._with_prior(knowledge)
         known = [place for place, each in enumerate(knowledge.evidence) if each.epoch_cost.count]
         costs = [knowledge.evidence[place].epoch_cost for place in known]
         own = sum(each.deviation for each in costs)
         freedom = sum(each.count - 1 for each in costs)
         weight = self.constants.noise_weight
         cost_noise = (weight * self.constants.cost_noise**2 + own) / (weight + freedom)
-        variances = np.array([cost_noise / each.count for each in costs])
-        means = np.array([each.mean for each in costs])
-        weights = self._hinted(knowledge.hint)
-        cost = _fit([self.cost_kernel], [1.0], self.cost_curves, weights, np.array(known), means, variances)
+        variances = [cost_noise / each.count for each in costs]
+        cost = self._hinted(knowledge.hint).given(known, [each.mean for each in costs], variances)
         return Belief(epochs.mean, epochs.cov, cost.mean, cost.cov, noise, job_noise, cost_noise)
 
-    def _hinted(self, hint: float | None) -> Floats:
-        if hint is None or not self.constants.hint:
-            return self.cost_weights
-        near = np.exp(-0.5 * ((self.knots - hint) / self.constants.hint) ** 2) + 0.1
-        weights: Floats = self.cost_weights * near
-        return weights / weights.sum()
+    def _hinted(self, hint: float | None) -> _Mixture:
+        """The mixture of ln c, with more weight on the K that power suggests."""
+        trust = self.constants.hint
+        if hint is None or not trust:
+            return self._cost
+        weights = self._cost.weights * (np.exp(-0.5 * ((self._knots - hint) / trust) ** 2) + 0.1)
+        return self._cost._replace(weights=weights / weights.sum())
 
-    def _epochs(self, knowledge: Knowledge) -> tuple[_Fit, Floats, float]:
+    def _with_prior(self, knowledge: Knowledge) -> tuple[_Fit, Floats, float]:
         alone = self._fit_epochs([knowledge.evidence])
         if not any(each.epochs.count for each in knowledge.prior):
             return alone
@@ -328,10 +394,10 @@ class _Model:
         odds = math.log(trust / (1 - trust)) + together[0].log_likelihood - before[0].log_likelihood
         share = 0.5 * (1 + math.tanh(0.5 * (odds - alone[0].log_likelihood)))
         fits = ((share, together[0]), (1 - share, alone[0]))
-        mean = sum((weight * fit.mean for weight, fit in fits), np.zeros(len(self.x)))
+        mean = sum((weight * fit.mean for weight, fit in fits), np.zeros(self._count))
         cov = sum(
             (weight * (fit.cov + np.outer(fit.mean - mean, fit.mean - mean)) for weight, fit in fits),
-            np.zeros((len(self.x), len(self.x))),
+            np.zeros((self._count, self._count)),
         )
         noise = share * together[1] + (1 - share) * alone[1]
         return _Fit(mean, cov, 0.0), noise, share * together[2] + (1 - share) * alone[2]
@@ -340,11 +406,11 @@ class _Model:
         """The belief about ln E, the noise of each batch size, and the job's noise."""
         noise, job_noise = self._noise(sources)
         rows = [(place, each) for source in sources for place, each in enumerate(source)]
-        reached = [(place, each.epochs) for place, each in rows if each.epochs.count]
+        reached = [(place, each) for place, each in rows if each.epochs.count]
         places = [place for place, _ in reached]
-        means = [each.mean for _, each in reached]
-        variances = [noise[place] / each.count for place, each in reached]
-        found = fit = self._fit(places, means, variances)
+        means = [each.epochs.mean for _, each in reached]
+        variances = [noise[place] / (each.epochs.count * each.weight) for place, each in reached]
+        found = fit = self._epochs.given(places, means, variances)
         for place, each in rows:
             if each.missed:
                 # "More epochs than": the mean of the truncated normal, as an observation.
@@ -352,13 +418,9 @@ class _Model:
                 surprise = (each.longest - fit.mean[place]) / deviation
                 places.append(place)
                 means.append(fit.mean[place] + deviation * _mills(surprise))
-                variances.append(noise[place] / each.missed + 0.01)
-                fit = self._fit(places, means, variances)
+                variances.append(noise[place] / (each.missed * each.weight) + 0.01)
+                fit = self._epochs.given(places, means, variances)
         return fit._replace(log_likelihood=found.log_likelihood), noise, job_noise
-
-    def _fit(self, places: list[int], means: list[float], variances: list[float]) -> _Fit:
-        at, y, v = np.array(places), np.array(means), np.array(variances)
-        return _fit(self.epochs_kernels, self.kernel_weights, self.epochs_curves, self.epochs_weights, at, y, v)
 
     def _noise(self, sources: Sequence[tuple[Evidence, ...]]) -> tuple[Floats, float]:
         """Variance of ln E between trials of each batch size (n,), and of the job: inverse-gamma estimates."""
@@ -367,8 +429,10 @@ class _Model:
         trials = sum(each.epochs.count + each.missed for each in every)
         mean = sum(each.epochs.count * each.epochs.mean + each.missed * each.longest for each in every) / trials
         prior = constants.epochs_noise**2 + constants.whole_epochs * math.exp(-2 * mean)
-        own = sum(np.array([each.epochs.deviation for each in source]) for source in sources)
-        freedom = sum(np.array([max(0, each.epochs.count - 1) for each in source]) for source in sources)
+        own, freedom = np.zeros(self._count), np.zeros(self._count)
+        for source in sources:
+            own += [each.weight * each.epochs.deviation for each in source]
+            freedom += [each.weight * max(0, each.epochs.count - 1) for each in source]
         weight, pooling = constants.noise_weight, constants.pooling
         job = max(1e-4, (weight * prior + own.sum()) / (weight + freedom.sum()))
         return (weight * prior + pooling * job + own) / (weight + pooling + freedom), float(job)
@@ -377,50 +441,6 @@ class _Model:
 @lru_cache(maxsize=256)
 def _model(sizes: tuple[int, ...], constants: Constants) -> _Model:
     return _Model(sizes, constants)
-
-
-def _fit(
-    kernels: Sequence[Floats],
-    kernel_weights: Sequence[float],
-    curves: Floats,
-    curve_weights: Floats,
-    at: NDArray[np.int64],
-    observed: Floats,
-    variances: Floats,
-) -> _Fit:
-    """Gaussian process regression with a mixture of mean functions and kernels.
-
-    Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1, for each kernel; a curve's and
-    a kernel's weight is its prior weight times its likelihood.
-
-    Args:
-        kernels: Covariances (n, n).
-        kernel_weights: Their prior weights.
-        curves: Mean functions (n, h).
-        curve_weights: Their prior weights (h,).
-        at: The batch sizes that were observed (m,).
-        observed: The observations (m,).
-        variances: Their variances (m,).
-    """
-    means, covs, logs = [], [], []
-    width = curves.shape[1]
-    for kernel, weight in zip(kernels, kernel_weights, strict=True):
-        factor = np.linalg.cholesky(kernel[np.ix_(at, at)] + np.diag(variances))
-        solved = np.linalg.solve(factor, np.hstack([observed[:, None] - curves[at], kernel[at]]))
-        residuals, cross = solved[:, :width], solved[:, width:]
-        logs.append(np.log(curve_weights * weight) - 0.5 * (residuals**2).sum(0) - np.log(np.diag(factor)).sum())
-        means.append(curves + cross.T @ residuals)
-        covs.append(kernel - cross.T @ cross)
-    log = np.concatenate(logs)
-    largest = log.max()
-    shares = np.exp(log - largest)
-    likelihood = largest + math.log(shares.sum())
-    shares /= shares.sum()
-    every = np.hstack(means)
-    mean = every @ shares
-    apart = every - mean[:, None]
-    cov = sum(share * each for share, each in zip(shares.reshape(len(kernels), -1).sum(1), covs, strict=True))
-    return _Fit(mean, cov + (apart * shares) @ apart.T, likelihood)
 
 
 def _above(z: Floats) -> Floats:
@@ -438,25 +458,25 @@ def _mills(z: float) -> float:
 
 @dataclass(frozen=True)
 class Values:
-    """What the belief says about costs, by batch size (n,); see the glossary of the module.
+    """What the belief says about costs; see the glossary of the module. All arrays by batch size, at the end (…, n).
 
     Attributes:
         ok, miss, crash: Expected cost of a trial that reaches the target, in joules; q; r.
-        crash_cost: Expected cost of a crash, in joules.
+        crash_share: What a crash costs, as a share of `ok`.
         log_limit: ln of the cost at which a trial ends without reaching the target.
     """
 
     ok: Floats
     miss: Floats
     crash: Floats
-    crash_cost: Floats
+    crash_share: float
     log_limit: Floats
 
     @cached_property
     def trial(self) -> Floats:
         """A: expected cost of a trial, in joules."""
         ended = (1 - self.miss) * self.ok + self.miss * np.exp(self.log_limit)
-        return (1 - self.crash) * ended + self.crash * self.crash_cost
+        return (1 - self.crash) * ended + self.crash * self.crash_share * self.ok
 
     @cached_property
     def model(self) -> Floats:
@@ -487,7 +507,7 @@ class KnowledgeGradient:
 
     watches_epochs = False
 
-    def __init__(self, constants: Constants = Constants()) -> None:  # noqa: B008 - immutable
+    def __init__(self, constants: Constants = Constants()) -> None:
         self.constants = constants
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -499,24 +519,27 @@ class KnowledgeGradient:
         """A search that starts at the default batch size, or at the best one of the prior jobs."""
         sizes = spec.batch_sizes
         prior = tuple(self._prior(size, priors) for size in sizes) if priors else ()
-        best = (each.best for each in priors)
-        first = next((size for size in best if size in sizes), None)
-        knowledge = Knowledge(tuple(Evidence() for _ in sizes), prior, first)
-        arms = tuple(map(Arm, sizes))
-        return Search(Stage.MAB, arms, 0, spec.default_batch_size, notes=knowledge.to_json())
+        first = next((each.best for each in priors if each.best in sizes), None)
+        knowledge = Knowledge((Evidence(),) * len(sizes), prior, first)
+        return Search(Stage.MAB, tuple(map(Arm, sizes)), 0, spec.default_batch_size, notes=knowledge.to_json())
 
-    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:  # noqa: ARG002 - it draws nothing
+    def next(
+        self,
+        spec: JobSpec,
+        search: Search,
+        trial_number: int,
+        rng: np.random.Generator,  # noqa: ARG002 - it draws nothing
+    ) -> Choice | Exhausted:
         """The batch size whose trial costs least, less what its result is worth."""
         allowed = {arm.batch_size for arm in available(search, trial_number)}
         if not allowed:
             return Exhausted()
         places = np.array([place for place, size in enumerate(spec.batch_sizes) if size in allowed])
         knowledge = read(search.notes)
-        reached = [place for place in places if knowledge.evidence[place].epochs.count]
-        if not reached:
-            place, reason = self._first(spec, search, knowledge, places)
+        if knowledge.reached[places].any():
+            place, reason = self._prospects(spec, search, knowledge, places).choice()
         else:
-            place, reason = self._weighed(spec, search, knowledge, places, reached)
+            place, reason = _first(spec, search, knowledge, places)
         size = spec.batch_sizes[place]
         return Choice(TrialType.MAB, size, f"{size}: {reason}")
 
@@ -526,7 +549,7 @@ class KnowledgeGradient:
         match event:
             case Succeeded(trial):
                 knowledge = self._learned(spec, search, knowledge, trial)
-            case Failed(trial):
+            case Failed(trial) if counts_as_failure(trial):
                 knowledge = replace(knowledge, retry=True)
             case _:
                 return search
@@ -540,21 +563,22 @@ class KnowledgeGradient:
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """Mean and deviation of the cost at every batch size; nothing before a trial has reached the target."""
         outlook = self._outlook(spec, search)
-        evidence = read(search.notes).evidence
         if outlook is None:
             return [ArmBelief(arm.batch_size, 0.0, 0.0, 0.0, 0) for arm in search.arms]
-        variance, noise = outlook.belief.variance, outlook.belief.job_noise
-        mean = np.exp(outlook.belief.mean + 0.5 * (variance + noise))
+        knowledge, belief = read(search.notes), outlook.belief
+        trials = knowledge.reached + knowledge.missed
+        # Of lognormal variables: the variance is expm1(variance of the logarithm) times the squared mean.
+        doubt, spread = np.expm1(belief.variance), math.expm1(belief.job_noise)
         models, fails = outlook.values.model, 1 - outlook.values.delivers
         return [
             ArmBelief(
                 arm.batch_size,
-                -float(mean[place]),
-                float(1 / (np.expm1(variance[place]) * mean[place] ** 2)),
-                float(1 / (np.expm1(noise) * mean[place] ** 2)),
-                evidence[place].epochs.count + int(evidence[place].missed),
+                -float(belief.expected[place]),
+                float(1 / (doubt[place] * belief.expected[place] ** 2)),
+                float(1 / (spread * belief.expected[place] ** 2)),
+                int(trials[place]),
                 float(models[place]),
-                float(models[place] * math.sqrt(np.expm1(variance[place]))),
+                float(models[place] * math.sqrt(doubt[place])),
                 float(fails[place]),
             )
             for place, arm in enumerate(search.arms)
@@ -571,30 +595,25 @@ class KnowledgeGradient:
             missed, longest = missed + count, max(longest, most)
         trials = epochs.count + missed
         share = min(1.0, self.constants.prior_weight / trials) if trials else 0.0
-        shrunk = Moments(epochs.count * share, epochs.mean, epochs.deviation * share)  # type: ignore[arg-type]
-        return Evidence(shrunk, Moments(), missed * share, longest)
+        return Evidence(epochs, missed=missed, longest=longest, weight=share)
 
     def _learned(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> Knowledge:
         if trial.last is None or trial.cost is None:
             return knowledge
         place = spec.batch_sizes.index(trial.batch_size)
         # A trial without cost tells nothing about costs.
-        each = math.log(trial.cost / trial.last.epoch) if trial.cost > 0 else None
-        seen = Seen(place, math.log(trial.last.epoch), each, trial.target_reached)
-        before = knowledge.evidence[place]
-        is_first = not (before.epochs.count or before.missed)
-        outlook = self._outlook(spec, search) if is_first else None
+        epoch_cost = math.log(trial.cost / trial.last.epoch) if trial.cost > 0 else None
+        seen = Seen(place, math.log(trial.last.epoch), epoch_cost, trial.target_reached)
+        outlook = None if knowledge.known[place] else self._outlook(spec, search)
         extra = max(0.0, trial.cost - float(outlook.values.model[outlook.best])) if outlook else 0.0
         hint = knowledge.hint
         if not knowledge.trials and trial.last.energy_joules > 0 and trial.last.time_seconds > 0:
-            hint = self._hint(spec, trial.batch_size, trial.last.energy_joules / trial.last.time_seconds)
+            hint = _hint(spec, trial.batch_size, trial.last.energy_joules / trial.last.time_seconds)
         window = (*knowledge.window, seen)[-spec.window_size :] if spec.window_size else ()
-        if len(window) > len(knowledge.window) or not spec.window_size:
-            evidence = _with_seen(knowledge.evidence, seen)
+        if spec.window_size:
+            evidence = reduce(_with_seen, window, (Evidence(),) * len(spec.batch_sizes))
         else:
-            evidence = (Evidence(),) * len(spec.batch_sizes)
-            for each_seen in window:
-                evidence = _with_seen(evidence, each_seen)
+            evidence = _with_seen(knowledge.evidence, seen)
         return replace(
             knowledge,
             evidence=evidence,
@@ -605,17 +624,6 @@ class KnowledgeGradient:
             first_trials=knowledge.first_trials + extra,
             retry=not trial.target_reached,
         )
-
-    @staticmethod
-    def _hint(spec: JobSpec, batch_size: int, watts: float) -> float:
-        """log2 K from the first trial's power draw.
-
-        A GPU far below its power limit is not saturated, so that a larger batch is cheaper: the time of a batch is a
-        fixed part and a part for each sample, 1 + K/b, whose second part is the utilization U = b/(b + K).
-        """
-        used = (watts / spec.gpu.max_power_watts - 0.2) / 0.4
-        utilization = min(max(used, 0.05), 0.95)
-        return math.log2(batch_size * (1 - utilization) / utilization)
 
     # Belief
 
@@ -628,22 +636,24 @@ class KnowledgeGradient:
 
     def _computed_outlook(self, spec: JobSpec, search: Search) -> _Outlook | None:
         knowledge = read(search.notes)
-        reached = [place for place, each in enumerate(knowledge.evidence) if each.epochs.count]
-        if not reached:
+        if not knowledge.reached.any():
             return None
+        surviving = set(search.surviving)
+        places = np.array(
+            [place for place, arm in enumerate(search.arms) if arm in surviving and knowledge.reached[place]]
+        )
+        if not len(places):
+            places = np.flatnonzero(knowledge.reached)
         belief = self._belief(spec, knowledge)
-        values = self._values(spec, search, knowledge, belief, reached)
-        surviving = [place for place in reached if search.arms[place] in search.surviving]
-        best = min(surviving or reached, key=lambda place: float(values.model[place]))
+        values = self._values(spec, search, knowledge, belief)
+        best = int(places[np.argmin(values.model[places])])
         if spec.beta_knob is None:
-            bounds: dict[int, float | None] = dict.fromkeys(spec.batch_sizes)
-        else:
-            # A job always delivers: after two trials in a row that were stopped, the bound doubles with each further one.
-            relaxed = 2.0 ** min(max(0, search.bound_stops - 1), 64)
-            bound = relaxed * float(self._limit(spec, belief, reached))
-            bounds = dict.fromkeys(spec.batch_sizes, bound)
-            restart = self._restart(spec, knowledge, belief, best)
-            bounds[spec.batch_sizes[best]] = restart and relaxed * restart
+            return _Outlook(belief, values, best, dict.fromkeys(spec.batch_sizes))
+        # A job always delivers: after two trials in a row that were stopped, the bound doubles with each further one.
+        relaxed = 2.0 ** min(max(0, search.bound_stops - 1), 64)
+        bounds: dict[int, float | None] = dict.fromkeys(spec.batch_sizes, relaxed * _limit(spec, knowledge, belief))
+        restart = self._restart(spec, knowledge, belief, best)
+        bounds[spec.batch_sizes[best]] = None if restart is None else relaxed * restart
         return _Outlook(belief, values, best, bounds)
 
     def _belief(self, spec: JobSpec, knowledge: Knowledge) -> Belief:
@@ -653,68 +663,60 @@ class KnowledgeGradient:
         belief: Belief = knowledge.derived[model]
         return belief
 
-    def _limit(self, spec: JobSpec, belief: Belief, reached: Sequence[int]) -> float:
-        """β times the least expected cost of a trial that reaches the target."""
-        if spec.beta_knob is None:
-            return math.inf
-        expected = np.exp(belief.mean + 0.5 * (belief.variance + belief.job_noise))
-        return spec.beta_knob * float(expected[reached].min())
-
-    def _values(
-        self, spec: JobSpec, search: Search, knowledge: Knowledge, belief: Belief, reached: Sequence[int]
-    ) -> Values:
-        mean, spread = belief.mean, belief.variance + belief.job_noise
-        log_limit = np.minimum(
-            np.log(self._limit(spec, belief, reached)), belief.cost + math.log(spec.max_epochs + 0.5)
-        )
-        missed = np.array([each.missed for each in knowledge.evidence])
-        converged = np.array([each.epochs.count for each in knowledge.evidence])
-        miss = self._miss(_above((log_limit - mean) / np.sqrt(spread)), missed, converged)
-        ok = np.exp(np.minimum(mean + 0.5 * spread, log_limit))
-        crash, crash_cost = self._crashes(search, ok)
-        return Values(ok, miss, crash, crash_cost, log_limit)
-
-    def _miss(self, modelled: Floats, missed: Floats, converged: Floats) -> Floats:
-        """q: the share of trials that missed the target, with the model's probability as a prior."""
-        weight = self.constants.model_weight
-        rate: Floats = np.minimum((missed + weight * modelled) / (missed + converged + weight), 0.99)
-        return rate
-
-    def _crashes(self, search: Search, ok: Floats) -> tuple[Floats, Floats]:
-        """r, and the expected cost of a crash. A batch size without crashes is expected to crash like the others."""
+    def _values(self, spec: JobSpec, search: Search, knowledge: Knowledge, belief: Belief) -> Values:
+        limit = np.log(_limit(spec, knowledge, belief))
+        log_limit = np.minimum(limit, belief.cost + math.log(spec.max_epochs + 0.5))
+        spread = belief.variance + belief.job_noise
+        ok, miss = self.ends(knowledge.reached, knowledge.missed, belief.mean, spread, log_limit)
         failed = np.array([float(arm.num_failed - arm.out_of_memory) for arm in search.arms])
         if not failed.any():
-            return np.zeros(len(ok)), ok
+            return Values(ok, miss, np.zeros(len(ok)), 0.0, log_limit)
+        # A batch size without trials is expected to crash as often as the others, after the same share of its cost.
         decided = np.array([float(arm.num_succeeded) for arm in search.arms])
         weight = self.constants.crash_weight
         usual = failed.sum() / (failed.sum() + decided.sum() + weight)
-        crash = np.minimum((failed + weight * usual) / (failed + decided + weight), 0.99)
-        spent = sum(arm.failed_cost for arm in search.arms)
-        return crash, ok * min(1.0, spent / float(failed @ ok))
+        crash = np.minimum((failed + weight * usual) / (failed + decided + weight), _MOST_CERTAIN)
+        share = min(1.0, sum(arm.failed_cost for arm in search.arms) / float(failed @ ok))
+        return Values(ok, miss, crash, share, log_limit)
+
+    def ends(
+        self, reached: Floats, missed: Floats, mean: Floats, spread: Floats, log_limit: Floats
+    ) -> tuple[Floats, Floats]:
+        """Values of ok and q, given mean and variance of ln C.
+
+        q is the share of trials that missed the target, with the model's probability as a prior.
+        """
+        modelled = _above((log_limit - mean) / np.sqrt(spread))
+        weight = self.constants.model_weight
+        miss = np.minimum((missed + weight * modelled) / (missed + reached + weight), _MOST_CERTAIN)
+        return np.exp(np.minimum(mean + 0.5 * spread, log_limit)), miss
+
+    # Stopping the best batch size
 
     def _restart(self, spec: JobSpec, knowledge: Knowledge, belief: Belief, best: int) -> float | None:
         """The cost at which a trial of the best batch size is stopped, because starting again is expected to cost less.
 
-        With S(n) the probability that a trial has not reached the target after n epochs and m the expected cost of a new
-        trial, stopping at N costs f(N) = c·ΣS(n) + S(N)·m, n < N: the first N is taken from which f only rises. S is
-        lognormal, apart from a share of trials that never reach the target. None while no such trial has been seen.
+        With S(n) the probability that a trial has not reached the target after n epochs and m the expected cost of a
+        new trial, stopping at N costs f(N) = c·ΣS(n) + S(N)·m, summed over n < N. The first N is taken after which f
+        never falls below f(N) again. S is lognormal, apart from a share of trials that never reach the target. None
+        while no such trial has been seen.
         """
-        rate = self._never(knowledge, belief, best)
-        if rate is None:
+        never = self._never(knowledge, belief, best)
+        if never is None:
             return None
-        epoch_cost = math.exp(belief.cost[best])
-        again = math.exp(belief.mean[best] + 0.5 * (belief.variance[best] + belief.job_noise))
+        epoch_cost, again = math.exp(belief.cost[best]), float(belief.expected[best])
         first = max(1, math.ceil(self.constants.patience * again / epoch_cost))
         last = min(spec.max_epochs, 50 * first)
         if first >= last:
             return None
         # Few enough to be fast where a trial takes thousands of epochs.
         epochs = np.unique(np.geomspace(first, last, 400).round())
-        alive = rate + (1 - rate) * self._slower(belief, best, epochs)
+        alive = never + (1 - never) * _slower(belief, best, np.log(epochs + 0.5))
         spent = epoch_cost * np.concatenate([[0.0], np.cumsum(alive[:-1] * np.diff(epochs))])
         total = spent + alive * again
         later = np.minimum.accumulate(total[::-1])[::-1]
         stops = np.flatnonzero(total[:-1] <= later[1:])
+        # A little less, because the cost of that many epochs must exceed it.
         return float(epochs[stops[0]] * epoch_cost) * (1 - 1e-9) if len(stops) else None
 
     def _never(self, knowledge: Knowledge, belief: Belief, best: int) -> float | None:
@@ -723,165 +725,196 @@ class KnowledgeGradient:
         A miss counts by its probability of being one of those rather than a slow one, only at batch sizes that do reach
         the target. Half of the evidence is that of the batch size itself, half that of all.
         """
-        known = [(place, each) for place, each in enumerate(knowledge.evidence) if each.epochs.count]
-        if not any(each.missed for _, each in known):
+        places = np.flatnonzero((knowledge.reached > 0) & (knowledge.missed > 0))
+        if not len(places):
             return None
-        weight, rate = self.constants.never_weight, self.constants.never
-        own = never = 0.0
+        prior, weight = self.constants.never, self.constants.never_weight
+        reached, here = knowledge.reached.sum(), knowledge.reached[best]
+        longest = np.array([knowledge.evidence[place].longest for place in places])
+        slower = _slower(belief, places, longest)
+        rate = prior
+        # Twice, since the probability that a miss is one of those depends on their share.
         for _ in range(2):
-            shares = {
-                place: each.missed
-                * rate
-                / (rate + (1 - rate) * float(self._slower(belief, place, each.longest_epochs)))
-                for place, each in known
-            }
-            never, own = sum(shares.values()), shares.get(best, 0.0)
-            reached = sum(each.epochs.count for _, each in known)
-            here = knowledge.evidence[best].epochs.count
-            prior = weight * self.constants.never
-            rate = (prior + 0.5 * (never + own)) / (weight + 0.5 * (reached + never) + 0.5 * (here + own))
+            shares = knowledge.missed[places] * rate / (rate + (1 - rate) * slower)
+            never, own = shares.sum(), shares[places == best].sum()
+            seen = 0.5 * (reached + never) + 0.5 * (here + own)
+            rate = float((weight * prior + 0.5 * (never + own)) / (weight + seen))
         return rate
 
-    def _slower(self, belief: Belief, place: int, epochs: Floats) -> Floats:
-        """P(E > n), with one and a half times the standard deviation: tails are heavier than the normal's."""
-        deviation = 1.5 * math.sqrt(belief.epochs_cov[place, place] + belief.noise[place])
-        return _above((np.log(epochs + 0.5) - belief.epochs[place]) / deviation)
-
-    # Choice
-
-    def _first(self, spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
-        """Nothing has reached the target: the least tried batch size, the nearest to the default, the smaller first."""
-        start = spec.default_batch_size if knowledge.first is None else knowledge.first
-        center = spec.batch_sizes.index(start)
-
-        def order(place: int) -> tuple[float, int, int]:
-            tried = knowledge.evidence[place].missed + search.arms[place].running
-            return tried, abs(place - center), place
-
-        place = min(map(int, places), key=order)
-        if place == center and not knowledge.trials:
-            origin = "the default" if knowledge.first is None else "the best of the prior jobs"
-            return place, f"{origin} is tried first"
-        tried = knowledge.evidence[place].missed
-        which = "not tried yet" if not tried else f"tried {tried:.0f} times, as few as any"
-        return place, f"nothing has reached the target yet; of the batch sizes {which}, it is the nearest to {start}"
-
-    def _weighed(
-        self, spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64], reached: Sequence[int]
-    ) -> tuple[int, str]:
-        """The batch size with the least cost less the worth of knowing its result, and the reason."""
-        running = [arm.running for arm in search.arms]
+    def _prospects(self, spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> _Prospects:
+        running = np.array([arm.running for arm in search.arms])
         belief = self._belief(spec, knowledge).while_running(running, knowledge.evidence)
-        everywhere = [place for place, each in enumerate(knowledge.evidence) if each.epochs.count]
-        values = self._values(spec, search, knowledge, belief, everywhere)
-        models = values.model
-        best = min(reached, key=lambda place: float(models[place]))
-        view = _View(spec, belief, models, best)
+        values = self._values(spec, search, knowledge, belief)
+        return _Prospects(self, spec, knowledge, places, running, belief, values)
+
+
+POLICY = KnowledgeGradient()
+
+
+@dataclass(frozen=True)
+class _Prospects:
+    """The choice of one trial, once a trial has reached the target at one of the allowed batch sizes.
+
+    Attributes:
+        policy: The policy.
+        spec: The job.
+        knowledge: What is known.
+        places: The indices of the allowed batch sizes, ascending.
+        running: The number of running trials, by batch size (n,).
+        belief: The belief, which counts running trials.
+        values: Its values.
+    """
+
+    policy: KnowledgeGradient
+    spec: JobSpec
+    knowledge: Knowledge
+    places: NDArray[np.int64]
+    running: NDArray[np.int64]
+    belief: Belief
+    values: Values
+
+    @cached_property
+    def reached(self) -> NDArray[np.int64]:
+        """The allowed batch sizes that have reached the target."""
+        return self.places[self.knowledge.reached[self.places] > 0]
+
+    @cached_property
+    def best(self) -> int:
+        """The best known batch size."""
+        return int(self.reached[np.argmin(self.values.model[self.reached])])
+
+    @cached_property
+    def price(self) -> Floats:
+        """What a launch costs that tries a batch size: if it gets no model, it is repeated with the best known one."""
+        again = (1 - self.values.delivers) * self.values.model[self.best]
+        return np.asarray(self.values.trial + again)
+
+    def choice(self) -> tuple[int, str]:
+        """The batch size with the least cost less the worth of knowing its result, and the reason."""
+        best, knowledge = self.best, self.knowledge
         if knowledge.retry:
-            return best, f"{view.alone(best)}, the least known; the trial that ended last delivered no model"
-        near = self._within_reach(spec, places, reached)
-        # What a trial costs until there is a model: a launch that gets none is repeated with the best known.
-        price = values.trial + (1 - values.delivers) * models[best]
-        gain = np.maximum(models[near].min() - self._after(belief, values, knowledge, near), 0.0)
-        launches = self.constants.horizon + knowledge.trials
-        pick = int(near[np.argmin(price[near] - launches * gain)])
+            return best, f"{self._alone(best)}, the least known; the trial that ended last delivered no model"
+        near = self._within_reach()
+        gain = np.maximum(self.values.model[near].min() - self._after(near), 0.0)
+        launches = self.policy.constants.horizon + knowledge.trials
+        pick = int(near[np.argmin(self.price[near] - launches * gain)])
         if pick != best:
-            return pick, f"{view.beside(pick)}; worth a trial for the next {launches:.0f} launches"
-        if (end := self._second_look(belief, knowledge, running, places, reached, best)) is not None:
-            return end, f"{view.beside(end)}; one trial does not rule out that it gets better beyond"
-        if (untried := self._insured(knowledge, running, places, reached, price - models[best])) is not None:
-            return untried, f"{view.beside(untried)}; not tried yet, and affordable beside all that was spent"
-        return best, f"{view.alone(best)}, the least of {len(places)} batch sizes"
+            return pick, f"{self._beside(pick)}; worth a trial for the next {launches:.0f} launches"
+        if (end := self._second_look()) is not None:
+            return end, f"{self._beside(end)}; a single trial does not rule out that more in this direction is better"
+        if (untried := self._insured()) is not None:
+            return untried, f"{self._beside(untried)}; never tried, and affordable beside all that was spent"
+        return best, f"{self._alone(best)}, the least of {len(self.places)} batch sizes"
 
-    def _within_reach(self, spec: JobSpec, places: NDArray[np.int64], reached: Sequence[int]) -> NDArray[np.int64]:
+    def _within_reach(self) -> NDArray[np.int64]:
         """The allowed batch sizes not far beyond those that reached the target, and at least the next on each side."""
-        x = np.log2(np.array(spec.batch_sizes, float))
-        low, high = x[reached[0]] - self.constants.reach, x[reached[-1]] + self.constants.reach
-        below, above = places[places < reached[0]], places[places > reached[-1]]
-        near = (x[places] >= low - 1e-9) & (x[places] <= high + 1e-9)
-        return np.unique(np.concatenate([places[near], below[-1:], above[:1]]))
+        places, first, last = self.places, self.reached[0], self.reached[-1]
+        x = np.log2(np.array(self.spec.batch_sizes, float))
+        reach = self.policy.constants.reach + 1e-9
+        near = places[(x[places] >= x[first] - reach) & (x[places] <= x[last] + reach)]
+        return np.unique(np.concatenate([near, places[places < first][-1:], places[places > last][:1]]))
 
-    def _after(self, belief: Belief, values: Values, knowledge: Knowledge, near: NDArray[np.int64]) -> Floats:
+    def _after(self, near: NDArray[np.int64]) -> Floats:
         """Expected least R after one more trial of each batch size (m,), by Gauss-Hermite quadrature."""
+        belief, values, knowledge = self.belief, self.values, self.knowledge
         grid = np.ix_(near, near)
-        epochs_var = np.diag(belief.epochs_cov)[near] + belief.noise[near]
-        cost_var = np.diag(belief.cost_cov)[near] + belief.cost_noise
+        epochs_var = belief.epochs_cov.diagonal()[near] + belief.noise[near]
+        cost_var = belief.cost_cov.diagonal()[near] + belief.cost_noise
         # How far the means move with one standard deviation of surprise: [trial of, mean of].
         by_epochs = belief.epochs_cov[grid] / np.sqrt(epochs_var)[:, None]
         by_cost = belief.cost_cov[grid] / np.sqrt(cost_var)[:, None]
         left = np.maximum(belief.variance[near] - by_epochs**2 - by_cost**2, 0) + belief.job_noise
-        spread = left[:, :, None]
-        moved = by_epochs[:, :, None] * _Z_EPOCHS + by_cost[:, :, None] * _Z_COST
-        mean = belief.mean[near][None, :, None] + moved
-        limit = values.log_limit[near][None, :, None]
-        missed = np.array([knowledge.evidence[place].missed for place in near])[None, :, None]
-        converged = np.array([knowledge.evidence[place].epochs.count for place in near])[None, :, None]
-        miss = self._miss(_above((limit - mean) / np.sqrt(spread)), missed, converged)
-        ok = np.exp(np.minimum(mean + 0.5 * spread, limit))
-        crash, share = values.crash[near], values.crash_cost[near] / values.ok[near]
-        then = replace(
-            values,
-            ok=ok,
-            miss=miss,
-            crash=crash[None, :, None],
-            crash_cost=ok * share[None, :, None],
-            log_limit=limit,
-        )
+        # [trial of, mean of, node]
+        mean = belief.mean[near][:, None] + by_epochs[:, :, None] * _Z_EPOCHS + by_cost[:, :, None] * _Z_COST
+        limit = values.log_limit[near][:, None]
+        reached, missed = knowledge.reached[near][:, None], knowledge.missed[near][:, None]
+        ok, miss = self.policy.ends(reached, missed, mean, left[:, :, None], limit)
+        then = Values(ok, miss, values.crash[near][:, None], values.crash_share, limit)
         least: Floats = then.model.min(1) @ _Z_WEIGHTS
         return least
 
-    def _second_look(
-        self,
-        belief: Belief,
-        knowledge: Knowledge,
-        running: Sequence[int],
-        places: NDArray[np.int64],
-        reached: Sequence[int],
-        best: int,
-    ) -> int | None:
+    def _second_look(self) -> int | None:
         """An end of the known range next to the best, with a single success: one bad draw closes no direction."""
+        reached, places, knowledge, belief = self.reached, self.places, self.knowledge, self.belief
         if len(reached) < 2:
             return None
-        ends = (
+        for end, inner, goes_on in (
             (reached[0], reached[1], places[0] < reached[0]),
             (reached[-1], reached[-2], places[-1] > reached[-1]),
-        )
-        for end, inner, goes_on in ends:
-            known = knowledge.evidence[end]
-            once = known.epochs.count == 1 and not known.missed and not running[end]
-            close = belief.mean[end] - belief.mean[best] < self.constants.second_look * math.sqrt(belief.variance[end])
-            if goes_on and inner == best and once and close:
-                return end
+        ):
+            once = knowledge.reached[end] == 1 and not knowledge.missed[end] and not self.running[end]
+            worse = belief.mean[end] - belief.mean[self.best]
+            close = worse < self.policy.constants.second_look * math.sqrt(belief.variance[end])
+            if goes_on and inner == self.best and once and close:
+                return int(end)
         return None
 
-    def _insured(
-        self,
-        knowledge: Knowledge,
-        running: Sequence[int],
-        places: NDArray[np.int64],
-        reached: Sequence[int],
-        extra: Floats,
-    ) -> int | None:
+    def _insured(self) -> int | None:
         """A batch size without a trial, once what all first trials cost is a small share of all cost.
 
         Without it a second valley behind a hill would never be found.
         """
-        new = [
-            int(place)
-            for place in places
-            if not (knowledge.evidence[place].epochs.count or knowledge.evidence[place].missed or running[place])
-        ]
-        below, above = [p for p in new if p < reached[0]], [p for p in new if p > reached[-1]]
-        inside = [p for p in new if reached[0] < p < reached[-1]]
-        candidates = [*inside, *below[-1:], *above[:1]]
-        if not candidates:
+        new = self.places[~self.knowledge.known[self.places] & (self.running[self.places] == 0)]
+        first, last = self.reached[0], self.reached[-1]
+        inside = new[(new > first) & (new < last)]
+        candidates = np.concatenate([inside, new[new < first][-1:], new[new > last][:1]])
+        if not len(candidates):
             return None
-        place = min(candidates, key=lambda place: float(extra[place]))
-        spent = knowledge.first_trials + max(0.0, float(extra[place]))
-        return place if spent <= self.constants.insurance * knowledge.total else None
+        extra = self.price[candidates] - self.values.model[self.best]
+        spent = self.knowledge.first_trials + max(0.0, float(extra.min()))
+        affordable = self.policy.constants.insurance * self.knowledge.total
+        return int(candidates[extra.argmin()]) if spent <= affordable else None
+
+    def _alone(self, place: int) -> str:
+        cost = float(self.values.model[place])
+        deviation = cost * math.sqrt(math.expm1(float(self.belief.variance[place])))
+        return f"expected {with_unit(cost, deviation)}"
+
+    def _beside(self, place: int) -> str:
+        best, cost = self.spec.batch_sizes[self.best], float(self.values.model[self.best])
+        return f"{self._alone(place)}, the best known is {best} with {with_unit(cost)}"
 
 
-POLICY = KnowledgeGradient()
+def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
+    """Nothing has reached the target: the least tried batch size, the nearest to the default, the smaller first."""
+    start = spec.default_batch_size if knowledge.first is None else knowledge.first
+    center = spec.batch_sizes.index(start)
+
+    def order(place: int) -> tuple[float, int, int]:
+        return knowledge.missed[place] + search.arms[place].running, abs(place - center), place
+
+    place = min(map(int, places), key=order)
+    if place == center and not knowledge.trials:
+        return (
+            place,
+            "the default is tried first" if knowledge.first is None else "the best of the prior jobs is tried first",
+        )
+    missed = int(knowledge.missed[place])
+    tried = f"tried {missed} times, no more than any other" if missed else "not tried yet"
+    return place, f"nothing has reached the target yet; {tried}, the nearest to {start}"
+
+
+def _limit(spec: JobSpec, knowledge: Knowledge, belief: Belief) -> float:
+    """The cost at which trials are stopped: β times the least expected cost of a trial that reaches the target."""
+    return math.inf if spec.beta_knob is None else spec.beta_knob * float(belief.expected[knowledge.reached > 0].min())
+
+
+def _hint(spec: JobSpec, batch_size: int, watts: float) -> float:
+    """log2 K from the first trial's power draw.
+
+    A GPU far below its power limit is not saturated, so that a larger batch is cheaper. Between a fifth of the limit,
+    idle, and three fifths the power is taken to be linear in the utilization U = b/(b + K), the share of a batch's time
+    1 + K/b that its samples take.
+    """
+    used = (watts / spec.gpu.max_power_watts - 0.2) / 0.4
+    utilization = min(max(used, 0.05), 0.95)
+    return math.log2(batch_size * (1 - utilization) / utilization)
+
+
+def _slower(belief: Belief, places: Any, log_epochs: Floats) -> Floats:
+    """P(E > n), with one and a half times the standard deviation: tails are heavier than the normal's."""
+    deviation = 1.5 * np.sqrt(belief.epochs_cov.diagonal()[places] + belief.noise[places])
+    return _above((log_epochs - belief.epochs[places]) / deviation)
 
 
 def _with_seen(evidence: tuple[Evidence, ...], seen: Seen) -> tuple[Evidence, ...]:
@@ -895,32 +928,9 @@ def _with_seen(evidence: tuple[Evidence, ...], seen: Seen) -> tuple[Evidence, ..
     return (*evidence[: seen.place], known, *evidence[seen.place + 1 :])
 
 
-class _View(NamedTuple):
-    """Words for a choice."""
-
-    spec: JobSpec
-    belief: Belief
-    models: Floats
-    best: int
-
-    def alone(self, place: int) -> str:
-        """What a batch size is expected to cost."""
-        cost = float(self.models[place])
-        deviation = cost * math.sqrt(math.expm1(float(self.belief.variance[place])))
-        return f"expected {with_unit(cost, deviation)}"
-
-    def beside(self, place: int) -> str:
-        """The same, and the best known one."""
-        best = self.spec.batch_sizes[self.best]
-        return f"{self.alone(place)}, the best known is {best} with {with_unit(float(self.models[self.best]))}"
-
-
 def with_unit(joules: float, deviation: float | None = None) -> str:
     """A cost in a readable unit: "19.1 ± 2.0 kJ"."""
-    for unit, size in (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3)):
-        if joules >= size:
-            break
-    else:
-        unit, size = "J", 1.0
+    units = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
+    unit, size = next((each for each in units if joules >= each[1]), units[-1])
     value = f"{joules / size:.3g}"
     return f"{value} {unit}" if deviation is None else f"{value} ± {deviation / size:.2g} {unit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +16,10 @@ from wattwise_server.policy.base import (
     Event,
     Exhausted,
     Failed,
+    Prior,
     Revived,
     Succeeded,
+    no_priors,
 )
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import set_aside
@@ -32,11 +34,11 @@ class PruningGts:
 
     watches_epochs = False
 
-    def faults(self, spec: JobSpec) -> Sequence[tuple[str, str]]:  # noqa: ARG002 - it reads no field that others do not
-        """None: it reads no fields of its own."""
-        return ()
+    def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
+        """It reads no fields of its own."""
+        return no_priors(spec)
 
-    def register(self, spec: JobSpec) -> Search:
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - `faults` refuses them
         """A search at the default batch size of the first round."""
         return explorer.first_round(spec)
 

@@ -49,10 +49,11 @@ def _event(message: Any) -> tuple[str, ...]:
 
 
 def _registered(message: Any) -> tuple[str, ...]:
-    """The job id, if it is set, and the start of every id that can be generated from the prefix."""
+    """The job id, if it is set, the start of every id that can be generated from the prefix, and the prior jobs."""
     job = message.job
     made = f"{job.job_id_prefix}-"
-    return (job.job_id, made) if job.HasField("job_id") else (made,)
+    own = (job.job_id, made) if job.HasField("job_id") else (made,)
+    return (*own, *job.prior_job_ids)
 
 
 def _listed(message: Any) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from wattwise_server.policy.registry import POLICIES
 
 GENERATED_LENGTH = len("-01234567")
 MAX_BATCH_SIZES = 64
+MAX_PRIOR_JOBS = 8
 MAX_BETA = 1e6
 MAX_LEASE_SECONDS = 365 * 24 * 3600.0
 
@@ -71,6 +72,7 @@ def _faults(draft: JobDraft, spec: JobSpec, policies: Mapping[str, Policy]) -> I
     yield from _id_faults(spec, id_is_set="job_id" in draft)
     yield from _batch_size_faults(spec)
     yield from _number_faults(spec)
+    yield from _prior_faults(spec)
     if "beta_knob" in draft and spec.disable_early_stopping:
         yield "beta_knob", "is set although disable_early_stopping is true; unset one of the two"
     if spec.policy in policies:
@@ -115,6 +117,19 @@ def _batch_size_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
     if sizes and spec.default_batch_size not in sizes:
         listed = ", ".join(map(str, dict.fromkeys(sizes)))
         yield "default_batch_size", f"{spec.default_batch_size} is not among batch_sizes ({listed}); use one of them"
+
+
+def _prior_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    priors = spec.prior_job_ids
+    if len(priors) > MAX_PRIOR_JOBS:
+        yield "prior_job_ids", f"lists {len(priors)} jobs; list at most {MAX_PRIOR_JOBS}"
+    for name, count in Counter(priors).items():
+        if fault := identifier_fault(name):
+            yield "prior_job_ids", f"has an id that {fault}"
+        if count > 1:
+            yield "prior_job_ids", f"{name!r} is listed {count} times; list every job once"
+    if spec.job_id in priors:
+        yield "prior_job_ids", "names the job itself; list jobs that were registered before"
 
 
 def _number_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -16,6 +17,7 @@ from wattwise_server.domain import (
     Decision,
     EndReason,
     Job,
+    JobSpec,
     Measurement,
     Trial,
     TrialKey,
@@ -23,6 +25,7 @@ from wattwise_server.domain import (
     identifier_fault,
 )
 from wattwise_server.errors import (
+    InvalidJobSpecError,
     InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
@@ -39,9 +42,10 @@ from wattwise_server.observability.events import (
     Observer,
     TrialDispatched,
 )
-from wattwise_server.policy.base import Dispatched, Exhausted
+from wattwise_server.policy.base import Dispatched, Exhausted, Prior
 from wattwise_server.policy.cost import cost
 from wattwise_server.policy.failures import ruled_out
+from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decide, judge
 from wattwise_server.policy.thompson import generator
@@ -62,6 +66,9 @@ from wattwise_server.usecases.report import Report, to_measurement
 
 _EXPIRED_PER_BATCH = 100
 """Few enough that a trainer's call does not wait long behind them."""
+
+_TRIALS_OF_A_PRIOR = 1000
+"""Of its newest trials: far more than the four for each batch size that count."""
 
 _USUAL_LIMITS = Limits()
 
@@ -88,15 +95,36 @@ class Optimizer:
             TooManyJobsError: the prefix has reached its limit of jobs.
         """
         spec = resolve(draft, f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}")
+        priors = await self._priors(spec)
         async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
                 check_identical(tx.job.spec, spec)
                 return tx.job, False
             await self._make_room(counted, spec.job_id_prefix)
-            job = Job(spec, POLICIES[spec.policy].register(spec), self._clock())
+            job = Job(spec, POLICIES[spec.policy].register(spec, priors), self._clock())
             tx.save_job(job)
             self._publish(tx, JobRegistered(job))
             return job, True
+
+    async def _priors(self, spec: JobSpec) -> Sequence[Prior]:
+        """What the prior jobs of a new job tell. Read before its own transaction: no call ever locks two jobs."""
+        if not spec.prior_job_ids:
+            return ()
+        async with self._store.transaction(spec.job_id) as tx:
+            if tx.job is not None:
+                return ()
+        priors = []
+        for job_id in spec.prior_job_ids:
+            async with self._store.transaction(job_id) as tx:
+                job = tx.job
+            if job is None:
+                fault = f"{job_id!r} is not a job of this server; remove it, or use the id of a registered job"
+                raise InvalidJobSpecError(Violation("job.prior_job_ids", fault))
+            beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
+            after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
+            trials = await self._store.trials(job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
+            priors.append(prior_of(beliefs, trials))
+        return priors
 
     async def _make_room(self, counted: AsyncExitStack, prefix: str) -> None:
         """Refuses a job if its prefix is full; the next job of the prefix waits until the stack is closed."""

@@ -39,7 +39,7 @@ class SimulatedJob:
 
     def __post_init__(self) -> None:
         self.policy = POLICIES[self.spec.policy]
-        self.search = self.policy.register(self.spec)
+        self.search = self.policy.register(self.spec, ())
 
     def choose(self) -> Choice | Exhausted:
         """What the next trial would be."""

@@ -13,7 +13,7 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import JobSpec, Search, TrialType
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Reported
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Prior, Reported
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.registry import POLICIES
 
@@ -29,8 +29,8 @@ class Careful:
     def faults(self, _spec: JobSpec) -> Sequence[tuple[str, str]]:
         return ()
 
-    def register(self, spec: JobSpec) -> Search:
-        return Gts().register(spec)
+    def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:
+        return Gts().register(spec, priors)
 
     def next(self, spec: JobSpec, search: Search, _trial_number: int, _rng: np.random.Generator) -> Choice:
         seen = json.loads(search.notes or "[]")

@@ -38,7 +38,7 @@ def a_job(job_id: str = "j", **fields: Any) -> Job:
     """A job without trials."""
     spec = JobSpec(job_id, "j", (8, 16), 8, GpuConfig(250.5, 2, "Test GPU"))
     spec = replace(spec, **fields)
-    return Job(spec, POLICIES[spec.policy].register(spec), NOW)
+    return Job(spec, POLICIES[spec.policy].register(spec, ()), NOW)
 
 
 def with_trials(job: Job, number: int) -> Job:
