@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from wattwise_replay.scores import MAX_TRIES, Contender, Score, best_in_hindsigh
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import World
 from wattwise_server.domain import JobSpec, Search, TrialType
-from wattwise_server.policy.base import Choice
+from wattwise_server.policy.base import Choice, Prior
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.pruning_gts import PruningGts
 
@@ -83,7 +84,7 @@ def test_a_failing_policy_is_named() -> None:
     """The error of a policy in the table names it as everywhere else."""
 
     class Failing(Gts):
-        def register(self, spec: JobSpec) -> Search:
+        def register(self, spec: JobSpec, priors: Sequence[Prior]) -> Search:  # noqa: ARG002 - the protocol's
             raise ValueError(f"not {spec.policy}")
 
     with pytest.raises(ReplayError, match=r"^POLICY_MINE \(policy/mine\.py\) failed in register: ValueError: not GTS$"):
