@@ -15,7 +15,7 @@ _ids = itertools.count()
 
 
 def job_spec(**fields: Any) -> v1.JobSpec:
-    """A job with a new id, batch sizes 8, 16, 32, 64 and default 16."""
+    """A job of the paper's policy with a new id, batch sizes 8, 16, 32, 64 and default 16."""
     defaults: dict[str, Any] = {
         "job_id_prefix": "test",
         "job_id": f"test-{next(_ids)}",
@@ -25,6 +25,7 @@ def job_spec(**fields: Any) -> v1.JobSpec:
         "target_metric": 0.9,
         "max_epochs": 10,
         "mab_seed": 1,
+        "policy": v1.POLICY_PRUNING_GTS,
         "gpu": GPU,
     }
     return v1.JobSpec(**(defaults | fields))

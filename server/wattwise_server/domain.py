@@ -99,7 +99,7 @@ class JobSpec:
     mab_prior_precision: float = 0.0
     mab_num_explorations: int = 2
     mab_seed: int | None = None
-    policy: str = "PRUNING_GTS"
+    policy: str = "KNOWLEDGE_GRADIENT"
     learn_reward_precision: bool = True
     reward_precision: float = 0.0
     trial_lease_seconds: float = 300.0

@@ -51,13 +51,14 @@ class Site:
 
 
 def draft(job_id: str = "j", **fields: Any) -> JobDraft:
-    """A job whose cost is its energy, with leases of an hour."""
+    """A job of the paper's policy, whose cost is its energy, with leases of an hour."""
     usual: dict[str, Any] = {
         "job_id": job_id,
         "job_id_prefix": "j",
         "batch_sizes": (8, 16, 32),
         "default_batch_size": 16,
         "gpu": GpuConfig(100.0, 1, "Test GPU"),
+        "policy": "PRUNING_GTS",
         "eta_knob": 1.0,
         "max_epochs": 10,
         "target_metric": 0.9,

@@ -23,6 +23,7 @@ v1::JobSpec default_job() {
   spec.set_target_metric(0.9);
   spec.set_max_epochs(10);
   spec.set_mab_seed(1);
+  spec.set_policy(v1::POLICY_PRUNING_GTS);
   spec.mutable_gpu()->set_max_power_watts(100);
   spec.mutable_gpu()->set_number_of_gpus(1);
   spec.mutable_gpu()->set_gpu_model("Test GPU");

@@ -72,7 +72,7 @@ class TrialNotFoundError(WattwiseError):
 
 
 class NoBatchSizeConvergedError(WattwiseError):
-    """No batch size reached the target in a whole pruning round: register a job with an attainable target."""
+    """No batch size is left to try: the message says what failed and what to change."""
 
 
 class InvalidResultError(WattwiseError):

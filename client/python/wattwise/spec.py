@@ -103,30 +103,33 @@ class JobSpec(_Message):
             the first launch is as good as before.
         eta_knob: weight of energy against time. 0 minimises only time, 0.5 (the default) weighs a joule of energy
             and a joule's worth of time equally, 1 minimises only energy.
-        beta_knob: a trial is stopped when its cost exceeds this multiple of the job's lowest cost. Values near 1 stop
-            early and may stop good batch sizes; 2 (the default) limits a bad batch size to twice the lowest cost;
-            from 5 on almost nothing is stopped. Below 1 even a repetition of the cheapest trial is stopped; a warning
-            is logged.
+        beta_knob: a trial is stopped when its cost exceeds this multiple of the lowest expected cost (under the paper's
+            policies, see `policy`: of the job's lowest cost). Values near 1 stop early and may stop good batch sizes; 2 (the default)
+            limits a bad batch size to twice the lowest cost; from 5 on almost nothing is stopped. Below 1 even a
+            repetition of the cheapest trial is stopped; a warning is logged.
         disable_early_stopping: True never stops a trial for its cost. Cannot be combined with `beta_knob`.
         target_metric: the validation metric at which a model is good enough (default 0.5). If it is too ambitious, no
             batch size reaches it; if it is too modest, models are worse than they could be.
         higher_is_better_metric: True (the default) for an accuracy, False for a loss.
-        max_epochs: the last epoch of a trial that has not reached the target (default 100). Too low prunes batch
+        max_epochs: the last epoch of a trial that has not reached the target (default 100). Too low rules out batch
             sizes that are slow but cheap; too high lets a hopeless one run until its cost stops it.
-        num_pruning_rounds: how many times all batch sizes are tried before the search proper starts. 0 skips this,
-            2 (the default) drops batch sizes that fail in one of two rounds, more helps only if training is very
-            noisy.
-        window_size: how many of the newest costs of a batch size count. 0 (the default) counts all; 10 or so follows
-            data that drift; below 3 the choice becomes erratic.
+        num_pruning_rounds: under "POLICY_PRUNING_GTS", how many times all batch sizes are tried before the search
+            proper starts. 0 skips this, 2 (the default) drops batch sizes that fail in one of two rounds, more helps
+            only if training is very noisy.
+        window_size: how many of the newest trials count: of the job, at most 1000; under the paper's policies of each
+            batch size. 0 (the default) counts all; 10 or so follows data that drift; below 3 the choice becomes
+            erratic.
         mab_prior_mean: the expected reward (negative cost) of an untried batch size, in joules (default 0). Has no
-            effect while `mab_prior_precision` is 0.
+            effect while `mab_prior_precision` is 0. Like all fields that begin with `mab_`, it is read by the paper's
+            policies only.
         mab_prior_precision: the confidence in that expectation, as 1/variance in 1/joules². 0 (the default) is none;
             values far above the precision of real costs let the prior outweigh the evidence.
         mab_num_explorations: how many succeeded trials each surviving batch size gets before the search samples among
             them. 1 starts early on little evidence, 2 (the default) is usual, more is useful if costs are very noisy.
         mab_seed: seed of the random draws, for repeatable experiments. None (the default) uses entropy.
-        policy: "POLICY_PRUNING_GTS" (the default) drops batch sizes that do not converge before it searches;
-            "POLICY_GTS" keeps every batch size, for jobs in which all are known to converge.
+        policy: "POLICY_KNOWLEDGE_GRADIENT" (the default of a new job; one that exists keeps its policy) learns from
+            every trial about all batch sizes. The paper's: "POLICY_PRUNING_GTS" drops batch sizes that do not converge
+            before it searches; "POLICY_GTS" keeps every batch size, for jobs in which all are known to converge.
         learn_reward_precision: under "POLICY_GTS", whether the noise of the costs is estimated from them (default
             True).
         reward_precision: under "POLICY_GTS" with `learn_reward_precision` False, the known noise of a reward as

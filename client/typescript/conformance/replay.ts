@@ -62,6 +62,7 @@ const DEFAULTS: Fields = {
   target_metric: 0.9,
   max_epochs: 10,
   mab_seed: 1,
+  policy: "POLICY_PRUNING_GTS",
   gpu: { max_power_watts: 100, number_of_gpus: 1, gpu_model: "Test GPU" },
 };
 

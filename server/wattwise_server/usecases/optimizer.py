@@ -94,8 +94,15 @@ class Optimizer:
             JobDiffersError: the id has another configuration.
             TooManyJobsError: the prefix has reached its limit of jobs.
         """
-        spec = resolve(draft, f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}")
-        priors = await self._priors(spec)
+        new_id = f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}"
+        known = None
+        if "policy" not in draft or "prior_job_ids" in draft:
+            known = await self._job(draft.get("job_id", new_id))
+        if known is not None:
+            # A job keeps its policy when the default changes.
+            draft = {"policy": known.spec.policy, **draft}
+        spec = resolve(draft, new_id)
+        priors = () if known else await self._priors(spec)
         async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
                 check_identical(tx.job.spec, spec)
@@ -108,15 +115,9 @@ class Optimizer:
 
     async def _priors(self, spec: JobSpec) -> Sequence[Prior]:
         """What the prior jobs of a new job tell. Read before its own transaction: no call ever locks two jobs."""
-        if not spec.prior_job_ids:
-            return ()
-        async with self._store.transaction(spec.job_id) as tx:
-            if tx.job is not None:
-                return ()
         priors = []
         for job_id in spec.prior_job_ids:
-            async with self._store.transaction(job_id) as tx:
-                job = tx.job
+            job = await self._job(job_id)
             if job is None:
                 fault = f"{job_id!r} is not a job of this server; remove it, or use the id of a registered job"
                 raise InvalidJobSpecError(Violation("job.prior_job_ids", fault))
@@ -125,6 +126,10 @@ class Optimizer:
             trials = await self._store.trials(job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
             priors.append(prior_of(beliefs, trials))
         return priors
+
+    async def _job(self, job_id: str) -> Job | None:
+        async with self._store.transaction(job_id) as tx:
+            return tx.job
 
     async def _make_room(self, counted: AsyncExitStack, prefix: str) -> None:
         """Refuses a job if its prefix is full; the next job of the prefix waits until the stack is closed."""

@@ -27,6 +27,7 @@ JOB: dict[str, Any] = {
     "disable_early_stopping": True,
     "num_pruning_rounds": 1,
     "mab_seed": 1,
+    "policy": "POLICY_PRUNING_GTS",
 }
 RUN: dict[str, Any] = {"recurrences": 2, "max_tries": 3, "seed": 100, "monitor": "estimate:100", "grace_seconds": 5}
 

@@ -48,7 +48,7 @@ class StepMonitor:
 
 
 def job_spec(**given: Any) -> JobSpec:
-    """A job with a new id, batch sizes 8, 16, 32 and default 16."""
+    """A job of the paper's policy with a new id, batch sizes 8, 16, 32 and default 16."""
     usual: dict[str, Any] = {
         "job_id_prefix": "test",
         "job_id": f"test-{next(_ids)}",
@@ -57,6 +57,7 @@ def job_spec(**given: Any) -> JobSpec:
         "eta_knob": 1.0,
         "target_metric": 0.9,
         "max_epochs": 10,
+        "policy": "POLICY_PRUNING_GTS",
         "gpu": GPU,
     }
     return JobSpec(**(usual | given))

@@ -16,7 +16,7 @@ NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
 
 def spec(**fields: Any) -> JobSpec:
-    """A job whose cost is its energy."""
+    """A job of the paper's policy, whose cost is its energy."""
     usual: dict[str, Any] = {
         "job_id": "simulated",
         "job_id_prefix": "simulated",
@@ -25,6 +25,7 @@ def spec(**fields: Any) -> JobSpec:
         "gpu": GpuConfig(100.0, 1, "Test GPU"),
         "eta_knob": 1.0,
         "mab_seed": 1,
+        "policy": "PRUNING_GTS",
     }
     return JobSpec(**(usual | fields))
 

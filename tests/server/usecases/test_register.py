@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from wattwise import v1
 
 from tests.jobs import GPU, job_spec
+from tests.live_server import LiveServer
 from tests.refusals import refused
 
 Stub = v1.BatchSizeOptimizerStub
@@ -47,16 +50,35 @@ def test_defaults_are_filled_in(grpc_stub: Stub) -> None:
         mab_prior_mean=0,
         mab_prior_precision=0,
         mab_num_explorations=2,
-        policy=v1.POLICY_PRUNING_GTS,
+        policy=v1.POLICY_KNOWLEDGE_GRADIENT,
         learn_reward_precision=True,
         reward_precision=0,
         gpu=GPU,
         trial_lease_seconds=300,
     )
     assert spec == expected
-    assert (response.job.stage, response.job.pruning_round, response.job.num_trials) == (v1.STAGE_PRUNING, 0, 0)
+    assert (response.job.stage, response.job.pruning_round, response.job.num_trials) == (v1.STAGE_MAB, 0, 0)
     assert not response.job.HasField("min_cost")
-    assert not response.job.arms
+    assert [arm.num_observations for arm in response.job.arms] == [0, 0]
+
+
+def test_job_keeps_its_policy_when_the_default_changes(server: LiveServer) -> None:
+    """A job of a file from before the default changed keeps its policy, and is confirmed without naming one."""
+    spec = job_spec(window_size=2000)
+    register(server.trainer, spec)
+    server.stop()
+    with closing(sqlite3.connect(server.database)) as file:
+        # A window that the default policy would refuse: the job's own policy checks it.
+        assert file.execute("SELECT policy, window_size FROM jobs").fetchall() == [("PRUNING_GTS", 2000)]
+    server.start()
+    spec.ClearField("policy")
+    confirmed = register(server.trainer, spec)
+    assert (confirmed.created, confirmed.job.spec.policy) == (False, v1.POLICY_PRUNING_GTS)
+    spec.policy = v1.POLICY_KNOWLEDGE_GRADIENT
+    spec.window_size = 20
+    with refused() as refusal:
+        register(server.trainer, spec)
+    assert refusal.metadata["policy"] == "registered PRUNING_GTS, requested KNOWLEDGE_GRADIENT"
 
 
 def test_early_stopping_off_leaves_beta_unset(grpc_stub: Stub) -> None:

@@ -49,7 +49,7 @@ func newSteps(client *wattwise.Client, job fields, suffix string) (*steps, error
 	eta, target, epochs, seed := 1.0, 0.9, int32(10), int64(1)
 	spec := &v1.JobSpec{
 		JobIdPrefix: "scenario", BatchSizes: []int32{8, 16, 32, 64}, DefaultBatchSize: 16,
-		EtaKnob: &eta, TargetMetric: &target, MaxEpochs: &epochs, MabSeed: &seed,
+		EtaKnob: &eta, TargetMetric: &target, MaxEpochs: &epochs, MabSeed: &seed, Policy: v1.Policy_POLICY_PRUNING_GTS,
 		Gpu: &v1.GpuConfig{MaxPowerWatts: 100, NumberOfGpus: 1, GpuModel: "Test GPU"},
 	}
 	if err := fill(spec, job); err != nil {

@@ -99,7 +99,7 @@ class BatchSizeOptimizerServicer(object):
 
     def GetNextBatchSize(self, request, context):
         """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
-        FAILED_PRECONDITION if no batch size converged in a whole pruning round.
+        FAILED_PRECONDITION if no batch size is left to try.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

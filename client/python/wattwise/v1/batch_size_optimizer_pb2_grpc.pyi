@@ -240,7 +240,7 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
 
     GetNextBatchSize: _BatchSizeOptimizerGetNextBatchSizeType
     """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
-    FAILED_PRECONDITION if no batch size converged in a whole pruning round.
+    FAILED_PRECONDITION if no batch size is left to try.
     """
 
     ReportResult: _BatchSizeOptimizerReportResultType
@@ -331,7 +331,7 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.GetNextBatchSizeResponse]]:
         """Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
-        FAILED_PRECONDITION if no batch size converged in a whole pruning round.
+        FAILED_PRECONDITION if no batch size is left to try.
         """
 
     @abc.abstractmethod

@@ -28,7 +28,7 @@ class _Policy:
 class _PolicyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Policy.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     POLICY_UNSPECIFIED: _Policy.ValueType  # 0
-    """The default policy: POLICY_PRUNING_GTS."""
+    """The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists."""
     POLICY_PRUNING_GTS: _Policy.ValueType  # 1
     """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
     POLICY_GTS: _Policy.ValueType  # 2
@@ -42,7 +42,7 @@ class Policy(_Policy, metaclass=_PolicyEnumTypeWrapper):
     """How the next batch size of a job is chosen."""
 
 POLICY_UNSPECIFIED: Policy.ValueType  # 0
-"""The default policy: POLICY_PRUNING_GTS."""
+"""The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists."""
 POLICY_PRUNING_GTS: Policy.ValueType  # 1
 """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
 POLICY_GTS: Policy.ValueType  # 2
@@ -64,7 +64,9 @@ class _StageEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumType
     STAGE_PRUNING: _Stage.ValueType  # 1
     """The batch sizes are tried one after another, and those that do not converge are pruned."""
     STAGE_MAB: _Stage.ValueType  # 2
-    """The surviving batch sizes are the arms of a multi-armed bandit."""
+    """The surviving batch sizes are the arms of a multi-armed bandit. A job of a policy without pruning is always in this
+    stage.
+    """
 
 class Stage(_Stage, metaclass=_StageEnumTypeWrapper):
     """The stage of a job's search."""
@@ -74,7 +76,9 @@ STAGE_UNSPECIFIED: Stage.ValueType  # 0
 STAGE_PRUNING: Stage.ValueType  # 1
 """The batch sizes are tried one after another, and those that do not converge are pruned."""
 STAGE_MAB: Stage.ValueType  # 2
-"""The surviving batch sizes are the arms of a multi-armed bandit."""
+"""The surviving batch sizes are the arms of a multi-armed bandit. A job of a policy without pruning is always in this
+stage.
+"""
 Global___Stage: typing_extensions.TypeAlias = Stage
 
 class _BatchSizeStatus:
@@ -182,9 +186,10 @@ class JobSpec(google.protobuf.message.Message):
     eta_knob: builtins.float
     """Weight of energy against time in the cost, from 0 (only time) to 1 (only energy). Unset: 0.5."""
     beta_knob: builtins.float
-    """A trial is stopped when its cost exceeds this multiple of the job's lowest cost, unless its batch size is the best
-    known one. After two such stops in a row of the bandit's trials, the bound doubles with each further one until a trial
-    converges. Must be above 0. Unset: 2.
+    """A trial is stopped when its cost exceeds this multiple of the job's lowest cost (POLICY_KNOWLEDGE_GRADIENT: of the
+    least expected cost), unless its batch size is the best known one. POLICY_KNOWLEDGE_GRADIENT may stop that one too,
+    once trials of the job have missed the target and starting again is expected to cost less. After two such stops in a
+    row of the bandit's trials, the bound doubles with each further one until a trial converges. Must be above 0. Unset: 2.
     """
     disable_early_stopping: builtins.bool
     """Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false."""
@@ -195,13 +200,15 @@ class JobSpec(google.protobuf.message.Message):
     max_epochs: builtins.int
     """A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100."""
     num_pruning_rounds: builtins.int
-    """Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Ignored by POLICY_GTS."""
+    """Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Only read by POLICY_PRUNING_GTS."""
     window_size: builtins.int
-    """Number of an arm's newest observations that count, for jobs whose data drift; the lowest cost is one of them. 0: all.
-    Unset: 0.
+    """Number of newest observations that count, for jobs whose data drift: for POLICY_KNOWLEDGE_GRADIENT of the job, at most
+    1000; for the other policies of each arm. The lowest cost is one of the arms' newest. 0: all. Unset: 0.
     """
     mab_prior_mean: builtins.float
-    """Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0."""
+    """Mean of the prior belief about an arm's reward (the negative cost), in joules. Ignored by POLICY_KNOWLEDGE_GRADIENT, as
+    are all fields that begin with mab_. Unset: 0.
+    """
     mab_prior_precision: builtins.float
     """Precision (1/variance) of that belief, in 1/joules². 0: no prior belief. Unset: 0."""
     mab_num_explorations: builtins.int
@@ -211,7 +218,7 @@ class JobSpec(google.protobuf.message.Message):
     mab_seed: builtins.int
     """Seed of the bandit: the same seed and results give the same batch sizes. Unset: random."""
     policy: Global___Policy.ValueType
-    """How the next batch size is chosen. Unspecified: POLICY_PRUNING_GTS."""
+    """How the next batch size is chosen. Unspecified: POLICY_KNOWLEDGE_GRADIENT; a job that exists keeps its policy."""
     learn_reward_precision: builtins.bool
     """For POLICY_GTS: whether the reward precision of an arm is learned from its observations. Unset: true."""
     reward_precision: builtins.float
@@ -299,7 +306,7 @@ Global___JobSpec: typing_extensions.TypeAlias = JobSpec
 
 @typing.final
 class Arm(google.protobuf.message.Message):
-    """The bandit's belief about one batch size. The reward is the negative cost, in joules."""
+    """The belief about one batch size. The reward is the negative cost, in joules."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -452,7 +459,9 @@ class Job(google.protobuf.message.Message):
     stage: Global___Stage.ValueType
     """The stage of the search. Always set."""
     pruning_round: builtins.int
-    """The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for POLICY_GTS."""
+    """The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for policies
+    without pruning.
+    """
     min_cost: builtins.float
     """Cost of the cheapest converged trial, in joules; with window_size, of those in the windows. A trial that cost nothing
     does not count. Unset: there is none.

@@ -33,7 +33,7 @@ class _TrialTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     TRIAL_TYPE_CONCURRENT: _TrialType.ValueType  # 2
     """While an exploration was running. Its result does not affect the pruning."""
     TRIAL_TYPE_MAB: _TrialType.ValueType  # 3
-    """By the bandit."""
+    """By the bandit, or by a policy without pruning."""
 
 class TrialType(_TrialType, metaclass=_TrialTypeEnumTypeWrapper):
     """Why a trial was dispatched."""
@@ -45,7 +45,7 @@ TRIAL_TYPE_EXPLORATION: TrialType.ValueType  # 1
 TRIAL_TYPE_CONCURRENT: TrialType.ValueType  # 2
 """While an exploration was running. Its result does not affect the pruning."""
 TRIAL_TYPE_MAB: TrialType.ValueType  # 3
-"""By the bandit."""
+"""By the bandit, or by a policy without pruning."""
 Global___TrialType: typing_extensions.TypeAlias = TrialType
 
 class _TrialStatus:

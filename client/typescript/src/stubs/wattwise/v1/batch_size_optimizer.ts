@@ -1328,7 +1328,7 @@ export const BatchSizeOptimizerService = {
   },
   /**
    * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
-   * FAILED_PRECONDITION if no batch size converged in a whole pruning round.
+   * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize: {
     path: "/wattwise.v1.BatchSizeOptimizer/GetNextBatchSize" as const,
@@ -1430,7 +1430,7 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
   registerJob: handleUnaryCall<RegisterJobRequest, RegisterJobResponse>;
   /**
    * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
-   * FAILED_PRECONDITION if no batch size converged in a whole pruning round.
+   * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize: handleUnaryCall<GetNextBatchSizeRequest, GetNextBatchSizeResponse>;
   /** Reports the cumulative measurement at the end of an epoch; the decision says whether to continue. Safe to retry. */
@@ -1483,7 +1483,7 @@ export interface BatchSizeOptimizerClient extends Client {
   ): ClientUnaryCall;
   /**
    * Dispatches the next trial. Despite its name, this call writes. Safe to retry if it has a request_id.
-   * FAILED_PRECONDITION if no batch size converged in a whole pruning round.
+   * FAILED_PRECONDITION if no batch size is left to try.
    */
   getNextBatchSize(
     request: GetNextBatchSizeRequest,

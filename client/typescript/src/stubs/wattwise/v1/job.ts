@@ -11,7 +11,7 @@ import { Monitor } from "./trial.js";
 
 /** How the next batch size of a job is chosen. */
 export enum Policy {
-  /** POLICY_UNSPECIFIED - The default policy: POLICY_PRUNING_GTS. */
+  /** POLICY_UNSPECIFIED - The default: POLICY_KNOWLEDGE_GRADIENT for a new job, the job's own policy for one that exists. */
   POLICY_UNSPECIFIED = "POLICY_UNSPECIFIED",
   /** POLICY_PRUNING_GTS - Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus"). */
   POLICY_PRUNING_GTS = "POLICY_PRUNING_GTS",
@@ -68,7 +68,10 @@ export enum Stage {
   STAGE_UNSPECIFIED = "STAGE_UNSPECIFIED",
   /** STAGE_PRUNING - The batch sizes are tried one after another, and those that do not converge are pruned. */
   STAGE_PRUNING = "STAGE_PRUNING",
-  /** STAGE_MAB - The surviving batch sizes are the arms of a multi-armed bandit. */
+  /**
+   * STAGE_MAB - The surviving batch sizes are the arms of a multi-armed bandit. A job of a policy without pruning is always in this
+   * stage.
+   */
   STAGE_MAB = "STAGE_MAB",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
@@ -198,9 +201,10 @@ export interface JobSpec {
     | number
     | undefined;
   /**
-   * A trial is stopped when its cost exceeds this multiple of the job's lowest cost, unless its batch size is the best
-   * known one. After two such stops in a row of the bandit's trials, the bound doubles with each further one until a trial
-   * converges. Must be above 0. Unset: 2.
+   * A trial is stopped when its cost exceeds this multiple of the job's lowest cost (POLICY_KNOWLEDGE_GRADIENT: of the
+   * least expected cost), unless its batch size is the best known one. POLICY_KNOWLEDGE_GRADIENT may stop that one too,
+   * once trials of the job have missed the target and starting again is expected to cost less. After two such stops in a
+   * row of the bandit's trials, the bound doubles with each further one until a trial converges. Must be above 0. Unset: 2.
    */
   betaKnob?:
     | number
@@ -221,18 +225,21 @@ export interface JobSpec {
   maxEpochs?:
     | number
     | undefined;
-  /** Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Ignored by POLICY_GTS. */
+  /** Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Only read by POLICY_PRUNING_GTS. */
   numPruningRounds?:
     | number
     | undefined;
   /**
-   * Number of an arm's newest observations that count, for jobs whose data drift; the lowest cost is one of them. 0: all.
-   * Unset: 0.
+   * Number of newest observations that count, for jobs whose data drift: for POLICY_KNOWLEDGE_GRADIENT of the job, at most
+   * 1000; for the other policies of each arm. The lowest cost is one of the arms' newest. 0: all. Unset: 0.
    */
   windowSize?:
     | number
     | undefined;
-  /** Mean of the prior belief about an arm's reward (the negative cost), in joules. Unset: 0. */
+  /**
+   * Mean of the prior belief about an arm's reward (the negative cost), in joules. Ignored by POLICY_KNOWLEDGE_GRADIENT, as
+   * are all fields that begin with mab_. Unset: 0.
+   */
   mabPriorMean?:
     | number
     | undefined;
@@ -251,7 +258,7 @@ export interface JobSpec {
   mabSeed?:
     | bigint
     | undefined;
-  /** How the next batch size is chosen. Unspecified: POLICY_PRUNING_GTS. */
+  /** How the next batch size is chosen. Unspecified: POLICY_KNOWLEDGE_GRADIENT; a job that exists keeps its policy. */
   policy: Policy;
   /** For POLICY_GTS: whether the reward precision of an arm is learned from its observations. Unset: true. */
   learnRewardPrecision?:
@@ -279,7 +286,7 @@ export interface JobSpec {
   priorJobIds: string[];
 }
 
-/** The bandit's belief about one batch size. The reward is the negative cost, in joules. */
+/** The belief about one batch size. The reward is the negative cost, in joules. */
 export interface Arm {
   /** The batch size of the arm. Always set. */
   batchSize: number;
@@ -351,7 +358,10 @@ export interface Job {
     | undefined;
   /** The stage of the search. Always set. */
   stage: Stage;
-  /** The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for POLICY_GTS. */
+  /**
+   * The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for policies
+   * without pruning.
+   */
   pruningRound: number;
   /** The batch sizes that are neither pruned nor too large for the memory, in ascending order. Empty: none is left to try. */
   survivingBatchSizes: number[];

@@ -16,7 +16,7 @@ export enum TrialType {
   TRIAL_TYPE_EXPLORATION = "TRIAL_TYPE_EXPLORATION",
   /** TRIAL_TYPE_CONCURRENT - While an exploration was running. Its result does not affect the pruning. */
   TRIAL_TYPE_CONCURRENT = "TRIAL_TYPE_CONCURRENT",
-  /** TRIAL_TYPE_MAB - By the bandit. */
+  /** TRIAL_TYPE_MAB - By the bandit, or by a policy without pruning. */
   TRIAL_TYPE_MAB = "TRIAL_TYPE_MAB",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
