@@ -104,9 +104,9 @@ class JobSpec(_Message):
         eta_knob: weight of energy against time. 0 minimises only time, 0.5 (the default) weighs a joule of energy
             and a joule's worth of time equally, 1 minimises only energy.
         beta_knob: a trial is stopped when its cost exceeds this multiple of the lowest expected cost (under the paper's
-            policies, see `policy`: of the job's lowest cost). Values near 1 stop early and may stop good batch sizes; 2 (the default)
-            limits a bad batch size to twice the lowest cost; from 5 on almost nothing is stopped. Below 1 even a
-            repetition of the cheapest trial is stopped; a warning is logged.
+            policies, see `policy`: of the job's lowest cost). Values near 1 stop early and may stop good batch sizes;
+            2 (the default) limits a bad batch size to twice the lowest cost; from 5 on almost nothing is stopped. Below
+            1 even a repetition of the cheapest trial is stopped; a warning is logged.
         disable_early_stopping: True never stops a trial for its cost. Cannot be combined with `beta_knob`.
         target_metric: the validation metric at which a model is good enough (default 0.5). If it is too ambitious, no
             batch size reaches it; if it is too modest, models are worse than they could be.
