@@ -53,8 +53,8 @@ def _changes(scenario: dict[str, Any]) -> Iterator[tuple[str, Change]]:
     """All possible alterations of a scenario, with their kinds."""
     if "walk" in scenario:
         yield "batch size of a walk", lambda s: s["walk"][-1].__setitem__(0, s["walk"][-1][0] + 1)
-        if sum(converged for _, _, converged in scenario["walk"]) > 1:
-            yield "convergence of a walk's trial", _exceed_bound
+        if _bounded(scenario["walk"]):
+            yield "convergence of a walk's trial", lambda s: _exceed(_bounded(s["walk"])[-1])
     for name, value in scenario.get("job_then", {}).items():
         if isinstance(value, list) and value:
             yield f"length of {name}", lambda s, name=name: s["job_then"][name].pop()  # type: ignore[misc]
@@ -131,7 +131,18 @@ def _other_list(value: list[Any]) -> list[Any]:
     return value
 
 
-def _exceed_bound(scenario: dict[str, Any]) -> None:
-    """Raises the cost of the last converged trial above the bound."""
-    line = [line for line in scenario["walk"] if line[2]][-1]
+def _bounded(walk: list[Any]) -> list[Any]:
+    """The converged trials that had a bound: their batch size was not the best known one."""
+    found, best = [], None
+    for line in walk:
+        size, cost, converged = line
+        if converged and best is not None and size != best[0]:
+            found.append(line)
+        if converged and (best is None or cost < best[1]):
+            best = line
+    return found
+
+
+def _exceed(line: list[Any]) -> None:
+    """Raises the cost of a walk's trial above its bound."""
     line[1] *= 1000

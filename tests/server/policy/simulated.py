@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import count
 from typing import Any
 
 import numpy as np
-from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Search, Trial, TrialStatus, TrialType
+from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Search, Trial, TrialStatus, TrialType
 from wattwise_server.policy.base import Choice, Dispatched, Exhausted, Failed, Revived, Succeeded
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.stopping import judge
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 
@@ -66,6 +69,27 @@ class SimulatedJob:
         ended = trial._replace(status=TrialStatus.SUCCEEDED, end_reason=reason, cost=cost, converged=converged)
         self.search = observe(self.policy, self.spec, self.search, Succeeded(ended))
         return ended
+
+    def run(
+        self, trial: Trial, epochs: int | None, epoch_cost: float = 10.0, steps: Iterable[int] | None = None
+    ) -> Trial:
+        """Trains it at 50 W until the target, its bound or its last epoch ends it.
+
+        Args:
+            trial: The trial.
+            epochs: Epochs to the target; None: it is never reached.
+            epoch_cost: Cost of an epoch, in joules.
+            steps: The epochs that are reported; None: all.
+        """
+        for epoch in steps or count(1):
+            spent = epoch * epoch_cost
+            metric = 1.0 if epochs is not None and epoch >= epochs else 0.0
+            last = Measurement(epoch, max(spent / 50.0, 1e-3), spent, metric, NOW)
+            verdict = judge(self.spec, self.policy.bound(self.spec, self.search, trial.batch_size), last)
+            if verdict.end_reason is not None:
+                trial = trial._replace(last=last, target_reached=verdict.target_reached)
+                return self.succeed(trial, verdict.cost, verdict.end_reason, converged=verdict.converged)
+        raise AssertionError("none of the steps ends the trial")
 
     def fail(self, trial: Trial, reason: EndReason, cost: float | None = None) -> Trial:
         """Ends it without one."""

@@ -110,6 +110,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"mab_prior_mean": math.inf}, "job.mab_prior_mean"),
     ({"reward_precision": -1.0}, "job.reward_precision"),
     ({"policy": "POLICY_GTS", "learn_reward_precision": False}, "job.reward_precision"),
+    ({"policy": "POLICY_KNOWLEDGE_GRADIENT", "window_size": 1001}, "job.window_size"),
     ({"policy": 77}, "job.policy"),
     ({"trial_lease_seconds": -1.0}, "job.trial_lease_seconds"),
     ({"trial_lease_seconds": 1e300}, "job.trial_lease_seconds"),

@@ -1,0 +1,512 @@
+"""The knowledge-gradient policy through the protocol of policies: its choices, bounds, beliefs and state."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wattwise_server.domain import EndReason, JobSpec, Search, Stage, Trial, TrialType
+from wattwise_server.policy.base import ArmBelief, Choice, Exhausted
+from wattwise_server.policy.failures import available
+from wattwise_server.policy.registry import POLICIES
+
+from tests.server.policy.simulated import SimulatedJob, spec
+
+POLICY = POLICIES["KNOWLEDGE_GRADIENT"]
+SIZES = (8, 16, 32, 64, 128)
+ERROR, OUT_OF_MEMORY = EndReason.ERROR, EndReason.OUT_OF_MEMORY
+
+
+def kg_spec(**fields: Any) -> JobSpec:
+    """A job of five batch sizes with default 32."""
+    usual: dict[str, Any] = {"batch_sizes": SIZES, "default_batch_size": 32, "target_metric": 0.9}
+    return spec(**(usual | {"policy": "KNOWLEDGE_GRADIENT"} | fields))
+
+
+def kg_job(**fields: Any) -> SimulatedJob:
+    """A job without trials."""
+    return SimulatedJob(kg_spec(**fields))
+
+
+def course(batch_size: int) -> tuple[int, float]:
+    """Epochs to the target and the cost of an epoch: 32 costs the least, 1.8 kJ; 8 takes 16 epochs, 128 takes 26."""
+    return round(5 + 5 * batch_size / 32 + 80 / batch_size), 100 * (1 + 16 / batch_size)
+
+
+def run_all(job: SimulatedJob, launches: int) -> list[Trial]:
+    """This many launches, one after another, that all run their course."""
+    return [job.run(trial, *course(trial.batch_size)) for trial in (job.next() for _ in range(launches))]
+
+
+def sizes(trials: list[Trial]) -> list[int]:
+    """Their batch sizes."""
+    return [trial.batch_size for trial in trials]
+
+
+def belief_of(job: SimulatedJob, batch_size: int) -> ArmBelief:
+    """The belief about one batch size."""
+    return next(belief for belief in job.policy.belief(job.spec, job.search) if belief.batch_size == batch_size)
+
+
+def bound(job: SimulatedJob, batch_size: int) -> float | None:
+    """The bound of one batch size."""
+    return job.policy.bound(job.spec, job.search, batch_size)
+
+
+def least_expected(job: SimulatedJob) -> float:
+    """The least expected cost of a trial that reaches the target, over the batch sizes that have reached it."""
+    reached = [arm.batch_size for arm in job.search.arms if arm.num_converged]
+    return min(-belief_of(job, size).mean for size in reached)
+
+
+class Forbidden:
+    """Randomness that must not be used."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the policy draws {name}")
+
+
+def fresh(search: Search) -> Search:
+    """The search as another process reads it from the database; the other text of its notes is in no cache."""
+    return replace(search, notes=json.dumps(json.loads(search.notes)))
+
+
+# Deterministic, and a state that is text
+
+
+def test_choices_depend_on_the_events_alone() -> None:
+    """The same events lead to the same choices with any seed, and no randomness is read."""
+    jobs = [kg_job(mab_seed=seed) for seed in (1, 2)]
+    here, there = (run_all(job, 20) for job in jobs)
+    assert sizes(here) == sizes(there)
+    forbidden: Any = Forbidden()
+    assert isinstance(POLICY.next(jobs[0].spec, jobs[0].search, 21, forbidden), Choice)
+
+
+@pytest.mark.parametrize("window", [0, 5])
+def test_state_survives_as_text(window: int) -> None:
+    """A job that is read anew before each choice makes the same choices, to the last digit of its numbers."""
+    here, there = kg_job(window_size=window), kg_job(window_size=window)
+    for _ in range(15):
+        there.search = fresh(there.search)
+        assert there.choose() == here.choose()
+        assert [bound(there, size) for size in SIZES] == [bound(here, size) for size in SIZES]
+        assert list(POLICY.belief(there.spec, there.search)) == list(POLICY.belief(here.spec, here.search))
+        run_all(here, 1)
+        run_all(there, 1)
+    assert json.loads(here.search.notes) == json.loads(there.search.notes)
+
+
+@pytest.mark.parametrize(("window", "launches"), [(0, 40), (30, 60)])
+def test_state_is_bounded(window: int, launches: int) -> None:
+    """With 64 batch sizes and a window that is full, more trials make the state no longer."""
+    job = kg_job(batch_sizes=tuple(range(8, 72)), default_batch_size=32, window_size=window)
+    for turn in range(launches):
+        job.run(job.dispatch(8 + turn % 64), 7 + turn % 3, 1 / 3)
+    before = len(job.search.notes)
+    for turn in range(3 * launches):
+        job.run(job.dispatch(8 + turn % 64), 7 + turn % 3, 1 / 3)
+    # A few digits more at the batch sizes that had no trial.
+    assert len(job.search.notes) < 16_000
+    assert window == 0 or len(job.search.notes) < before + 2_000
+
+
+def test_job_is_in_the_bandit_stage() -> None:
+    """There is no pruning: the stage is MAB, and so is the type of every trial, concurrent ones included."""
+    job = kg_job()
+    trials = [job.next() for _ in range(3)]
+    assert job.search.stage is Stage.MAB
+    assert {trial.type for trial in trials} == {TrialType.MAB}
+
+
+# The window
+
+
+def test_window_is_of_the_job() -> None:
+    """With a window of six, a job that has changed believes what one believes that has only the newest six trials."""
+    job, only = kg_job(window_size=6), kg_job(window_size=6)
+    for turn in range(30):
+        job.run(job.dispatch(SIZES[(2 + turn) % 5]), 40 + turn % 4, 300.0)
+    for size in (32, 16, 32, 64, 32, 16):
+        for each in (job, only):
+            each.run(each.dispatch(size), *course(size))
+    assert [belief.observations for belief in POLICY.belief(only.spec, only.search)] == [0, 2, 3, 1, 0]
+    assert list(POLICY.belief(job.spec, job.search)) == list(POLICY.belief(only.spec, only.search))
+
+
+def test_window_follows_a_drift() -> None:
+    """With a window, launches move to the batch size that has become the cheapest; the trials before are forgotten."""
+    job = kg_job(window_size=10)
+    assert Counter(sizes(run_all(job, 30))).most_common(1)[0][0] == 32
+    trials = []
+    for _ in range(60):
+        trial = job.next()
+        epochs, epoch_cost = course(trial.batch_size)
+        trials.append(job.run(trial, epochs * (3 if trial.batch_size < 128 else 1), epoch_cost))
+    assert set(sizes(trials[-10:])) <= {64, 128}
+
+
+# The bound
+
+
+def test_bound_of_others_is_beta_times_the_least_expected_cost() -> None:
+    """One cheap trial does not set the bound, which is the same for every batch size but the best."""
+    job = kg_job(beta_knob=1.5)
+    assert [bound(job, size) for size in SIZES] == [None] * 5
+    run_all(job, 8)
+    job.run(job.dispatch(32), 2, course(32)[1])
+    expected = pytest.approx(1.5 * least_expected(job), rel=1e-9)
+    assert [bound(job, size) for size in SIZES] == [expected, expected, None, expected, expected]
+    assert job.search.min_cost == 2 * course(32)[1]
+    assert 1.5 * least_expected(job) > 2 * 1.5 * job.search.min_cost
+
+
+def test_best_known_batch_size_is_stopped_once_trials_are_seen_to_miss() -> None:
+    """It has no bound at first; after misses at it, it has one between its expected cost and its last epoch."""
+    job = kg_job(max_epochs=1000)
+    run_all(job, 8)
+    assert bound(job, 32) is None
+    for _ in range(3):
+        missed = job.run(job.dispatch(32), None, course(32)[1], steps=[1000])
+        assert missed.end_reason in (EndReason.MAX_EPOCHS, EndReason.COST_BOUND)
+        run_all(job, 2)
+    limit = bound(job, 32)
+    assert limit is not None
+    assert -belief_of(job, 32).mean < limit < 500 * course(32)[1]
+    assert job.run(job.dispatch(32), None, course(32)[1]).end_reason is EndReason.COST_BOUND
+    assert job.run(job.dispatch(32), *course(32)).converged
+
+
+def test_bound_doubles_after_two_stops_in_a_row() -> None:
+    """From the third on each stop in a row doubles the bound, and a trial that converges ends that."""
+    job = kg_job()
+    run_all(job, 10)
+    factors = []
+    for _ in range(5):
+        limit = bound(job, 8)
+        assert limit is not None
+        factors.append(limit / (2.0 * least_expected(job)))
+        assert job.run(job.dispatch(8), None, 500.0).end_reason is EndReason.COST_BOUND
+    assert factors == pytest.approx([1, 1, 2, 4, 8])
+    run_all(job, 1)
+    assert bound(job, 8) == pytest.approx(2.0 * least_expected(job))
+
+
+def test_early_stopping_off_stops_nothing() -> None:
+    """Without a beta no batch size has a bound, and an expensive trial reaches the target."""
+    job = kg_job(beta_knob=None, disable_early_stopping=True)
+    run_all(job, 10)
+    assert [bound(job, size) for size in SIZES] == [None] * 5
+    assert job.run(job.dispatch(128), 90, 5000.0).converged
+
+
+# Which batch size is next
+
+
+def test_concurrent_launches_spread() -> None:
+    """Running trials count: four first launches at once are four batch sizes, and later ones are not all the same."""
+    job = kg_job()
+    first = [job.next() for _ in range(4)]
+    assert first[0].batch_size == 32
+    assert len(set(sizes(first))) == 4
+    job = kg_job()
+    run_all(job, 1)
+    assert len({job.next().batch_size for _ in range(3)}) > 1
+
+
+def test_out_of_memory_excludes_larger_batch_sizes_for_good() -> None:
+    """A batch size that ran out of memory never comes again, nor does a larger one; the others do."""
+    job = kg_job()
+    run_all(job, 1)
+    job.fail(job.dispatch(64), OUT_OF_MEMORY)
+    assert set(sizes(run_all(job, 120))) <= {8, 16, 32}
+    assert [belief.expected_cost is not None for belief in POLICY.belief(job.spec, job.search)] == [True] * 5
+
+
+def test_out_of_memory_everywhere_leaves_nothing() -> None:
+    """If the smallest batch size runs out of memory before any trial has converged, no trial is left."""
+    job = kg_job()
+    for size in (32, 16, 8):
+        assert job.choose() == Choice(TrialType.MAB, size, job.choose().reason)  # type: ignore[union-attr]
+        job.fail(job.next(), OUT_OF_MEMORY)
+    assert isinstance(job.choose(), Exhausted)
+
+
+def test_crashes_at_the_end_of_training_count() -> None:
+    """Of two batch sizes that cost the same, the one that crashes half of the time after its last epoch loses."""
+    job = kg_job(batch_sizes=(16, 32), default_batch_size=16)
+    chosen = []
+    for _ in range(60):
+        trial = job.next()
+        chosen.append(trial.batch_size)
+        if trial.batch_size == 16 and chosen.count(16) % 2 == 0:
+            job.fail(trial, ERROR, cost=1000.0)
+        else:
+            job.run(trial, 10, 100.0)
+    assert chosen[-20:] == [32] * 20
+    assert (belief_of(job, 16).failure_rate or 0) > (belief_of(job, 32).failure_rate or 0)
+    assert (belief_of(job, 16).expected_cost or 0) > (belief_of(job, 32).expected_cost or 0)
+
+
+def test_three_bugs_at_the_default_do_not_end_the_job() -> None:
+    """After three crashes in a row the default pauses, another batch size delivers, and the default comes back."""
+    job = kg_job()
+    for _ in range(3):
+        trial = job.next()
+        assert trial.batch_size == 32
+        job.fail(trial, ERROR)
+    after = run_all(job, 30)
+    assert after[0].batch_size != 32
+    assert after[0].converged
+    assert 32 in sizes(after)
+
+
+def test_near_miss_at_the_default() -> None:
+    """A default that misses the target in its last epoch rules out nothing: a neighbour delivers at the next launch."""
+    job = kg_job(max_epochs=10)
+    missed = job.run(job.next(), None, 100.0)
+    assert (missed.batch_size, missed.end_reason) == (32, EndReason.MAX_EPOCHS)
+    trial = job.next()
+    assert trial.batch_size in (16, 64)
+    assert job.run(trial, 9, 110.0).converged
+    assert {arm.batch_size for arm in available(job.search, 3)} == set(SIZES)
+
+
+def test_nothing_converges() -> None:
+    """While nothing reaches the target, every batch size has its turn before one has a second, and none is dropped."""
+    job = kg_job(max_epochs=3)
+    chosen = [job.run(job.next(), None, 100.0).batch_size for _ in range(15)]
+    assert [Counter(chosen[start : start + 5]) for start in (0, 5, 10)] == [Counter(SIZES)] * 3
+
+
+def test_every_batch_size_is_tried_in_the_long_run() -> None:
+    """No allowed batch size is left untried for ever, though the model expects nothing from it."""
+    job = kg_job()
+    untried = set(SIZES)
+    launches = 0
+    while untried:
+        launches += 1
+        assert launches < 2000, untried
+        trial = job.next()
+        untried.discard(trial.batch_size)
+        epochs, epoch_cost = course(trial.batch_size)
+        job.run(trial, epochs, epoch_cost, steps=(epochs // 2, epochs))
+    assert launches > 100
+
+
+def test_a_second_valley_is_found() -> None:
+    """A batch size behind a hill, cheaper than the default, is found in the long run, and from then on it is used."""
+    job = kg_job(batch_sizes=(8, 16, 32, 64, 128, 256), default_batch_size=16)
+    epochs = {8: 14, 16: 10, 32: 16, 64: 24, 128: 12, 256: 6}
+    launches = 0
+    while not job.search.arm(256).num_converged:
+        launches += 1
+        assert launches < 2000
+        trial = job.next()
+        job.run(trial, epochs[trial.batch_size], 100.0)
+    assert [job.run(trial, 6, 100.0).batch_size for trial in (job.next() for _ in range(10))] == [256] * 10
+
+
+# Reasons
+
+
+def test_reason_has_the_numbers() -> None:
+    """A trial that is worth its cost says what it expects, against what, and for how many launches that is worth it."""
+    job = kg_job()
+    first = job.choose()
+    assert isinstance(first, Choice)
+    assert first.reason == "32: the default is tried first"
+    run_all(job, 1)
+    reasons = []
+    for _ in range(10):
+        choice = job.choose()
+        assert isinstance(choice, Choice)
+        reasons.append(choice.reason)
+        run_all(job, 1)
+    number = r"[\d.e+]+"
+    pattern = (
+        rf"(\d+): expected ({number}) ± {number} kJ, the best known is (\d+) with ({number}) kJ; "
+        r"worth a trial for the next (\d+) launches"
+    )
+    found = re.fullmatch(pattern, reasons[0])
+    assert found
+    assert (found[3], found[5]) == ("32", "101")
+    assert 1 < float(found[2]) < 4
+    settled = rf"32: expected {number} ± {number} k?J, the least of 5 batch sizes"
+    assert re.fullmatch(settled, reasons[-1])
+
+
+def test_reason_after_a_failure() -> None:
+    """After a trial that delivered no model the best known batch size is chosen, and the reason says so."""
+    job = kg_job()
+    run_all(job, 8)
+    job.fail(job.dispatch(64), ERROR)
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    assert choice.batch_size == 32
+    assert choice.reason.startswith("32: expected ")
+    assert "delivered no model" in choice.reason
+
+
+# Extremes
+
+
+def lasts(job: SimulatedJob, launches: int, epochs: int | None, epoch_cost: float, *steps: int) -> list[Trial]:
+    """This many launches, all with the same course."""
+    return [job.run(job.next(), epochs, epoch_cost, steps or None) for _ in range(launches)]
+
+
+def check_belief(job: SimulatedJob) -> None:
+    """Every number of the belief is finite, and costs are positive; a bound is None or above 0."""
+    for belief in job.policy.belief(job.spec, job.search):
+        numbers = [belief.mean, belief.precision, belief.reward_precision, float(belief.observations)]
+        numbers += [each for each in (belief.expected_cost, belief.deviation, belief.failure_rate) if each is not None]
+        assert all(map(math.isfinite, numbers)), belief
+        assert belief.expected_cost is None or belief.expected_cost > 0
+        assert belief.failure_rate is None or 0 <= belief.failure_rate < 1
+        limit = bound(job, belief.batch_size)
+        assert limit is None or 0 < limit < math.inf
+
+
+def test_trials_that_cost_nothing() -> None:
+    """With a cost of 0 every launch gets an allowed batch size, and the belief has no nonsense."""
+    job = kg_job()
+    assert {trial.batch_size for trial in lasts(job, 12, 4, 0.0)} <= set(SIZES)
+    check_belief(job)
+    run_all(job, 12)
+    check_belief(job)
+
+
+def test_one_batch_size() -> None:
+    """A job with one batch size gets it every time, whatever happens."""
+    job = kg_job(batch_sizes=(32,))
+    job.fail(job.next(), ERROR)
+    job.run(job.next(), None, 10.0)
+    assert set(sizes(run_all(job, 5))) == {32}
+    for _ in range(4):
+        job.fail(job.next(), ERROR)
+    assert job.next().batch_size == 32
+    check_belief(job)
+
+
+def test_64_batch_sizes_close_together() -> None:
+    """With 64 neighbours, few are tried before the launches settle near the best."""
+    job = kg_job(batch_sizes=tuple(range(32, 96)), default_batch_size=90, max_epochs=100)
+    trials = []
+    for _ in range(40):
+        trial = job.next()
+        trials.append(job.run(trial, round(20 + trial.batch_size / 4), 100.0))
+    assert max(sizes(trials[-10:])) < 70
+    check_belief(job)
+
+
+def test_largest_number_of_epochs() -> None:
+    """Billions of epochs are no problem, neither as the limit nor as a miss."""
+    last = 2**31 - 1
+    job = kg_job(max_epochs=last, beta_knob=None, disable_early_stopping=True)
+    lasts(job, 3, None, 1e-3, last)
+    check_belief(job)
+    lasts(job, 3, 10**9, 1e-3, 10**9)
+    lasts(job, 3, 3, 1.0)
+    check_belief(job)
+    assert isinstance(job.choose(), Choice)
+
+
+@pytest.mark.parametrize("beta", [1e-6, 1e6])
+def test_smallest_and_largest_beta(beta: float) -> None:
+    """Whatever the beta, a job delivers: the best known batch size reaches its target."""
+    job = kg_job(beta_knob=beta)
+    trials = run_all(job, 30)
+    assert trials[0].converged
+    assert sum(trial.converged for trial in trials[-10:]) >= 9
+    check_belief(job)
+
+
+def test_target_in_the_first_epoch() -> None:
+    """Trials of one epoch are told apart by what an epoch costs."""
+    job = kg_job()
+    trials = []
+    for _ in range(15):
+        trial = job.next()
+        trials.append(job.run(trial, 1, 1000.0 / trial.batch_size))
+    assert sizes(trials)[-5:] == [128] * 5
+    check_belief(job)
+
+
+@pytest.mark.parametrize("epoch_cost", [1e-12, 1e15])
+def test_tiny_and_huge_costs(epoch_cost: float) -> None:
+    """The unit of costs does not matter."""
+    job = kg_job()
+    chosen = [job.run(t, course(t.batch_size)[0], epoch_cost).batch_size for t in (job.next() for _ in range(10))]
+    usual = kg_job()
+    assert chosen == [
+        usual.run(t, course(t.batch_size)[0], 100.0).batch_size for t in (usual.next() for _ in range(10))
+    ]
+    check_belief(job)
+
+
+OUTCOMES = st.tuples(
+    st.sampled_from(["reach", "reach", "reach", "miss", "error", "lost", "memory", "preempted", "wait", "free"]),
+    st.integers(1, 20),
+    st.sampled_from([0.0, 1e-9, 0.5, 10.0, 1e4, 1e12]),
+    st.integers(0, 5),
+)
+REASONS = {
+    "error": ERROR,
+    "lost": EndReason.LOST,
+    "memory": OUT_OF_MEMORY,
+    "preempted": EndReason.PREEMPTED,
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    outcomes=st.lists(OUTCOMES, max_size=25),
+    batch_sizes=st.sets(st.integers(1, 2**31 - 1), min_size=1, max_size=6),
+    window=st.sampled_from([0, 1, 4]),
+    beta=st.sampled_from([None, 0.01, 2.0]),
+)
+def test_any_events(outcomes: list[Any], batch_sizes: set[int], window: int, beta: float | None) -> None:
+    """After any events: allowed batch sizes only, finite numbers, bounds above 0, and a state that survives as text."""
+    listed = tuple(sorted(batch_sizes))
+    job = kg_job(
+        batch_sizes=listed,
+        default_batch_size=listed[0],
+        window_size=window,
+        beta_knob=beta,
+        max_epochs=20,
+        disable_early_stopping=beta is None,
+    )
+    running: list[Trial] = []
+    for outcome, epochs, epoch_cost, place in outcomes:
+        choice = job.choose()
+        left = {arm.batch_size for arm in available(job.search, job.trials + 1)}
+        assert isinstance(choice, Exhausted) if not left else isinstance(choice, Choice) and choice.batch_size in left
+        if not left:
+            break
+        if outcome == "free":
+            # A trial of any batch size, such as one that was dispatched earlier and is revived.
+            running.append(job.dispatch(listed[place % len(listed)]))
+            continue
+        running.append(job.next())
+        if outcome == "wait":
+            continue
+        trial = running.pop(place % len(running))
+        if outcome in REASONS:
+            job.fail(trial, REASONS[outcome], cost=epochs * epoch_cost)
+        else:
+            job.run(trial, epochs if outcome == "reach" else None, epoch_cost)
+        check_belief(job)
+        again = fresh(job.search)
+        assert json.loads(again.notes) == json.loads(job.search.notes)
+        rng = np.random.default_rng(0)
+        number = job.trials + 1
+        assert POLICY.next(job.spec, again, number, rng) == POLICY.next(job.spec, job.search, number, rng)
