@@ -242,8 +242,8 @@ def _maker(args: argparse.Namespace, client: Client | None) -> MakeEngine:
     def make(world: World, policy: Policy, seed: int) -> Engine:
         workload, prior = world.workload, None
         name = f"{workload.name}-{workload.gpu}"
-        if args.prior is not None and reads_priors(registry.POLICIES[policy.removeprefix("POLICY_")]):
-            before = _prior(args, workload)
+        before = None if args.prior is None else _prior(args, workload)
+        if before is not None and reads_priors(registry.POLICIES[policy.removeprefix("POLICY_")]):
             prior = engine(before, f"{name}-prior", policy, seed, None)
             play_prior(prior, before, args.eta, seed)
         return engine(workload, name, policy, seed, prior)

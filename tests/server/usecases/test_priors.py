@@ -1,0 +1,154 @@
+"""Prior jobs over gRPC: what a new job takes from them, and which are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from wattwise import v1
+from wattwise_server.security.tokens import Role
+
+from tests.credentials import bearing, issue
+from tests.jobs import Trainer, job_spec
+from tests.live_server import LiveServer
+from tests.refusals import refused
+
+Stub = v1.BatchSizeOptimizerStub
+SIZES = (8, 16, 32, 64)
+
+
+def kg_spec(**fields: Any) -> v1.JobSpec:
+    """A job with a new id and default 16."""
+    return job_spec(**({"policy": v1.POLICY_KNOWLEDGE_GRADIENT, "max_epochs": 50} | fields))
+
+
+def train(stub: Stub, spec: v1.JobSpec, epochs: dict[int, int], launches: int) -> list[int]:
+    """Registers a job and runs its launches, whose epochs cost 10 J each; returns the batch sizes."""
+    job = Trainer(stub, **{field.name: value for field, value in spec.ListFields()})
+    chosen = []
+    for _ in range(launches):
+        trial = job.next()
+        chosen.append(trial.id.batch_size)
+        for epoch in range(1, 51):
+            reached = epoch >= epochs[trial.id.batch_size]
+            metric = 0.95 if reached else 0.1
+            if job.report(trial, 10.0 * epoch, metric, epoch, time=0.2 * epoch).stop_train:
+                break
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def prior(grpc_server: LiveServer) -> str:
+    """A job for which 64 is the best batch size."""
+    spec = kg_spec()
+    assert train(grpc_server.trainer, spec, {8: 40, 16: 20, 32: 12, 64: 6}, 8)[-1] == 64
+    return spec.job_id
+
+
+def register(stub: Stub, spec: v1.JobSpec) -> v1.RegisterJobResponse:
+    """Registers a job."""
+    return stub.RegisterJob(v1.RegisterJobRequest(job=spec))
+
+
+def next_choice(stub: Stub, job_id: str) -> tuple[int, str]:
+    """The next trial's batch size and the reason."""
+    answer = stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job_id))
+    return answer.trial.id.batch_size, answer.reason
+
+
+def test_first_trial_is_the_best_of_the_prior(grpc_server: LiveServer, prior: str) -> None:
+    """The first launch of a job with a prior has the prior's best batch size, and the reason says so."""
+    spec = kg_spec(prior_job_ids=[prior])
+    assert register(grpc_server.trainer, spec).job.spec.prior_job_ids == [prior]
+    assert next_choice(grpc_server.trainer, spec.job_id) == (64, "64: the best of the prior jobs is tried first")
+
+
+def test_prior_of_another_policy(grpc_server: LiveServer) -> None:
+    """The prior may have any policy."""
+    paper = kg_spec(policy=v1.POLICY_GTS)
+    train(grpc_server.trainer, paper, {8: 40, 16: 20, 32: 6, 64: 12}, 10)
+    spec = kg_spec(prior_job_ids=[paper.job_id])
+    register(grpc_server.trainer, spec)
+    assert next_choice(grpc_server.trainer, spec.job_id)[0] == 32
+
+
+def test_epochs_carry_over_and_costs_do_not(grpc_server: LiveServer, prior: str) -> None:
+    """After one trial that costs a thousand times as much, the others' expected costs follow it."""
+    spec = kg_spec(prior_job_ids=[prior])
+    job = Trainer(grpc_server.trainer, **{field.name: value for field, value in spec.ListFields()})
+    job.report(job.next(), 60_000.0, epoch=6)
+    states = grpc_server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.batch_size_states
+    expected = {state.batch_size: state.expected_cost for state in states}
+    assert min(expected.values()) > 20_000
+    assert expected[8] > 3 * expected[64]
+
+
+def test_unknown_prior_is_refused(grpc_stub: Stub, prior: str) -> None:
+    """A prior that is not registered is INVALID_ARGUMENT with a violation of its field, and creates nothing."""
+    spec = kg_spec(prior_job_ids=[prior, "test-unknown"])
+    with refused() as refusal:
+        register(grpc_stub, spec)
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_JOB_SPEC")
+    assert list(refusal.faults) == ["job.prior_job_ids"]
+    assert "'test-unknown'" in refusal.faults["job.prior_job_ids"]
+    spec.ClearField("prior_job_ids")
+    assert register(grpc_stub, spec).created
+
+
+@pytest.mark.parametrize("policy", [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS])
+def test_other_policies_refuse_priors(grpc_stub: Stub, prior: str, policy: v1.Policy.ValueType) -> None:
+    """A policy that does not read priors refuses them, and names the one that does."""
+    with refused() as refusal:
+        register(grpc_stub, kg_spec(policy=policy, prior_job_ids=[prior]))
+    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert list(refusal.faults) == ["job.prior_job_ids"]
+    assert "use POLICY_KNOWLEDGE_GRADIENT" in refusal.faults["job.prior_job_ids"]
+
+
+@pytest.mark.parametrize("priors", [["test-{}"] * 2, [f"test-p{number}" for number in range(9)], ["test-own"], ["a\n"]])
+def test_malformed_priors_are_refused(grpc_stub: Stub, priors: list[str]) -> None:
+    """A prior that is listed twice, too many of them, the job itself and a malformed id are faults of the field."""
+    with refused() as refusal:
+        register(grpc_stub, kg_spec(job_id="test-own", prior_job_ids=priors))
+    assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["job.prior_job_ids"])
+
+
+def test_deleted_prior_changes_nothing(grpc_server: LiveServer) -> None:
+    """A registered job does not miss its priors: it is confirmed, and chooses as one whose prior stays."""
+    epochs = {8: 40, 16: 20, 32: 12, 64: 6}
+    kept, deleted = kg_spec(), kg_spec()
+    for each in (kept, deleted):
+        train(grpc_server.trainer, each, epochs, 6)
+    here, there = (kg_spec(prior_job_ids=[each.job_id]) for each in (kept, deleted))
+    for each in (here, there):
+        register(grpc_server.trainer, each)
+    grpc_server.admin.DeleteJob(v1.DeleteJobRequest(job_id=deleted.job_id))
+    assert not register(grpc_server.trainer, there).created
+    chosen = [train(grpc_server.trainer, each, epochs, 8) for each in (here, there)]
+    assert chosen[0] == chosen[1]
+    assert chosen[0][0] == 64
+
+
+def test_token_limits_priors(tmp_path: Path) -> None:
+    """A token may not name a prior outside its prefix, whether that job exists or not."""
+    server, tokens = LiveServer(tmp_path), tmp_path / "server.tokens"
+    trainer = bearing(issue(tokens, Role.TRAINER, "team-a-"))
+    admin = bearing(issue(tokens, Role.ADMIN, ""))
+    try:
+        server.start("--tokens", str(tokens))
+        for name, whose in (("team-a-old", trainer), ("team-b-old", admin)):
+            spec = kg_spec(job_id=name, job_id_prefix=name[:6])
+            server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec), metadata=whose)
+        for number, other in enumerate(("team-b-old", "team-b-unknown")):
+            spec = kg_spec(job_id=f"team-a-{number}", job_id_prefix="team-a", prior_job_ids=["team-a-old", other])
+            with refused() as refusal:
+                server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec), metadata=trainer)
+            assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
+            assert refusal.reason == "ERROR_REASON_PERMISSION_DENIED"
+            assert repr(other) in refusal.message
+        spec = kg_spec(job_id="team-a-new", job_id_prefix="team-a", prior_job_ids=["team-a-old"])
+        assert server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec), metadata=trainer).created
+    finally:
+        server.close()
