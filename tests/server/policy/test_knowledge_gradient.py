@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wattwise_server.domain import EndReason, JobSpec, Search, Stage, Trial, TrialType
-from wattwise_server.policy.base import ArmBelief, Choice, Exhausted
+from wattwise_server.domain import EndReason, JobSpec, Moments, Search, Stage, Trial, TrialType
+from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
 from wattwise_server.policy.failures import available
 from wattwise_server.policy.registry import POLICIES
 
@@ -313,6 +313,42 @@ def test_a_second_valley_is_found() -> None:
         trial = job.next()
         job.run(trial, epochs[trial.batch_size], 100.0)
     assert [job.run(trial, 6, 100.0).batch_size for trial in (job.next() for _ in range(10))] == [256] * 10
+
+
+# Priors
+
+
+def with_prior(trials: int, **fields: Any) -> SimulatedJob:
+    """A job with a prior in which each batch size has this many trials, and 128 is the best."""
+    epochs = dict(zip(SIZES, (60, 40, 30, 20, 10), strict=True))
+    told = {size: Moments(trials, math.log(epochs[size])) for size in SIZES}
+    job = kg_job(**fields)
+    job.search = POLICY.register(job.spec, [Prior(128, told, {})])
+    return job
+
+
+def test_prior_weighs_at_most_four_trials() -> None:
+    """A prior with a hundred times as many trials is as certain; one with a single trial is less certain."""
+    doubts = {}
+    for trials in (1, 4, 400):
+        job = with_prior(trials)
+        assert job.choose() == Choice(TrialType.MAB, 128, "128: the best of the prior jobs is tried first")
+        job.run(job.next(), 10, 100.0)
+        belief = belief_of(job, 8)
+        doubts[trials] = (belief.deviation or 0) / (belief.expected_cost or 1)
+    assert doubts[400] == pytest.approx(doubts[4], rel=0.05)
+    assert doubts[1] > 1.1 * doubts[4]
+
+
+def test_prior_without_a_success_starts_at_the_default() -> None:
+    """A prior whose trials all missed names no batch size; what it says about the epochs is used."""
+    job = kg_job()
+    missed = dict.fromkeys((8, 16), (2, math.log(100)))
+    job.search = POLICY.register(job.spec, [Prior(None, {}, missed)])
+    assert job.next().batch_size == 32
+    other = kg_job()
+    other.search = POLICY.register(other.spec, [Prior(7, {7: Moments(3, 1.0)}, {})])
+    assert other.next().batch_size == 32
 
 
 # Reasons
