@@ -18,11 +18,12 @@ from typing import Any
 import grpc
 from wattwise import v1
 
+from benchmarks import choice
 from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 
-_SECTIONS = ("calls", "size", "import")
+_SECTIONS = ("calls", "size", "choice", "import")
 
 
 def main() -> None:
@@ -92,6 +93,13 @@ def _start(database: Path) -> float:
         return time.perf_counter() - start
 
 
+def _choice(_args: argparse.Namespace, _folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
+    found = samples["choice"] = choice.measure()
+    yield Figure(f"a choice with {choice.SIZES} batch sizes", 1e3 * median(found["choice"]), 2, unit="ms")
+    floor = ratio(found, "choice", lambda baseline: baseline["solve"])
+    yield Figure("the same ÷ twenty Cholesky factors and solutions of that size", floor)
+
+
 def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     with wattwise_server(folder / "import.db") as (server, _):
         found = samples["first_call"] = client("first_call", server=server, rounds=args.rounds)
@@ -112,7 +120,7 @@ def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, A
     }
 
 
-_MEASURES = {"calls": _calls, "size": _size, "import": _import}
+_MEASURES = {"calls": _calls, "size": _size, "choice": _choice, "import": _import}
 
 
 if __name__ == "__main__":
