@@ -929,8 +929,13 @@ def _with_seen(evidence: tuple[Evidence, ...], seen: Seen) -> tuple[Evidence, ..
 
 
 def with_unit(joules: float, deviation: float | None = None) -> str:
-    """A cost in a readable unit: "19.1 ± 2.0 kJ"."""
+    """A cost in a readable unit: "19.1 ± 2 kJ"."""
     units = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
     unit, size = next((each for each in units if joules >= each[1]), units[-1])
-    value = f"{joules / size:.3g}"
-    return f"{value} {unit}" if deviation is None else f"{value} ± {deviation / size:.2g} {unit}"
+    value = _rounded(joules / size, 3)
+    return f"{value} {unit}" if deviation is None else f"{value} ± {_rounded(deviation / size, 2)} {unit}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Rounded to significant digits, without an exponent: "190", not "1.9e+02"."""
+    return f"{float(f'{value:.{digits}g}'):g}"

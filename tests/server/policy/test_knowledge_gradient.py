@@ -367,7 +367,7 @@ def test_reason_has_the_numbers() -> None:
         assert isinstance(choice, Choice)
         reasons.append(choice.reason)
         run_all(job, 1)
-    number = r"[\d.e+]+"
+    number = r"[\d.]+"
     pattern = (
         rf"(\d+): expected ({number}) ± {number} kJ, the best known is (\d+) with ({number}) kJ; "
         r"worth a trial for the next (\d+) launches"
@@ -378,6 +378,16 @@ def test_reason_has_the_numbers() -> None:
     assert 1 < float(found[2]) < 4
     settled = rf"32: expected {number} ± {number} k?J, the least of 5 batch sizes"
     assert re.fullmatch(settled, reasons[-1])
+
+
+def test_reason_has_no_exponents() -> None:
+    """A doubt of hundreds of joules beside an expectation below a kilojoule is written out."""
+    job = kg_job(batch_sizes=(16, 32), default_batch_size=16, max_epochs=10)
+    job.fail(job.next(), ERROR, cost=100.0)
+    job.run(job.next(), 10, 10.0)
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    assert re.match(r"32: expected [1-9]\d\d ± [1-9]\d\d J, the best known is 16 with [1-9]\d\d J;", choice.reason)
 
 
 def test_reason_after_a_failure() -> None:
