@@ -171,7 +171,7 @@ def test_bound_of_others_is_beta_times_the_least_expected_cost() -> None:
 
 def test_best_known_batch_size_is_stopped_once_trials_are_seen_to_miss() -> None:
     """It has no bound at first; after misses at it, it has one between its expected cost and its last epoch."""
-    job = kg_job(max_epochs=1000)
+    job = kg_job(batch_sizes=(32,), max_epochs=1000)
     run_all(job, 8)
     assert bound(job, 32) is None
     for _ in range(3):
