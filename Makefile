@@ -26,7 +26,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay decisions conformance test-clients test soak test-gpu test-libraries \
+.PHONY: help setup demo serve examples bench replay belief decisions conformance test-clients test soak test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers check lint types imports protos protos-image protos-check wheel-check \
   readme-check figures clean
 
@@ -66,6 +66,9 @@ bench: $(VENV)/.dev ## measure the server's overhead over bare gRPC and the disk
 replay: $(VENV)/.dev ## compute the table and the plot of docs/results.md from the paper's traces (TRACES=folder)
 	@test -f '$(TRACES)/summary_train.csv' || { echo "set TRACES to the folder of the traces: make replay TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
 	$(BIN)/wattwise replay --traces '$(TRACES)' --all --plot docs/results.svg
+
+belief: $(VENV)/.dev ## draw docs/belief.svg: what the default policy believes after 1, 4 and 12 recurrences of a synthetic workload
+	$(BIN)/wattwise replay --synthetic large-optimum --recurrences 12 --belief docs/belief.svg
 
 decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder)
 	@test -f '$(TRACES)/summary_train.csv' || { echo "set TRACES to the folder of the traces: make decisions TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }

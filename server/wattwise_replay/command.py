@@ -16,6 +16,7 @@ from wattwise.spec import Policy
 from wattwise_server.policy import registry
 
 from wattwise_replay import own_trials, traces, workload_file
+from wattwise_replay.belief import draw_beliefs, snapshots
 from wattwise_replay.compare import POLICIES, Comparison, MakeEngine, compare
 from wattwise_replay.engines import Engine
 from wattwise_replay.errors import ReplayError
@@ -25,7 +26,7 @@ from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play_prior
 from wattwise_replay.plot import check_plot, draw
 from wattwise_replay.synthetic import synthetic
-from wattwise_replay.tables import as_json, print_all, print_comparison
+from wattwise_replay.tables import as_json, print_all, print_beliefs, print_comparison
 from wattwise_replay.workload import Workload, job_spec
 from wattwise_replay.world import World
 
@@ -39,9 +40,12 @@ _EXAMPLES = """examples:
   wattwise replay --synthetic two-humps --recurrences 1000
   wattwise replay --synthetic 1 --drift-at 40 --window 10
   wattwise replay --traces traces --gpu a40 --workload cifar100 --prior v100
+  wattwise replay --synthetic large-optimum --recurrences 12 --belief belief.svg
   wattwise replay --synthetic 1 --seeds 2 --server localhost:50051
 """
 _SERVER_SECONDS = 10.0
+_USUAL_SEEDS = 20
+_USUAL_BELIEF: Policy = "POLICY_KNOWLEDGE_GRADIENT"
 
 
 class ReplayCommand:
@@ -60,12 +64,15 @@ class ReplayCommand:
 
     def run(self, args: argparse.Namespace, /) -> int:
         """Replays, prints and writes the results; returns 0."""
+        _check_belief(args)
         _check_files(args)
         with ExitStack() as stack:
             client = _client(args, stack)
             workloads = _workloads(args, client)
             _check_drift(args, workloads)
             make = _maker(args, None if args.job else client)
+            if args.belief:
+                return _draw_belief(args, workloads[0], make)
             comparisons = [_compared(args, workload, make) for workload in workloads]
         if args.json != "-":
             _print(comparisons)
@@ -130,9 +137,8 @@ def _add_policy_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--seeds",
         type=_at_least(1),
-        default=20,
         metavar="K",
-        help="number of runs, with seeds from 0 (default: %(default)s)",
+        help=f"number of runs, with seeds from 0 (default: {_USUAL_SEEDS})",
     )
     group.add_argument(
         "--server",
@@ -146,15 +152,39 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
         "--json", metavar="FILE", help="write all results as JSON; - writes to standard output instead of the tables"
     )
     group.add_argument("--plot", type=Path, metavar="FILE", help="plot cumulative regret to a .svg, .png or .pdf file")
+    group.add_argument(
+        "--belief",
+        type=Path,
+        metavar="FILE",
+        help="instead of comparing, replay one policy with seed 0, and draw what it believes about the cost of a model "
+        "at every batch size after 1, 4 and all --recurrences to a .svg, .png or .pdf file (default policy: "
+        f"{_USUAL_BELIEF})",
+    )
 
 
 def _check_files(args: argparse.Namespace) -> None:
     """Refuses files that cannot be written before the replay starts."""
     if args.json and args.json != "-":
         _check_writable(Path(args.json))
-    if args.plot:
-        check_plot(args.plot)
-        _check_writable(args.plot)
+    for path in (args.plot, args.belief):
+        if path:
+            check_plot(path)
+            _check_writable(path)
+
+
+def _check_belief(args: argparse.Namespace) -> None:
+    """Refuses options of a comparison, and what is more than one replay in process."""
+    if not args.belief:
+        return
+    options = ["plot", "json", "seeds", "all"] + ["server"] * (args.job is None)
+    refused = [f"--{option}" for option in options if getattr(args, option)]
+    repeated = [option for option in ("policy", "workload_file") if len(getattr(args, option) or ()) > 1]
+    refused += [f"several --{option.replace('_', '-')}" for option in repeated]
+    if refused:
+        raise ReplayError(
+            "--belief draws one policy on one workload with seed 0, in process, and cannot be combined with "
+            f"{refused[0]}"
+        )
 
 
 def _check_writable(path: Path) -> None:
@@ -268,14 +298,35 @@ def _prior(args: argparse.Namespace, workload: Workload) -> Workload:
     return workload_file.load(Path(name))
 
 
+def _world(args: argparse.Namespace, workload: Workload) -> World:
+    return World(workload, args.eta, workload.drift_at if args.drift_at is None else args.drift_at)
+
+
+def _draw_belief(args: argparse.Namespace, workload: Workload, make: MakeEngine) -> int:
+    """Draws what one policy believes, and prints its next choices."""
+    world, policy = _world(args, workload), args.policy[0] if args.policy else _USUAL_BELIEF
+
+    def engine() -> InProcess:
+        made = make(world, policy, 0)
+        if not isinstance(made, InProcess):
+            raise TypeError("--server is refused with --belief")
+        return made
+
+    recurrences = workload.horizon if args.recurrences is None else args.recurrences
+    found = list(snapshots(engine, world, recurrences, args.overlap))
+    draw_beliefs(found, f"{workload.setting}, {policy}", args.belief)
+    print_beliefs(found, workload, policy)
+    return 0
+
+
 def _compared(args: argparse.Namespace, workload: Workload, make: MakeEngine) -> Comparison:
-    world = World(workload, args.eta, workload.drift_at if args.drift_at is None else args.drift_at)
+    world = _world(args, workload)
     policies = args.policy or POLICIES
     return compare(
         world,
         make,
         list(dict.fromkeys(policies)),
-        seeds=args.seeds,
+        seeds=args.seeds or _USUAL_SEEDS,
         recurrences=args.recurrences,
         overlap=args.overlap,
     )

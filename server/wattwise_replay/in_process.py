@@ -11,7 +11,17 @@ from wattwise import JobSpec, v1
 from wattwise_server.domain import GpuConfig, Measurement, Search, Trial, TrialStatus
 from wattwise_server.domain import JobSpec as DomainSpec
 from wattwise_server.errors import InvalidJobSpecError
-from wattwise_server.policy.base import ArmBelief, Dispatched, Event, Exhausted, Failed, Policy, Reported, Succeeded
+from wattwise_server.policy.base import (
+    ArmBelief,
+    Choice,
+    Dispatched,
+    Event,
+    Exhausted,
+    Failed,
+    Policy,
+    Reported,
+    Succeeded,
+)
 from wattwise_server.policy.cost import cost
 from wattwise_server.policy.history import observe, prior_of
 from wattwise_server.policy.registry import POLICIES
@@ -68,12 +78,22 @@ class InProcess:
         """What the policy believes."""
         return self._policy.belief(self._spec, self._search)
 
-    def dispatch(self) -> Dispatch:
-        """The policy's choice."""
+    def bound(self, batch_size: int) -> float | None:
+        """The cost at which a trial of this batch size is stopped now."""
+        return self._policy.bound(self._spec, self._search, batch_size)
+
+    def upcoming(self) -> Choice | None:
+        """The choice that `dispatch` would make now; None if no batch size is left."""
         number = self._number + 1
         choice = self._policy.next(self._spec, self._search, number, generator(self._spec, number))
-        if isinstance(choice, Exhausted):
+        return None if isinstance(choice, Exhausted) else choice
+
+    def dispatch(self) -> Dispatch:
+        """The policy's choice."""
+        choice = self.upcoming()
+        if choice is None:
             raise NoBatchSizeLeftError(no_batch_size_left(self._spec.max_epochs))
+        number = self._number + 1
         round_ = self._search.pruning_round
         trial = Trial(self._spec.job_id, number, choice.batch_size, choice.type, round_, _TIME)
         self._observe(Dispatched(trial))
@@ -126,7 +146,7 @@ class InProcess:
             measured = measurement(epochs, epoch, self._spec.target_metric)
             if watches:
                 self._observe(Reported(self._running[trial.number]._replace(last=measured)))
-            bound = self._policy.bound(self._spec, self._search, trial.batch_size)
+            bound = self.bound(trial.batch_size)
             verdict = judge(self._spec, bound, measured)
             if verdict.end_reason is not None or epoch == until:
                 return measured, verdict
@@ -137,7 +157,7 @@ class InProcess:
 
     def _first_that_may_end(self, trial: Dispatch, epochs: TrialCourse) -> int:
         first = min(epochs.target_epoch or self._spec.max_epochs, self._spec.max_epochs)
-        bound = self._policy.bound(self._spec, self._search, trial.batch_size)
+        bound = self.bound(trial.batch_size)
         if bound is None:
             return first
         affordable = int(bound / cost(self._spec, epochs.joules, epochs.seconds))

@@ -1,4 +1,4 @@
-"""Plots cumulative regret over recurrences."""
+"""Plots cumulative regret over recurrences; how every plot is made and saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wattwise_replay.statistics import quantile
 _LEGEND_COLUMNS = {1: 1, 2: 2, 3: 3, 4: 5}
 """Columns of the legend by columns of panels."""
 
-_NEEDED = '--plot needs matplotlib: pip install "wattwise[replay]"'
+_NEEDED = 'plots need matplotlib: pip install "wattwise[replay]"'
 
 # Okabe and Ito's palette, which is safe for colour blindness.
 _COLOURS = {
@@ -54,14 +54,9 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
     Raises:
         ReplayError: matplotlib is missing or does not know the format, or the file cannot be written.
     """
-    try:
-        from matplotlib import rc_context  # noqa: PLC0415 - only plots need it
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError:
-        raise ReplayError(_NEEDED) from None
     columns = min(4, len(comparisons))
     rows = math.ceil(len(comparisons) / columns)
-    figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
+    figure = new_figure(4.2 * columns, 3.4 * rows)
     panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
     for panel, comparison in zip(panels, comparisons, strict=False):
         _panel(panel, comparison)
@@ -73,8 +68,32 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
         ncols=_LEGEND_COLUMNS[columns],
         frameon=False,
     )
+    save(figure, path)
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of this size in inches.
+
+    Raises:
+        ReplayError: matplotlib is missing.
+    """
     try:
-        # Keeps text as text, and gives the same file for the same numbers.
+        from matplotlib.figure import Figure  # noqa: PLC0415 - only plots need it
+    except ImportError:
+        raise ReplayError(_NEEDED) from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes a figure; the same file for the same numbers.
+
+    Raises:
+        ReplayError: the format is unknown, or the file cannot be written.
+    """
+    from matplotlib import rc_context  # noqa: PLC0415 - only plots need it
+
+    try:
+        # Keeps text as text, and the ids of elements the same.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "wattwise"}):
             figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except (OSError, ValueError) as error:

@@ -10,10 +10,13 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from wattwise_server.policy.knowledge_gradient import with_unit
 
+from wattwise_replay.belief import Snapshot
 from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison
 from wattwise_replay.play import PlayedTrial
 from wattwise_replay.statistics import Mean, mean_of
+from wattwise_replay.workload import Workload
 
 WIDTH = 100_000
 _NOTHING = 1e-9
@@ -52,6 +55,22 @@ def print_all(comparisons: Sequence[Comparison]) -> None:
             early = _text(_ratio(comparison, name, "costs", first=EARLY), 3)
             table.add_row(setting, name, *_ratios(comparison, name), early, _regret(comparison, name))
     Console(width=WIDTH).print(table)
+
+
+def print_beliefs(found: Sequence[Snapshot], workload: Workload, policy: str) -> None:
+    """After some recurrences: the best known batch size, what it is expected to cost and does, and the next choice."""
+    console = Console(width=WIDTH, highlight=False)
+    console.print(f"{workload.setting}: {policy}, seed 0\n")
+    table = markdown_table("*recurrences", "*trials", "*best known", "*expected", "*true mean", "*bound", "next trial")
+    for each in found:
+        best, bound = each.best, "" if each.bound is None else with_unit(each.bound)
+        known = ("", "", "")
+        if best is not None:
+            place = workload.sizes.index(best)
+            known = (f"{best}", with_unit(each.beliefs[place].expected_cost or 0.0), with_unit(each.costs[place]))
+        reason = each.next.reason if each.next else "no batch size is left"
+        table.add_row(f"{each.recurrences}", f"{len(each.trials)}", *known, bound, reason)
+    console.print(table)
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -178,6 +178,21 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
         ((*_UNREACHABLE, "--json", "/"), "cannot write /: Is a directory"),
         ((*_UNREACHABLE, "--drift-at", "1"), "--drift-at 1 has no effect"),
         (("--synthetic", "1", "--drift-at", "112"), "112 recurrences"),
+        (("--synthetic", "1", "--belief", "no/such/belief.svg"), "cannot write no/such/belief.svg: No such file"),
+        (("--synthetic", "1", "--belief", "belief.xyz"), "use an extension such as .svg"),
+        (("--synthetic", "1", "--belief", "b.svg", "--plot", "p.svg"), "cannot be combined with --plot"),
+        (("--synthetic", "1", "--belief", "b.svg", "--json", "-"), "cannot be combined with --json"),
+        (("--synthetic", "1", "--belief", "b.svg", "--seeds", "1"), "cannot be combined with --seeds"),
+        (("--synthetic", "1", "--belief", "b.svg", "--server", "127.0.0.1:1"), "cannot be combined with --server"),
+        (("--traces", "nowhere", "--belief", "b.svg", "--all"), "cannot be combined with --all"),
+        (
+            ("--synthetic", "1", "--belief", "b.svg", "--policy", "POLICY_GTS", "--policy", "POLICY_PRUNING_GTS"),
+            "cannot be combined with several --policy",
+        ),
+        (
+            ("--workload-file", "a.toml", "--workload-file", "b.toml", "--belief", "b.svg"),
+            "cannot be combined with several --workload-file",
+        ),
     ],
 )
 def test_invalid_replay_is_refused_in_one_line(
