@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
-import type { JobOptions, JobSpec, TrialId } from "../src/index.js";
+import { type JobOptions, type JobSpec, Policy, type TrialId } from "../src/index.js";
 
 const ROOT = resolve(import.meta.dirname, "../../../../..");
 const PYTHON = join(ROOT, ".venv/bin/python");
@@ -77,6 +77,7 @@ export function job(fields: Partial<JobSpec> = {}): JobOptions & { jobId: string
     etaKnob: 1,
     targetMetric: 0.9,
     maxEpochs: 10,
+    policy: Policy.POLICY_PRUNING_GTS,
     gpu: { maxPowerWatts: 100, numberOfGpus: 1, gpuModel: "Test GPU" },
     ...fields,
     jobId: `test-${process.pid}-${jobs++}`,
