@@ -26,7 +26,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve examples bench replay belief decisions conformance test-clients test soak test-gpu test-libraries \
+.PHONY: help setup demo serve examples bench replay belief decisions ablation conformance test-clients test soak test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers check lint types imports protos protos-image protos-check wheel-check \
   readme-check figures clean
 
@@ -73,6 +73,10 @@ belief: $(VENV)/.dev ## draw docs/belief.svg: what the default policy believes a
 decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder)
 	@test -f '$(TRACES)/summary_train.csv' || { echo "set TRACES to the folder of the traces: make decisions TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
 	$(BIN)/python -m wattwise_replay.decisions --traces '$(TRACES)' $(DECISIONS)
+
+ablation: $(VENV)/.dev ## print what each part of POLICY_KNOWLEDGE_GRADIENT brings (TRACES=folder)
+	@test -f '$(TRACES)/summary_train.csv' || { echo "set TRACES to the folder of the traces: make ablation TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
+	$(BIN)/python -m wattwise_replay.ablation --traces '$(TRACES)' $(ABLATION)
 
 conformance: $(VENV)/.test ## replay the behaviour tables with the clients of all languages
 	$(BIN)/python -m tests.conformance

@@ -33,7 +33,7 @@ _USUAL = ("POLICY_KNOWLEDGE_GRADIENT", _PAPERS)
 _SEEDS_AT_ONCE = 5
 
 
-class _Setup(NamedTuple):
+class Setup(NamedTuple):
     """What every process needs: the folder of traces, the policies, and where the variants are."""
 
     folder: Path | None
@@ -47,33 +47,35 @@ class _Task(NamedTuple):
     seeds: tuple[int, ...]
 
 
-_Scores = Mapping[tuple[Case, str], Score]
+Scores = Mapping[tuple[Case, str], Score]
 
 
-class _Cell(NamedTuple):
+class Cell(NamedTuple):
     """A line of the table for one contender: what is shown, and whether the limit is met; None without a limit."""
 
     text: str
     met: bool | None
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """A line of the table: its title, the recurrences that it is over, its limit, and a cell for each contender."""
+
     title: str
     over: str
     limit: str
-    cells: Sequence[_Cell]
+    cells: Sequence[Cell]
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Plays all rows and prints the table; returns 1 if a limit is missed."""
     args = _parser().parse_args(words)
-    setup = _Setup(args.traces, tuple(args.policy or (name for name in _USUAL if name in POLICIES)), args.variants)
+    setup = Setup(args.traces, tuple(args.policy or (name for name in _USUAL if name in POLICIES)), args.variants)
     console = Console(width=WIDTH, highlight=False)
     try:
         names = list(_contenders(setup))
         chosen = [row for row in rows() if _is_chosen(row, args)]
         cases = list(dict.fromkeys(case for row in chosen for case in row.cases))
-        scores = _play(setup, cases, names, args.seeds, args.processes)
+        scores = play_all(setup, cases, names, args.seeds, args.processes)
     except ReplayError as error:
         print(f"decisions: {error}", file=sys.stderr)  # noqa: T201 - the command's output
         return 1
@@ -119,7 +121,7 @@ def _is_chosen(row: AnyRow, args: argparse.Namespace) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _contenders(setup: _Setup) -> dict[str, Contender]:
+def _contenders(setup: Setup) -> dict[str, Contender]:
     """The policies and the variants, by name."""
     found = {
         name: Contender(name, lambda name=name: registry.POLICIES[name.removeprefix("POLICY_")])  # type: ignore[misc]
@@ -138,13 +140,13 @@ def _contenders(setup: _Setup) -> dict[str, Contender]:
 
 
 @lru_cache(maxsize=4)
-def _workloads(setup: _Setup, case: Case) -> tuple[Workload, Workload | None]:
+def _workloads(setup: Setup, case: Case) -> tuple[Workload, Workload | None]:
     """A case's workload and its prior."""
     return case.load(setup.folder), case.load_prior(setup.folder)
 
 
-def _play(
-    setup: _Setup, cases: Sequence[Case], names: Sequence[str], seeds: int, processes: int | None
+def play_all(
+    setup: Setup, cases: Sequence[Case], names: Sequence[str], seeds: int, processes: int | None
 ) -> dict[tuple[Case, str], Score]:
     """All cases with all contenders, on all processors."""
     parts = [tuple(range(start, min(start + _SEEDS_AT_ONCE, seeds))) for start in range(0, seeds, _SEEDS_AT_ONCE)]
@@ -158,24 +160,25 @@ def _play(
     }
 
 
-def _played(setup: _Setup, task: _Task) -> Score:
+def _played(setup: Setup, task: _Task) -> Score:
     workload, prior = _workloads(setup, task.case)
     return score(task.case, workload, _contenders(setup)[task.contender], task.seeds, prior)
 
 
-def _lines(row: AnyRow, names: Sequence[str], scores: _Scores) -> Iterator[_Line]:
+def _lines(row: AnyRow, names: Sequence[str], scores: Scores) -> Iterator[Line]:
     match row:
         case Row(whole=whole, early=early):
-            yield _ratios(row, names, scores, whole)
+            yield ratio_line(row, names, scores, whole)
             if early is not None:
-                yield _ratios(row, names, scores, early, EARLY)
+                yield ratio_line(row, names, scores, early, EARLY)
         case LaunchesRow():
             yield from _launches(row, names, scores)
         case ComparedRow():
             yield from _compared(row, names, scores)
 
 
-def _ratios(row: Row, names: Sequence[str], scores: _Scores, limit: Limit, first: int | None = None) -> _Line:
+def ratio_line(row: Row, names: Sequence[str], scores: Scores, limit: Limit, first: int | None = None) -> Line:
+    """The geometric mean of a row's ratios and the worst, for each contender."""
     cells = []
     for name in names:
         found = [scores[case, name] for case in row.cases]
@@ -185,44 +188,44 @@ def _ratios(row: Row, names: Sequence[str], scores: _Scores, limit: Limit, first
         met = _at_most(mean, limit.mean) and _at_most(worst, limit.worst)
         text = f"{mean:.3f} ({worst:.3f})" if len(ratios) > 1 else f"{mean:.3f}"
         undelivered = sum(each.undelivered(first) for each in found)
-        cells.append(_Cell(text + (f"; {undelivered} undelivered" if undelivered else ""), met and not undelivered))
+        cells.append(Cell(text + (f"; {undelivered} undelivered" if undelivered else ""), met and not undelivered))
     shown = f"{limit.mean}" if limit.worst is None else f"{limit.mean} ({limit.worst})"
-    return _Line(row.title, _over(first), shown, cells)
+    return Line(row.title, _over(first), shown, cells)
 
 
-def _launches(row: LaunchesRow, names: Sequence[str], scores: _Scores) -> Iterator[_Line]:
+def _launches(row: LaunchesRow, names: Sequence[str], scores: Scores) -> Iterator[Line]:
     for first, limit in ((None, row.mean), (EARLY, row.early_mean)):
         cells = []
         for name in names:
             found = [scores[case, name] for case in row.cases]
             launches = sum(each.launches[:, :first].sum() for each in found)
             mean = launches / sum(each.delivered[:, :first].sum() for each in found)
-            cells.append(_Cell(f"{mean:.3f}", _at_most(mean, limit)))
-        yield _Line(f"{row.title}, mean", _over(first), f"{limit}", cells)
+            cells.append(Cell(f"{mean:.3f}", _at_most(mean, limit)))
+        yield Line(f"{row.title}, mean", _over(first), f"{limit}", cells)
     cells = []
     for name in names:
         launches = np.concatenate([scores[case, name].launches.ravel() for case in row.cases])
         tail = int(np.quantile(launches, 0.99, method="inverted_cdf"))
-        cells.append(_Cell(f"{tail}", tail <= row.percentile_99))
-    yield _Line(f"{row.title}, in 99%", _over(None), f"{row.percentile_99}", cells)
+        cells.append(Cell(f"{tail}", tail <= row.percentile_99))
+    yield Line(f"{row.title}, in 99%", _over(None), f"{row.percentile_99}", cells)
 
 
-def _compared(row: ComparedRow, names: Sequence[str], scores: _Scores) -> Iterator[_Line]:
+def _compared(row: ComparedRow, names: Sequence[str], scores: Scores) -> Iterator[Line]:
     for first in (None, EARLY):
         cells = []
         for name in names:
             ratios = {case: scores[case, name].ratio(first) for case in row.cases}
             mean = float(np.exp(np.mean(np.log(list(ratios.values())))))
             if name == _PAPERS or _PAPERS not in names:
-                cells.append(_Cell(f"{mean:.3f}", None))
+                cells.append(Cell(f"{mean:.3f}", None))
                 continue
             factors = {case: ratios[case] / scores[case, _PAPERS].ratio(first) for case in row.cases}
             worst = max(factors, key=factors.__getitem__)
             undelivered = sum(scores[case, name].undelivered(first) for case in row.cases)
             theirs = sum(scores[case, _PAPERS].undelivered(first) for case in row.cases)
             text = f"{mean:.3f}; {factors[worst]:.3f} of the paper's in {worst.name}"
-            cells.append(_Cell(text, _at_most(factors[worst], row.factor) and undelivered <= theirs))
-        yield _Line(row.title, _over(first), f"{row.factor} of the paper's", cells)
+            cells.append(Cell(text, _at_most(factors[worst], row.factor) and undelivered <= theirs))
+        yield Line(row.title, _over(first), f"{row.factor} of the paper's", cells)
 
 
 def _over(first: int | None) -> str:
@@ -234,7 +237,7 @@ def _at_most(value: float, limit: float | None) -> bool:
     return limit is None or round(value, 3) <= limit
 
 
-def _print(console: Console, lines: Sequence[_Line], names: Sequence[str]) -> None:
+def _print(console: Console, lines: Sequence[Line], names: Sequence[str]) -> None:
     shown = markdown_table("", "recurrences", "*limit", *(f"*{name}" for name in names), "limit met")
     before = ""
     for line in lines:
@@ -245,7 +248,7 @@ def _print(console: Console, lines: Sequence[_Line], names: Sequence[str]) -> No
     console.print(shown)
 
 
-def _print_details(console: Console, cases: Sequence[Case], names: Sequence[str], scores: _Scores) -> None:
+def _print_details(console: Console, cases: Sequence[Case], names: Sequence[str], scores: Scores) -> None:
     columns = ("all", f"first {EARLY}", "launches", "undelivered", "fallbacks")
     shown = markdown_table("case", "", *(f"*{name}" for name in columns))
     for case in cases:

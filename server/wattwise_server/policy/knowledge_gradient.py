@@ -102,6 +102,7 @@ class Constants:
         insurance: Share of all cost that may go into first trials of batch sizes that the model does not recommend.
         prior_weight: Largest weight of a prior job, in trials of each batch size.
         prior_trust: Prior probability that the prior jobs tell the epochs of this one.
+        laws, censored: Whether the laws and the trials that missed are used; to measure what they bring.
     """
 
     epochs_noise: float = 0.10
@@ -126,6 +127,8 @@ class Constants:
     insurance: float = 0.005
     prior_weight: float = 4.0
     prior_trust: float = 0.8
+    laws: bool = True
+    censored: bool = True
 
 
 class Evidence(NamedTuple):
@@ -356,11 +359,12 @@ class _Model:
             return np.asarray(_VAGUE + smooth + apart**2 * np.eye(len(x)))
 
         self._epochs = _Mixture(
-            np.hstack([np.log(1 + ratio), *risen]),
+            constants.laws * np.hstack([np.log(1 + ratio), *risen]),
             np.concatenate([flat * (1 - rise)] + [flat * rise / len(left)] * len(left)),
             np.array([kernel(each, constants.epochs_apart) for each in constants.epochs_deviations]),
         )
-        self._cost = _Mixture(np.log(1 + 1 / ratio), flat, kernel(constants.cost_deviation, constants.cost_apart)[None])
+        costs = constants.laws * np.log(1 + 1 / ratio)
+        self._cost = _Mixture(costs, flat, kernel(constants.cost_deviation, constants.cost_apart)[None])
 
     def belief(self, knowledge: Knowledge) -> Belief:
         """The belief after at least one trial has reached the target."""
@@ -412,7 +416,7 @@ class _Model:
         variances = [noise[place] / (each.epochs.count * each.weight) for place, each in reached]
         found = fit = self._epochs.given(places, means, variances)
         for place, each in rows:
-            if each.missed:
+            if each.missed and self.constants.censored:
                 # "More epochs than": the mean of the truncated normal, as an observation.
                 deviation = math.sqrt(fit.cov[place, place] + noise[place])
                 surprise = (each.longest - fit.mean[place]) / deviation

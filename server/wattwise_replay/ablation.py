@@ -1,0 +1,147 @@
+"""Prints what each part of `POLICY_KNOWLEDGE_GRADIENT` brings: what decisions cost with the part switched off.
+
+    python -m wattwise_replay.ablation --traces DIR
+
+The parts are also variants of the table of decisions: `--variants wattwise_replay.ablation:PARTS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from wattwise_server.domain import JobSpec, Search
+from wattwise_server.policy.base import Choice, Exhausted, Policy
+from wattwise_server.policy.cost import cost_bound
+from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Floats, KnowledgeGradient
+
+from wattwise_replay.acceptance import RANDOM_WORLDS, Limit, Row, rows
+from wattwise_replay.compare import EARLY
+from wattwise_replay.decisions import Setup, play_all, ratio_line
+from wattwise_replay.errors import ReplayError
+from wattwise_replay.tables import WIDTH, markdown_table
+
+_COMPLETE = "POLICY_KNOWLEDGE_GRADIENT"
+_COLUMNS = {
+    "settings": "8 settings",
+    "targets": "other targets",
+    "named": "named worlds",
+    "random": f"{RANDOM_WORLDS} random worlds",
+    "8 settings, 30% overlap": "30% overlap",
+    "crashing trainers": "crashing trainers",
+}
+"""Titles by the group or the title of rows of the table of decisions. In the last two there are running trials and
+crashes, without which the parts for them have nothing to do."""
+
+
+class _WithoutRunning(KnowledgeGradient):
+    """Chooses as if no trial were running."""
+
+    def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
+        arms = tuple(replace(arm, running=0) for arm in search.arms)
+        return super().next(spec, replace(search, arms=arms), trial_number, rng)
+
+
+class _WithoutMisses(KnowledgeGradient):
+    """Compares batch sizes by trials that reach the target."""
+
+    def ends(
+        self, reached: Floats, missed: Floats, mean: Floats, spread: Floats, log_limit: Floats
+    ) -> tuple[Floats, Floats]:
+        ok, miss = super().ends(reached, missed, mean, spread, log_limit)
+        return ok, np.zeros_like(miss)
+
+
+class _PapersBound(KnowledgeGradient):
+    """Stops trials at β times the lowest cost of a trial, as the paper does."""
+
+    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+        return cost_bound(spec, search, batch_size)
+
+
+def _with(**constants: Any) -> Callable[[], Policy]:
+    return partial(KnowledgeGradient, replace(Constants(), **constants))
+
+
+_STRAIGHT = 1e-6
+"""Amplitude of a process that never deviates."""
+
+PARTS: Mapping[str, Callable[[], Policy]] = {
+    "the laws": _with(laws=False),
+    # Not 0, whose logarithm is infinite.
+    "their rise to the left": _with(rise=1e-9),
+    "the processes": _with(epochs_deviations=(Deviation(_STRAIGHT, 2.0),), cost_deviation=Deviation(_STRAIGHT, 3.0)),
+    "censored observations": _with(censored=False),
+    "running trials": _WithoutRunning,
+    "misses in the cost of a model": _WithoutMisses,
+    # A prior of no crashes that no evidence outweighs.
+    "crashes in the cost of a model": _with(crash_weight=1e12),
+    "the bound by expected cost": _PapersBound,
+    "the second look": _with(second_look=-math.inf),
+    "the power hint": _with(hint=0.0),
+    "stopping the best batch size": _with(patience=1e9),
+    "the insurance": _with(insurance=-1.0),
+    "the reach": _with(reach=math.inf),
+}
+"""The policy without each of its parts, by the part."""
+
+
+def columns() -> Iterator[Row]:
+    """What is played: the cases of some rows of the table of decisions, without limits."""
+    for key, title in _COLUMNS.items():
+        cases = [case for row in rows() if key in (row.group, row.title) for case in row.cases]
+        yield Row(key, title, list(dict.fromkeys(cases)), Limit(None), Limit(None))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Plays all columns and prints the table."""
+    args = _parser().parse_args(words)
+    setup = Setup(args.traces, (_COMPLETE,), "wattwise_replay.ablation:PARTS")
+    names = [_COMPLETE, *PARTS]
+    chosen = [row for row in columns() if args.traces or not any(case.needs_traces for case in row.cases)]
+    cases = list(dict.fromkeys(case for row in chosen for case in row.cases))
+    try:
+        scores = play_all(setup, cases, names, args.seeds, args.processes)
+    except ReplayError as error:
+        print(f"ablation: {error}", file=sys.stderr)  # noqa: T201 - the command's output
+        return 1
+    console = Console(width=WIDTH, highlight=False)
+    console.print(
+        f"Total cost ÷ cost of the best batch size in hindsight, mean over {args.seeds} seeds: geometric mean over a "
+        f"column's cases (worst case), over all recurrences and over the first {EARLY}.\n"
+    )
+    titles = [title for row in chosen for title in (row.title, f"first {EARLY}")]
+    lines = [ratio_line(row, names, scores, Limit(None), first) for row in chosen for first in (None, EARLY)]
+    table = markdown_table("without", *(f"*{title}" for title in titles))
+    for place, name in enumerate(names):
+        table.add_row("(complete)" if name == _COMPLETE else name, *(line.cells[place].text for line in lines))
+    console.print(table)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m wattwise_replay.ablation",
+        description=f"Print what each part of {_COMPLETE} brings: what decisions cost with the part switched off.",
+    )
+    parser.add_argument(
+        "--traces", type=Path, metavar="DIR", help="folder of the traces; without it, synthetic worlds only"
+    )
+    parser.add_argument("--seeds", type=int, default=20, metavar="K", help="from 0 (default: %(default)s)")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count(), metavar="N", help="default: one for each processor"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

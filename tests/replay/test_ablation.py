@@ -1,0 +1,67 @@
+"""The table of what each part of the knowledge-gradient policy brings."""
+
+from __future__ import annotations
+
+import pytest
+from wattwise_replay import ablation
+from wattwise_replay.acceptance import Case, Limit, Row
+from wattwise_replay.in_process import InProcess
+from wattwise_replay.named_worlds import named_world
+from wattwise_replay.play import PlayedTrial, play
+from wattwise_replay.workload import job_spec
+from wattwise_replay.world import World
+from wattwise_server.policy.base import Policy
+from wattwise_server.policy.knowledge_gradient import KnowledgeGradient
+
+# Worlds and recurrences in which a part can have an effect: misses, crashes, noise; many launches for the insurance.
+_WORLDS = {
+    "all-fail": 40,
+    "all-crash": 40,
+    "small-optimum": 40,
+    "flat-noisy": 40,
+    "one-converges": 40,
+    "two-humps": 500,
+}
+
+
+def trials(world: str, policy: Policy) -> tuple[PlayedTrial, ...]:
+    """The trials of a policy, some of which overlap."""
+    made = named_world(world)
+    job = job_spec(made, "replay-1", policy="POLICY_KNOWLEDGE_GRADIENT", eta=0.5, beta=2.0, seed=0, window=0)
+    return play(InProcess(job, ("VARIANT", policy)), World(made), 0, _WORLDS[world], 0.3).trials
+
+
+@pytest.fixture(scope="module")
+def complete() -> dict[str, tuple[PlayedTrial, ...]]:
+    """The trials of the complete policy."""
+    return {world: trials(world, KnowledgeGradient()) for world in _WORLDS}
+
+
+@pytest.mark.parametrize("part", ablation.PARTS)
+def test_every_part_has_an_effect(part: str, complete: dict[str, tuple[PlayedTrial, ...]]) -> None:
+    """In one of a few worlds, other trials are run without it, or trials end elsewhere."""
+    assert any(trials(world, ablation.PARTS[part]()) != complete[world] for world in _WORLDS)
+
+
+def test_the_table_has_a_row_for_each_part(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without traces measured columns are left out; every other one is played over all and the first recurrences."""
+    tiny = [
+        Row("settings", "measured", [Case("squad/a40")], Limit(1.0), None),
+        Row("named", "one", [Case("1", recurrences=2)], Limit(1.0), None),
+        Row("named", "two", [Case("2", recurrences=2), Case("1", recurrences=2)], Limit(1.0), None),
+    ]
+    monkeypatch.setattr(ablation, "rows", lambda: iter(tiny))
+    monkeypatch.setattr(ablation, "_COLUMNS", {"settings": "8 settings", "named": "named worlds"})
+    assert ablation.main(("--seeds", "1", "--processes", "1")) == 0
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed]
+    assert lines[0] == ["without", "named worlds", "first 40"]
+    assert [cells[0] for cells in lines[2:]] == ["(complete)", *ablation.PARTS]
+    assert all(float(cells[1].split()[0]) >= 1 for cells in lines[2:])
+
+
+def test_columns_are_rows_of_the_table_of_decisions() -> None:
+    """Every column has cases, and none twice."""
+    for column in ablation.columns():
+        assert column.cases
+        assert len(set(column.cases)) == len(column.cases)
