@@ -99,7 +99,7 @@ class Constants:
         never: Prior probability that a trial never reaches the target, whatever its batch size.
         never_weight: Weight of that prior, in trials.
         patience: A trial of the best batch size is not stopped before this multiple of its expected cost.
-        insurance: Share of all cost that may go into first trials of batch sizes that the model does not recommend.
+        insurance: Share of all cost that may go into first trials that the model does not recommend.
         prior_weight: Largest weight of a prior job, in trials of each batch size.
         prior_trust: Prior probability that the prior jobs tell the epochs of this one.
         laws, censored: Whether the laws and the trials that missed are used; to measure what they bring.
@@ -124,7 +124,7 @@ class Constants:
     never: float = 0.002
     never_weight: float = 2.0
     patience: float = 1.3
-    insurance: float = 0.005
+    insurance: float = 0.0025
     prior_weight: float = 4.0
     prior_trust: float = 0.8
     laws: bool = True
@@ -169,7 +169,7 @@ class Knowledge:
         hint: log2 of the K that the first trial's power draw suggests; None if unknown.
         trials: Trials that ran to a decision.
         total: What they cost, in joules.
-        first_trials: What first trials of batch sizes cost beyond the best known one, in joules.
+        insured: What trials that the model did not recommend cost beyond the best known batch size, in joules.
         retry: Whether the trial that ended last delivered no model.
         window: The newest trials; only for a job with a window.
     """
@@ -180,7 +180,7 @@ class Knowledge:
     hint: float | None = None
     trials: int = 0
     total: float = 0.0
-    first_trials: float = 0.0
+    insured: float = 0.0
     retry: bool = False
     window: tuple[Seen, ...] = ()
 
@@ -206,7 +206,7 @@ class Knowledge:
 
     def to_json(self) -> str:
         """The state as text; floats keep every bit."""
-        state = {name: getattr(self, name) for name in ("first", "hint", "trials", "total", "first_trials", "retry")}
+        state = {name: getattr(self, name) for name in ("first", "hint", "trials", "total", "insured", "retry")}
         state["window"] = self.window
         state["evidence"] = [_flat(known) for known in self.evidence]
         state["prior"] = [_flat(known) for known in self.prior]
@@ -608,8 +608,6 @@ class KnowledgeGradient:
         # A trial without cost tells nothing about costs.
         epoch_cost = math.log(trial.cost / trial.last.epoch) if trial.cost > 0 else None
         seen = Seen(place, math.log(trial.last.epoch), epoch_cost, trial.target_reached)
-        outlook = None if knowledge.known[place] else self._outlook(spec, search)
-        extra = max(0.0, trial.cost - float(outlook.values.model[outlook.best])) if outlook else 0.0
         hint = knowledge.hint
         if not knowledge.trials and trial.last.energy_joules > 0 and trial.last.time_seconds > 0:
             hint = _hint(spec, trial.batch_size, trial.last.energy_joules / trial.last.time_seconds)
@@ -625,9 +623,17 @@ class KnowledgeGradient:
             hint=hint,
             trials=knowledge.trials + 1,
             total=knowledge.total + trial.cost,
-            first_trials=knowledge.first_trials + extra,
+            insured=knowledge.insured + self._extra(spec, search, knowledge, place, trial.cost),
             retry=not trial.target_reached,
         )
+
+    def _extra(self, spec: JobSpec, search: Search, knowledge: Knowledge, place: int, cost: float) -> float:
+        """What a trial cost beyond the best known batch size, if it was the first of a batch size and an insurance."""
+        if knowledge.known[place] or not knowledge.reached.any():
+            return 0.0
+        prospects = self._prospects(spec, search, knowledge, np.arange(len(spec.batch_sizes)))
+        best = float(prospects.values.model[prospects.best])
+        return 0.0 if prospects.worth == place else max(0.0, cost - best)
 
     # Belief
 
@@ -793,17 +799,25 @@ class _Prospects:
         again = (1 - self.values.delivers) * self.values.model[self.best]
         return np.asarray(self.values.trial + again)
 
-    def choice(self) -> tuple[int, str]:
-        """The batch size with the least cost less the worth of knowing its result, and the reason."""
-        best, knowledge = self.best, self.knowledge
-        if knowledge.retry:
-            return best, f"{self._alone(best)}, the least known; the trial that ended last delivered no model"
+    @cached_property
+    def launches(self) -> float:
+        """The launches for which an insight is used."""
+        return self.policy.constants.horizon + self.knowledge.trials
+
+    @cached_property
+    def worth(self) -> int:
+        """The batch size with the least cost now less the worth of knowing its result."""
         near = self._within_reach()
         gain = np.maximum(self.values.model[near].min() - self._after(near), 0.0)
-        launches = self.policy.constants.horizon + knowledge.trials
-        pick = int(near[np.argmin(self.price[near] - launches * gain)])
-        if pick != best:
-            return pick, f"{self._beside(pick)}; worth a trial for the next {launches:.0f} launches"
+        return int(near[np.argmin(self.price[near] - self.launches * gain)])
+
+    def choice(self) -> tuple[int, str]:
+        """The batch size of the next trial, and the reason."""
+        best = self.best
+        if self.knowledge.retry:
+            return best, f"{self._alone(best)}, the least known; the trial that ended last delivered no model"
+        if self.worth != best:
+            return self.worth, f"{self._beside(self.worth)}; worth a trial for the next {self.launches:.0f} launches"
         if (end := self._second_look()) is not None:
             return end, f"{self._beside(end)}; a single trial does not rule out that more in this direction is better"
         if (untried := self._insured()) is not None:
@@ -854,7 +868,7 @@ class _Prospects:
         return None
 
     def _insured(self) -> int | None:
-        """A batch size without a trial, once what all first trials cost is a small share of all cost.
+        """A batch size without a trial, once what such trials cost is a small share of all cost.
 
         Without it a second valley behind a hill would never be found.
         """
@@ -865,7 +879,7 @@ class _Prospects:
         if not len(candidates):
             return None
         extra = self.price[candidates] - self.values.model[self.best]
-        spent = self.knowledge.first_trials + max(0.0, float(extra.min()))
+        spent = self.knowledge.insured + max(0.0, float(extra.min()))
         affordable = self.policy.constants.insurance * self.knowledge.total
         return int(candidates[extra.argmin()]) if spent <= affordable else None
 
