@@ -90,7 +90,8 @@ class Constants:
         cost_apart: As `epochs_apart`, for k.
         cost_noise: Prior standard deviation of ln c between trials.
         rise: Prior probability that E rises for small batch sizes.
-        hint: Trust in average power as a hint of saturation, in octaves; 0 ignores it.
+        hint: Accuracy of average power as a hint of saturation, in octaves; 0 ignores it.
+        hint_doubt: Weight of every K beside the 1 of the K that power suggests.
         horizon: Launches for which an insight is used: this number, and as many as there were.
         reach: How far beyond the batch sizes that reached the target a trial may go, in octaves, or to the next one.
         second_look: Standard deviations within which the end of the known range is tried a second time.
@@ -108,18 +109,19 @@ class Constants:
     epochs_noise: float = 0.10
     whole_epochs: float = 0.35
     noise_weight: float = 4.0
-    pooling: float = 4.0
+    pooling: float = 12.0
     epochs_deviations: tuple[Deviation, ...] = _EPOCHS_DEVIATIONS
     epochs_apart: float = 0.05
     cost_deviation: Deviation = _COST_DEVIATION
     cost_apart: float = 0.03
     cost_noise: float = 0.01
-    rise: float = 0.25
+    rise: float = 0.35
     hint: float = 2.0
+    hint_doubt: float = 1.5
     horizon: float = 100.0
     reach: float = 1.6
     second_look: float = 1.0
-    model_weight: float = 0.5
+    model_weight: float = 1.5
     crash_weight: float = 2.0
     never: float = 0.002
     never_weight: float = 2.0
@@ -384,7 +386,7 @@ class _Model:
         trust = self.constants.hint
         if hint is None or not trust:
             return self._cost
-        weights = self._cost.weights * (np.exp(-0.5 * ((self._knots - hint) / trust) ** 2) + 0.1)
+        weights = self._cost.weights * (np.exp(-0.5 * ((self._knots - hint) / trust) ** 2) + self.constants.hint_doubt)
         return self._cost._replace(weights=weights / weights.sum())
 
     def _with_prior(self, knowledge: Knowledge) -> tuple[_Fit, Floats, float]:
