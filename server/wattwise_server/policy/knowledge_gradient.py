@@ -245,6 +245,7 @@ class Belief:
         noise: Variance of ln E between trials, by batch size (n,).
         job_noise: The job's s².
         cost_noise: Variance of ln c between trials.
+        prior_trust: Probability that the prior jobs tell the epochs of this one; 1 without prior jobs.
     """
 
     epochs: Floats
@@ -254,6 +255,7 @@ class Belief:
     noise: Floats
     job_noise: float
     cost_noise: float
+    prior_trust: float
 
     @cached_property
     def mean(self) -> Floats:
@@ -319,7 +321,9 @@ class _Mixture(NamedTuple):
         places = np.array(at, int)
         curves, kernels, count = self.curves, self.kernels, self.curves.shape[1]
         factors = np.linalg.cholesky(kernels[:, places][:, :, places] + np.diag(variances))
-        residuals = np.array(observed)[:, None] - curves[places]
+        # Centered, so that the unit of costs does not matter.
+        center = sum(observed) / len(observed) if len(observed) else 0.0
+        residuals = (np.array(observed) - center)[:, None] - curves[places]
         for_each = np.broadcast_to(residuals, (len(kernels), *residuals.shape))
         solved = np.linalg.solve(factors, np.concatenate([for_each, kernels[:, places]], axis=2))
         whitened, cross = solved[:, :, :count], solved[:, :, count:]
@@ -334,7 +338,7 @@ class _Mixture(NamedTuple):
         covs = kernels - across @ cross
         apart = (means - mean[:, None]) * np.sqrt(shares)[:, None, :]
         cov = np.einsum("k,kij->ij", shares.sum(1), covs) + np.einsum("kih,kjh->ij", apart, apart)
-        return _Fit(mean, cov, likelihood)
+        return _Fit(mean + center, cov, likelihood)
 
 
 class _Model:
@@ -370,7 +374,7 @@ class _Model:
 
     def belief(self, knowledge: Knowledge) -> Belief:
         """The belief after at least one trial has reached the target."""
-        epochs, noise, job_noise = self._with_prior(knowledge)
+        epochs, noise, job_noise, trust = self._with_prior(knowledge)
         known = [place for place, each in enumerate(knowledge.evidence) if each.epoch_cost.count]
         costs = [knowledge.evidence[place].epoch_cost for place in known]
         own = sum(each.deviation for each in costs)
@@ -379,7 +383,7 @@ class _Model:
         cost_noise = (weight * self.constants.cost_noise**2 + own) / (weight + freedom)
         variances = [cost_noise / each.count for each in costs]
         cost = self._hinted(knowledge.hint).given(known, [each.mean for each in costs], variances)
-        return Belief(epochs.mean, epochs.cov, cost.mean, cost.cov, noise, job_noise, cost_noise)
+        return Belief(epochs.mean, epochs.cov, cost.mean, cost.cov, noise, job_noise, cost_noise, trust)
 
     def _hinted(self, hint: float | None) -> _Mixture:
         """The mixture of ln c, with more weight on the K that power suggests."""
@@ -389,10 +393,11 @@ class _Model:
         weights = self._cost.weights * (np.exp(-0.5 * ((self._knots - hint) / trust) ** 2) + self.constants.hint_doubt)
         return self._cost._replace(weights=weights / weights.sum())
 
-    def _with_prior(self, knowledge: Knowledge) -> tuple[_Fit, Floats, float]:
+    def _with_prior(self, knowledge: Knowledge) -> tuple[_Fit, Floats, float, float]:
+        """As `_fit_epochs`, and the probability that the prior jobs tell the epochs of this one."""
         alone = self._fit_epochs([knowledge.evidence])
         if not any(each.epochs.count for each in knowledge.prior):
-            return alone
+            return (*alone, 1.0)
         # Two hypotheses: the prior jobs tell the epochs of this one, or they don't.
         together = self._fit_epochs([knowledge.prior, knowledge.evidence])
         before = self._fit_epochs([knowledge.prior])
@@ -406,7 +411,7 @@ class _Model:
             np.zeros((self._count, self._count)),
         )
         noise = share * together[1] + (1 - share) * alone[1]
-        return _Fit(mean, cov, 0.0), noise, share * together[2] + (1 - share) * alone[2]
+        return _Fit(mean, cov, 0.0), noise, share * together[2] + (1 - share) * alone[2], share
 
     def _fit_epochs(self, sources: Sequence[tuple[Evidence, ...]]) -> tuple[_Fit, Floats, float]:
         """The belief about ln E, the noise of each batch size, and the job's noise."""
@@ -650,12 +655,9 @@ class KnowledgeGradient:
         knowledge = read(search.notes)
         if not knowledge.reached.any():
             return None
-        surviving = set(search.surviving)
-        places = np.array(
-            [place for place, arm in enumerate(search.arms) if arm in surviving and knowledge.reached[place]]
-        )
-        if not len(places):
-            places = np.flatnonzero(knowledge.reached)
+        surviving = np.array([not arm.excluded for arm in search.arms])
+        known = knowledge.reached > 0
+        places = np.flatnonzero(known & surviving if (known & surviving).any() else known)
         belief = self._belief(spec, knowledge)
         values = self._values(spec, search, knowledge, belief)
         best = int(places[np.argmin(values.model[places])])
@@ -818,21 +820,25 @@ class _Prospects:
         best = self.best
         if self.knowledge.retry:
             return best, f"{self._alone(best)}, the least known; the trial that ended last delivered no model"
+        default = self.spec.batch_sizes.index(self.spec.default_batch_size)
+        if self.belief.prior_trust < 0.5 and default in self.places and not self.knowledge.known[default]:
+            return default, f"{self._beside(default)}; the prior jobs were wrong, so the default is tried"
         if self.worth != best:
             return self.worth, f"{self._beside(self.worth)}; worth a trial for the next {self.launches:.0f} launches"
         if (end := self._second_look()) is not None:
             return end, f"{self._beside(end)}; a single trial does not rule out that more in this direction is better"
         if (untried := self._insured()) is not None:
             return untried, f"{self._beside(untried)}; never tried, and affordable beside all that was spent"
-        return best, f"{self._alone(best)}, the least of {len(self.places)} batch sizes"
+        return best, f"{self._alone(best)}, the least of {_counted(len(self.places), 'batch size')}"
 
     def _within_reach(self) -> NDArray[np.int64]:
         """The allowed batch sizes not far beyond those that reached the target, and at least the next on each side."""
         places, first, last = self.places, self.reached[0], self.reached[-1]
-        x = np.log2(np.array(self.spec.batch_sizes, float))
-        reach = self.policy.constants.reach + 1e-9
-        near = places[(x[places] >= x[first] - reach) & (x[places] <= x[last] + reach)]
-        return np.unique(np.concatenate([near, places[places < first][-1:], places[places > last][:1]]))
+        sizes = self.spec.batch_sizes
+        reach = 2.0 ** (self.policy.constants.reach + 1e-9)
+        smallest, largest = sizes[first] / reach, sizes[last] * reach
+        below, above = places[places < first][-1:], places[places > last][:1]
+        return np.array([p for p in places if smallest <= sizes[p] <= largest or p in below or p in above])
 
     def _after(self, near: NDArray[np.int64]) -> Floats:
         """Expected least R after one more trial of each batch size (m,), by Gauss-Hermite quadrature."""
@@ -905,12 +911,11 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
 
     place = min(map(int, places), key=order)
     if place == center and not knowledge.trials:
-        return (
-            place,
-            "the default is tried first" if knowledge.first is None else "the best of the prior jobs is tried first",
-        )
+        which = "the default" if knowledge.first is None else "the best of the prior jobs"
+        return place, f"{which} is tried first"
     missed = int(knowledge.missed[place])
-    tried = f"tried {missed} times, no more than any other" if missed else "not tried yet"
+    times = "once" if missed == 1 else f"{missed} times"
+    tried = f"tried {times}, no more than any other" if missed else "not tried yet"
     return place, f"nothing has reached the target yet; {tried}, the nearest to {start}"
 
 
@@ -946,6 +951,10 @@ def _with_seen(evidence: tuple[Evidence, ...], seen: Seen) -> tuple[Evidence, ..
     else:
         known = known._replace(missed=known.missed + 1, longest=max(known.longest, seen.epochs))
     return (*evidence[: seen.place], known, *evidence[seen.place + 1 :])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def with_unit(joules: float, deviation: float | None = None) -> str:
