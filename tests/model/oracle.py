@@ -152,6 +152,8 @@ class Oracle:
             if not able:
                 first = min((self._running(size) > 0, self._due(size)) for size in self.surviving)
                 able = {s for s in self.surviving if (self._running(s) > 0, self._due(s)) == first}
+            if self.spec.policy == v1.POLICY_GTS and not self.trials and self.spec.default_batch_size in able:
+                return "MAB", {self.spec.default_batch_size}
             new = {size for size in able if len(self._of(size)) < self.spec.mab_num_explorations}
             return "MAB", new or able
         step = self.step()

@@ -81,7 +81,7 @@ def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     line = 1 + next(
         number for number, text in enumerate(Path(gts.__file__).read_text().splitlines()) if "thompson.draw(" in text
     )
-    assert f"POLICY_GTS (policy/gts.py, line {line}) failed in next for trial 1: AttributeError" in printed
+    assert f"POLICY_GTS (policy/gts.py, line {line}) failed in next for trial 2: AttributeError" in printed
     assert printed.count("\n") == 1
 
 

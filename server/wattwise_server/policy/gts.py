@@ -1,4 +1,4 @@
-"""`POLICY_GTS`: every batch size is an arm from the first trial on."""
+"""`POLICY_GTS`: every batch size is an arm; the default one is tried first."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ class Gts:
     """Gaussian Thompson sampling; also the second stage of `PruningGts`.
 
     Args:
-        fixable: Whether a job may fix the reward precision; otherwise it is always learned.
+        alone: Whether it is the whole policy: the default batch size is then the first trial, and a job may fix the
+            reward precision, which is otherwise always learned.
     """
 
     watches_epochs = False
 
-    def __init__(self, *, fixable: bool = True) -> None:
-        self._fixable = fixable
+    def __init__(self, *, alone: bool = True) -> None:
+        self._alone = alone
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
         """A fixed reward precision must be set."""
@@ -36,10 +37,13 @@ class Gts:
         return Search(Stage.MAB, tuple(map(Arm, spec.batch_sizes)), 0, spec.default_batch_size)
 
     def next(self, spec: JobSpec, search: Search, trial_number: int, rng: np.random.Generator) -> Choice | Exhausted:
-        """Draws one of the arms that may be chosen."""
+        """The default batch size; afterwards draws one of the arms that may be chosen."""
         arms = available(search, trial_number)
         if not arms:
             return Exhausted()
+        default = spec.default_batch_size
+        if self._alone and trial_number == 1 and any(arm.batch_size == default for arm in arms):
+            return Choice(TrialType.MAB, default, f"batch size {default} is the default, which is tried first")
         drawn = thompson.draw(spec, arms, rng, self._fixed(spec))
         return Choice(TrialType.MAB, drawn.batch_size, drawn.reason)
 
@@ -56,7 +60,7 @@ class Gts:
         return [thompson.belief(spec, arm, self._fixed(spec)) for arm in search.arms]
 
     def _fixed(self, spec: JobSpec) -> float | None:
-        return spec.reward_precision if self._fixable and not spec.learn_reward_precision else None
+        return spec.reward_precision if self._alone and not spec.learn_reward_precision else None
 
 
 POLICY = Gts()

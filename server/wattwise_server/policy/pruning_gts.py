@@ -26,7 +26,7 @@ from wattwise_server.policy.failures import set_aside
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.history import with_arm
 
-_BANDIT = Gts(fixable=False)
+_BANDIT = Gts(alone=False)
 
 
 class PruningGts:

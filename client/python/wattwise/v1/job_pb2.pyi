@@ -32,7 +32,7 @@ class _PolicyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     POLICY_PRUNING_GTS: _Policy.ValueType  # 1
     """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
     POLICY_GTS: _Policy.ValueType  # 2
-    """Gaussian Thompson sampling over all batch sizes from the first trial on."""
+    """Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size."""
     POLICY_KNOWLEDGE_GRADIENT: _Policy.ValueType  # 3
     """One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
     least.
@@ -46,7 +46,7 @@ POLICY_UNSPECIFIED: Policy.ValueType  # 0
 POLICY_PRUNING_GTS: Policy.ValueType  # 1
 """Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus")."""
 POLICY_GTS: Policy.ValueType  # 2
-"""Gaussian Thompson sampling over all batch sizes from the first trial on."""
+"""Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size."""
 POLICY_KNOWLEDGE_GRADIENT: Policy.ValueType  # 3
 """One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
 least.

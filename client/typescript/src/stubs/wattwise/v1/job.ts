@@ -15,7 +15,7 @@ export enum Policy {
   POLICY_UNSPECIFIED = "POLICY_UNSPECIFIED",
   /** POLICY_PRUNING_GTS - Pruning rounds over the batch sizes, then Gaussian Thompson sampling over the survivors (NSDI 2023, "Zeus"). */
   POLICY_PRUNING_GTS = "POLICY_PRUNING_GTS",
-  /** POLICY_GTS - Gaussian Thompson sampling over all batch sizes from the first trial on. */
+  /** POLICY_GTS - Gaussian Thompson sampling over all batch sizes; the first trial has the default batch size. */
   POLICY_GTS = "POLICY_GTS",
   /**
    * POLICY_KNOWLEDGE_GRADIENT - One belief over all batch sizes: chooses the trial whose expected cost, minus the value of what it teaches, is
