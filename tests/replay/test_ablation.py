@@ -20,7 +20,7 @@ _WORLDS = {
     "small-optimum": 40,
     "flat-noisy": 40,
     "one-converges": 40,
-    "two-humps": 500,
+    "two-humps": 700,
 }
 
 
