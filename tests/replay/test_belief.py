@@ -12,8 +12,10 @@ from wattwise.commands.main import main
 from wattwise.spec import Policy
 from wattwise_replay.belief import Snapshot, snapshots
 from wattwise_replay.in_process import InProcess
+from wattwise_replay.play import PlayedTrial
 from wattwise_replay.workload import BatchSize, RecordedRun
 from wattwise_replay.world import World
+from wattwise_server.policy.base import ArmBelief
 
 from tests.replay.worlds import POINTS, job, workload, world
 
@@ -54,19 +56,28 @@ def test_the_next_choice_and_the_best_known_are_those_of_the_policy() -> None:
     assert (first.next.batch_size, first.beliefs[0].expected_cost) == (16, 100.0)
 
 
-def test_a_batch_size_that_only_missed_is_not_the_best_known() -> None:
+def test_only_a_batch_size_that_delivered_is_the_best_known() -> None:
+    """16 is expected to cost less than 8, but only 8 has reached the target."""
+    beliefs = [ArmBelief(size, -cost, 1.0, 1.0, 1, cost, 1.0) for size, cost in ((8, 100.0), (16, 50.0))]
+    reached = PlayedTrial(0, 0, 8, 50.0, 1, 2.0, 100.0, 100.0, target_reached=True)
+    missed = replace(reached, batch_size=16, target_reached=False)
+    assert Snapshot(1, beliefs, [missed, reached], [100.0, 50.0], None, None).best == 8
+    assert Snapshot(1, beliefs, [missed], [100.0, 50.0], None, None).best is None
+
+
+def test_without_a_success_there_is_no_bound() -> None:
     """Nothing has reached the target: there is no best known batch size and no bound."""
     (first,) = taken(world(None, None), 1)
     assert (first.best, first.bound) == (None, None)
 
 
 def test_the_true_cost_counts_missed_trials() -> None:
-    """One of two runs of 8 misses after 10 epochs, so a model costs 10 + 4 epochs; 16 never delivers one."""
-    runs = (RecordedRun(4), RecordedRun(None))
+    """One of three runs of 8 misses after 10 epochs, so two models cost 4 + 6 + 10 epochs; 16 never delivers one."""
+    runs = (RecordedRun(4), RecordedRun(6), RecordedRun(None))
     sizes = (BatchSize(8, runs, POINTS), BatchSize(16, (RecordedRun(None),), POINTS))
     there = World(replace(workload(1), batch_sizes=sizes), 1.0)
     (first,) = taken(there, 1)
-    assert first.costs[0] == 1400.0
+    assert first.costs[0] == 1000.0
     assert math.isnan(first.costs[1])
 
 
