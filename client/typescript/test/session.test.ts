@@ -31,6 +31,18 @@ async function statusOf(trial: TrialSession): Promise<TrialStatus | undefined> {
   return (await client.getTrial(trial.id)).trial?.status;
 }
 
+/** A trial of batch size 8, and one of 16, which is the best known batch size once it has reached the target. */
+async function explorationAndConcurrent(
+  of: Client,
+  spec: ReturnType<typeof job>,
+): Promise<[TrialSession, TrialSession]> {
+  const first = await of.launch(spec);
+  await first.report(epoch(1, 100, 0.95));
+  const [slow, fast] = [await of.launch(spec), await of.launch(spec)];
+  assert.deepEqual([slow.batchSize, fast.batchSize], [8, 16]);
+  return [slow, fast];
+}
+
 async function until(condition: () => Promise<boolean>): Promise<void> {
   for (const deadline = Date.now() + 20_000; !(await condition()); await sleep(20)) {
     assert(Date.now() < deadline, "timeout");
@@ -47,8 +59,7 @@ test("reports are answered in order, and a stop is final", async () => {
 });
 
 test("a stop is pushed in the middle of an epoch, with its decision", async () => {
-  const spec = job();
-  const [slow, fast] = [await client.launch(spec), await client.launch(spec)];
+  const [slow, fast] = await explorationAndConcurrent(client, job());
   await slow.report(epoch(1, 50, 0.5));
   const stopped = once(slow.stopped, "abort");
   await fast.report(epoch(1, 20, 0.95));
@@ -90,8 +101,7 @@ test("a report of an unknown trial is an error", async () => {
 });
 
 test("a report and pushed stops survive a crash and restart of the server", async () => {
-  const spec = job({ trialLeaseSeconds: 1 });
-  const [slow, fast] = [await client.launch(spec), await client.launch(spec)];
+  const [slow, fast] = await explorationAndConcurrent(client, job({ trialLeaseSeconds: 1 }));
   await slow.report(epoch(1, 50, 0.5));
   await server.kill();
   const answer = slow.report(epoch(2, 60, 0.5));
@@ -105,13 +115,13 @@ test("a report and pushed stops survive a crash and restart of the server", asyn
 test("a session without a stream uses unary calls", async () => {
   const few = new Server();
   const busy = new Client(await few.start("--max-streams", "1"));
-  const spec = job({ trialLeaseSeconds: 1 });
-  const [first, second] = [await busy.launch(spec), await busy.launch(spec)];
+  const [second, first] = await explorationAndConcurrent(busy, job({ trialLeaseSeconds: 1 }));
   assert.equal((await first.report(epoch(1, 10, 0.5))).cost, 10);
   assert.equal((await second.report(epoch(1, 50, 0.5))).cost, 50);
-  await first.report(epoch(2, 20, 0.95));
   // It does not report: the stop comes by a heartbeat, or by the stream that has become free.
-  await once(second.stopped, "abort");
+  const stopped = once(second.stopped, "abort");
+  await first.report(epoch(2, 20, 0.95));
+  await stopped;
   busy.close();
   await few.close();
 });
