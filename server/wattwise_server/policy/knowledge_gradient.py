@@ -682,15 +682,17 @@ class KnowledgeGradient:
         log_limit = np.minimum(limit, belief.cost + math.log(spec.max_epochs + 0.5))
         spread = belief.variance + belief.job_noise
         ok, miss = self.ends(knowledge.reached, knowledge.missed, belief.mean, spread, log_limit)
-        failed = np.array([float(arm.num_failed - arm.out_of_memory) for arm in search.arms])
+        # A batch size that does not fit into memory says nothing about how often the others crash.
+        crashes = [Arm(arm.batch_size) if arm.excluded else arm for arm in search.arms]
+        failed = np.array([float(arm.num_failed) for arm in crashes])
         if not failed.any():
             return Values(ok, miss, np.zeros(len(ok)), 0.0, log_limit)
         # A batch size without trials is expected to crash as often as the others, after the same share of its cost.
-        decided = np.array([float(arm.num_succeeded) for arm in search.arms])
+        decided = np.array([float(arm.num_succeeded) for arm in crashes])
         weight = self.constants.crash_weight
         usual = failed.sum() / (failed.sum() + decided.sum() + weight)
         crash = np.minimum((failed + weight * usual) / (failed + decided + weight), _MOST_CERTAIN)
-        share = min(1.0, sum(arm.failed_cost for arm in search.arms) / float(failed @ ok))
+        share = min(1.0, sum(arm.failed_cost for arm in crashes) / float(failed @ ok))
         return Values(ok, miss, crash, share, log_limit)
 
     def ends(

@@ -96,8 +96,8 @@ class Optimizer:
         """
         new_id = f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}"
         known = None
-        if "policy" not in draft or "prior_job_ids" in draft:
-            known = await self._job(draft.get("job_id", new_id))
+        if "job_id" in draft and ("policy" not in draft or "prior_job_ids" in draft):
+            known = await self._job(draft["job_id"])
         if known is not None:
             # A job keeps its policy when the default changes.
             draft = {"policy": known.spec.policy, **draft}
