@@ -20,7 +20,7 @@ def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stoppin
         target_metric=0.17,
         higher_is_better_metric=False,
         max_epochs=30,
-        # Trials of a second or two vary a lot: at twice the lowest cost, good ones would be stopped.
+        # Trials of a second or two vary a lot: at twice the least expected cost, good ones would be stopped.
         beta_knob=3.0 if early_stopping else None,
         disable_early_stopping=None if early_stopping else True,
     )

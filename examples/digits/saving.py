@@ -60,7 +60,7 @@ def report(launches: Sequence[DemoLaunch], baseline: Sequence[DemoLaunch], monit
     yield f"The default batch size {size} had {runs} {'run' if runs == 1 else 'runs'}:"
     yield f"  {_per_recurrence(default)}; a run cost {lowest:.1f} to {highest:.1f} {default.unit}"
     total = usage_of(launches)
-    yield f"Wattwise, all {total.recurrences} recurrences, including exploration:"
+    yield f"Wattwise, all {total.recurrences} recurrences:"
     yield f"  {_per_recurrence(total)}; {_against(total, default)}"
     n = total.recurrences
     usual = f"{n * default.cost / runs:.0f} {default.unit}"

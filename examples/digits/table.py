@@ -26,12 +26,7 @@ _ENDS = {
 _OVER_BUDGET = "target, over budget"
 """The same epoch reached the target and exceeded the cost bound."""
 
-_TYPES = {
-    v1.TRIAL_TYPE_EXPLORATION: "exploration",
-    v1.TRIAL_TYPE_CONCURRENT: "concurrent",
-    v1.TRIAL_TYPE_MAB: "bandit",
-}
-_COLUMNS = ("recurrence", "trial", "stage", "batch size", "epochs", "cost", "decision", "reason")
+_COLUMNS = ("recurrence", "trial", "batch size", "epochs", "cost", "decision", "reason")
 _SHORT = {"recurrence": "run", "batch size": "batch"}
 """Short names, for narrow terminals."""
 
@@ -57,11 +52,11 @@ class DemoTable:
     def add(self, launch: DemoLaunch) -> None:
         """Shows one more trial of the job."""
         self._newest = launch
-        self._show(_cells(launch, _TYPES.get(launch.trial.type, "?"), launch.reason))
+        self._show(_cells(launch, str(launch.recurrence), launch.reason))
 
     def add_baseline(self, launch: DemoLaunch) -> None:
         """Shows a run of the default batch size, which is a separate job."""
-        self._show(("-", *_cells(launch, "baseline", "default batch size, for comparison")[1:]))
+        self._show(_cells(launch, "baseline", "the default batch size, for comparison"))
 
     def _show(self, row: tuple[str, ...]) -> None:
         self._rows.append(row)
@@ -89,20 +84,17 @@ class DemoTable:
 
 
 def _heading(job: v1.Job) -> str:
-    stage = "bandit" if job.stage == v1.STAGE_MAB else f"pruning round {job.pruning_round + 1}"
-    survivors = ", ".join(map(str, job.surviving_batch_sizes))
     unit = f"J{estimate_mark(job.monitor, job.other_monitor)}"
     cheapest = f"{job.min_cost:.1f} {unit} at {job.min_cost_batch_size}" if job.HasField("min_cost") else "unknown"
-    return f"{job.spec.job_id}: {stage}; surviving batch sizes {survivors}; cheapest so far {cheapest}"
+    return f"{job.spec.job_id}: cheapest trial so far {cheapest}"
 
 
-def _cells(launch: DemoLaunch, stage: str, why: str) -> tuple[str, ...]:
+def _cells(launch: DemoLaunch, recurrence: str, why: str) -> tuple[str, ...]:
     trial = launch.trial
     over_budget = trial.end_reason == v1.END_REASON_COST_BOUND and launch.target_reached
     return (
-        str(launch.recurrence),
+        recurrence,
         str(trial.id.trial_number),
-        stage,
         str(trial.id.batch_size),
         str(trial.last_epoch),
         f"{trial.cost:.1f} J{estimate_mark(trial.monitor)}",

@@ -17,7 +17,7 @@ FOLDER = HOUSE / "examples" / "recurring"
 @pytest.mark.parametrize(
     ("name", "measured_by", "begins"),
     [
-        ("job.toml", "command", r"Batch size 8: .*batch size 8; learning rate 0\.001, seed 1\n"),
+        ("job.toml", "command", r"Batch size 8: .*the default is tried first; learning rate 0\.001, seed 1\n"),
         ("without_client.toml", "driver", r"epoch 1: "),
     ],
     ids=["client", "without"],

@@ -16,10 +16,8 @@ def shown(end: v1.EndReason.ValueType, *, target_reached: bool, terminal: bool =
     """What the table prints for a trial with this end."""
     named = v1.TrialId(batch_size=64, trial_number=7)
     monitor = monitor_of(kind)
-    trial = v1.Trial(id=named, type=v1.TRIAL_TYPE_MAB, end_reason=end, cost=20, monitor=monitor)
-    job = v1.Job(
-        spec=v1.JobSpec(job_id="digits-x"), stage=v1.STAGE_MAB, surviving_batch_sizes=[32, 64], monitor=monitor
-    )
+    trial = v1.Trial(id=named, end_reason=end, cost=20, monitor=monitor)
+    job = v1.Job(spec=v1.JobSpec(job_id="digits-x"), min_cost=20, min_cost_batch_size=64, monitor=monitor)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=110)
     table = DemoTable(console)
     with table.shown():
@@ -42,7 +40,7 @@ def test_crash_is_called_failed() -> None:
 def test_plain_line() -> None:
     """Without a terminal, a trial is one line without ANSI codes, with the server's reason unchanged."""
     line = shown(v1.END_REASON_TARGET_REACHED, target_reached=True)
-    assert line.startswith("recurrence 3, trial 7, stage bandit, batch size 64, ")
+    assert line.startswith("recurrence 3, trial 7, batch size 64, ")
     assert line.endswith("reason [sampled] lowest\n")
     assert "\x1b" not in line
 
@@ -55,7 +53,7 @@ def test_estimated_cost_is_marked() -> None:
 
 
 def test_heading_of_the_table() -> None:
-    """On a terminal, the table's heading has the job's stage, surviving batch sizes and lowest cost."""
+    """On a terminal, the table's heading has the job's lowest cost, and the line below it the newest reason."""
     text = shown(v1.END_REASON_TARGET_REACHED, target_reached=True, terminal=True)
-    assert "digits-x: bandit; surviving batch sizes 32, 64; cheapest so far unknown" in text
+    assert "digits-x: cheapest trial so far 20.0 J at 64" in text
     assert "newest: trial 7, [sampled] lowest" in text

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from wattwise_replay import ablation
 from wattwise_replay.acceptance import Case, Limit, Row
@@ -10,25 +14,22 @@ from wattwise_replay.named_worlds import named_world
 from wattwise_replay.play import PlayedTrial, play
 from wattwise_replay.workload import job_spec
 from wattwise_replay.world import World
-from wattwise_server.policy.base import Policy
+from wattwise_server.policy.base import Choice, Policy
 from wattwise_server.policy.knowledge_gradient import KnowledgeGradient
 
-# Worlds and recurrences in which a part can have an effect: misses, crashes, noise; many launches for the insurance.
-_WORLDS = {
-    "all-fail": 40,
-    "all-crash": 40,
-    "small-optimum": 40,
-    "flat-noisy": 40,
-    "one-converges": 40,
-    "two-humps": 700,
-}
+from tests.server.policy.simulated import SimulatedJob, spec
+
+# Worlds in which a part can have an effect within few launches: misses, crashes, noise, an end that is tried twice.
+_WORLDS = ("all-fail", "all-crash", "small-optimum", "flat-noisy", "two-humps")
+_RECURRENCES = 25
+_INSURANCE = "the insurance"
 
 
 def trials(world: str, policy: Policy) -> tuple[PlayedTrial, ...]:
     """The trials of a policy, some of which overlap."""
     made = named_world(world)
     job = job_spec(made, "replay-1", policy="POLICY_KNOWLEDGE_GRADIENT", eta=0.5, beta=2.0, seed=0, window=0)
-    return play(InProcess(job, ("VARIANT", policy)), World(made), 0, _WORLDS[world], 0.3).trials
+    return play(InProcess(job, ("VARIANT", policy)), World(made), 0, _RECURRENCES, 0.3).trials
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,28 @@ def complete() -> dict[str, tuple[PlayedTrial, ...]]:
     return {world: trials(world, KnowledgeGradient()) for world in _WORLDS}
 
 
-@pytest.mark.parametrize("part", ablation.PARTS)
+@pytest.mark.parametrize("part", [part for part in ablation.PARTS if part != _INSURANCE])
 def test_every_part_has_an_effect(part: str, complete: dict[str, tuple[PlayedTrial, ...]]) -> None:
     """In one of a few worlds, other trials are run without it, or trials end elsewhere."""
     assert any(trials(world, ablation.PARTS[part]()) != complete[world] for world in _WORLDS)
+
+
+def test_without_the_insurance_untried_batch_sizes_stay_untried() -> None:
+    """After a fortune was spent, a batch size that the model does not recommend is tried, but not without this part."""
+    job = SimulatedJob(spec(policy="KNOWLEDGE_GRADIENT", batch_sizes=(8, 16, 32, 64, 128), default_batch_size=32))
+    for _ in range(20):
+        trial = job.next()
+        job.run(trial, round(5 + trial.batch_size / 4))
+    # Instead of the many launches that a share of all cost takes to pay for a trial.
+    rich = replace(job.search, notes=json.dumps({**json.loads(job.search.notes), "total": 1e12}))
+    complete, without = (
+        policy.next(job.spec, rich, 21, np.random.default_rng(0))
+        for policy in (KnowledgeGradient(), ablation.PARTS[_INSURANCE]())
+    )
+    assert isinstance(complete, Choice)
+    assert isinstance(without, Choice)
+    assert rich.arm(complete.batch_size).num_succeeded == 0
+    assert rich.arm(without.batch_size).num_succeeded > 1
 
 
 def test_the_table_has_a_row_for_each_part(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ export class JobNotFoundError extends WattwiseError {}
 /** The job has no such trial. */
 export class TrialNotFoundError extends WattwiseError {}
 
-/** No batch size reached the target in a whole pruning round. Register a job with other batch sizes or another target. */
+/** No batch size is left to try: the message says what failed and what to change. */
 export class NoBatchSizeConvergedError extends WattwiseError {}
 
 /** A result has invalid numbers or contradicts an earlier one; the server has stored nothing. */

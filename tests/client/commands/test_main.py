@@ -16,8 +16,10 @@ from importlib import metadata
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 from wattwise import v1
 from wattwise.commands.main import main
+from wattwise.commands.tables import policy, stage
 
 from tests.jobs import Trainer, job_spec, monitor_of, power_sample
 from tests.live_server import LiveServer
@@ -197,13 +199,43 @@ def test_show_while_pruning(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert row(shown, "GPUs") == ["GPUs", "1 x Test GPU, 100 W in total"]
 
 
+def test_stage_of_a_policy_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Of a job without pruning neither a stage nor the type of a trial is printed; its policy is."""
+    trainer = Trainer(stub, policy=v1.POLICY_UNSPECIFIED)
+    trainer.run(1000)
+    listed, shown = ask("jobs", "list"), ask("jobs", "show", trainer.job_id)
+    trials = ask("jobs", "trials", trainer.job_id)
+    assert row(listed, trainer.job_id)[1:3] == ["-", "8, 16, 32, 64"]
+    assert row(shown, "policy") == ["policy", "knowledge gradient"]
+    assert row(shown, "stopped early") == ["stopped early", "above 2 times the least expected cost"]
+    assert not any(line.startswith("stage") for line in shown.splitlines())
+    assert row(trials, "1")[:4] == ["1", "16", "-", "succeeded"]
+    assert not any(word in text for word in ("bandit", "mab") for text in (listed, shown, trials))
+
+
+def test_stuck_job_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """A job without pruning is stuck if no batch size fits into memory."""
+    trainer = Trainer(stub, batch_sizes=[16], policy=v1.POLICY_UNSPECIFIED)
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
+    assert "under a new job_id" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
+
+
+def test_policy_of_a_newer_server() -> None:
+    """A policy that this client does not know is printed as its number, without a stage."""
+    job = ParseDict({"spec": {"policy": 99}, "stage": 2, "surviving_batch_sizes": [8]}, v1.Job())
+    assert (policy(job.spec), stage(job)) == ("policy 99", "-")
+
+
 def test_show_arms(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """Costs of 1 and 3 kJ have mean 2 kJ, standard deviation 1 kJ, and 1/√2 kJ for the mean."""
     trainer = Trainer(stub, batch_sizes=[16], num_pruning_rounds=0, beta_knob=5.0)
     trainer.run(1000)
     trainer.run(3000)
     shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "policy") == ["policy", "pruning gts"]
     assert row(shown, "stage") == ["stage", "bandit"]
+    assert row(shown, "stopped early") == ["stopped early", "above 5 times the min cost"]
     assert row(shown, "min cost") == ["min cost", "1.00 kJ at batch size 16"]
     assert row(shown, "16", "mean cost") == ["16", "2", "2.00 kJ", "707 J", "1.00 kJ"]
 

@@ -149,6 +149,12 @@ def test_summary_compares_with_the_default() -> None:
     ]
 
 
+def test_summary_with_a_single_trial_of_the_default() -> None:
+    """A comparison with one trial is no mean."""
+    lines = list(summary([RECORD, replace(RECORD, recurrence=2, batch_size=32)], 16, "the monitor nvml"))
+    assert lines[2].endswith("(its only trial, times 2)")
+
+
 def test_summary_of_several_monitors() -> None:
     """Sums with some estimated trials are marked, whatever the driver's monitor is; measured sums are not."""
     estimated = replace(RECORD, launch=1, recurrence=2, monitor=MonitorKinds.of(["estimate"]))

@@ -51,7 +51,7 @@ class JobsCommand:
         add("list", "list all jobs, oldest first", _list).add_argument(
             "--prefix", default="", help="only jobs whose id has this prefix"
         )
-        _add_id(add("show", "show a job: its stage, its arms and the state of every batch size", _show))
+        _add_id(add("show", "show a job: its configuration, its progress and the state of every batch size", _show))
         trials = add("trials", "list a job's trials by number", _trials)
         _add_id(trials)
         trials.add_argument("--status", choices=_STATUSES, help="only trials with this status")

@@ -121,7 +121,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
         table.add_row(
             str(trial.id.trial_number),
             str(trial.id.batch_size),
-            enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_"),
+            enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_") if has_stages(spec) else "-",
             enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
             end_reason(trial.end_reason) if trial.end_reason else "",
             target(spec, trial),
@@ -142,8 +142,21 @@ def mark_of(job: v1.Job) -> str:
     return estimate_mark(job.monitor, job.other_monitor)
 
 
+def policy(spec: v1.JobSpec) -> str:
+    """A policy in words, such as "knowledge gradient"; its number if it is newer than this client."""
+    known = spec.policy in v1.Policy.values()
+    return enum_name(v1.Policy.Name(spec.policy), "POLICY_") if known else f"policy {spec.policy}"
+
+
+def has_stages(spec: v1.JobSpec) -> bool:
+    """Whether the policy has stages, and trials of several types. Other policies have one, whose name says nothing."""
+    return spec.policy == v1.POLICY_PRUNING_GTS
+
+
 def stage(job: v1.Job) -> str:
-    """The progress of the search, such as "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"."""
+    """The stage, such as "pruning, round 1 of 2", "stuck in round 1 of 2" or "bandit"; "-" for a policy without."""
+    if not has_stages(job.spec):
+        return "stuck" if stuck(job) else "-"
     if job.stage != v1.STAGE_PRUNING:
         return "stuck in the bandit" if stuck(job) else "bandit"
     where = f"round {job.pruning_round + 1} of {job.spec.num_pruning_rounds}"
@@ -181,7 +194,9 @@ def sizes(batch_sizes: Iterable[int]) -> str:
 def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     spec = job.spec
     yield "job", spec.job_id
-    yield "stage", stage(job)
+    yield "policy", policy(spec)
+    if has_stages(spec):
+        yield "stage", stage(job)
     if stuck(job):
         advice = (
             "no batch size is left to try; the states below say why. Launch the job under a new job_id with other "
@@ -196,7 +211,8 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     sign = "at least" if spec.higher_is_better_metric else "at most"
     yield "target", f"metric {sign} {spec.target_metric:g} within {spec.max_epochs} epochs"
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
-    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the min cost"
+    least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "min cost"
+    stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the {least}"
     yield "stopped early", stopping
     gpu = spec.gpu
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"

@@ -175,11 +175,11 @@ def summary(records: Sequence[TrialRecord], default_batch_size: int, monitor: st
         yield f"  no comparison: no trial of the default batch size {default_batch_size} reached the target"
     else:
         factor = recurrences / len(default)
+        mean = "its only trial" if len(default) == 1 else f"mean of {len(default)} trials"
         energy, time_seconds, cost = (factor * value for value in _sums(default))
         expected = (energy, time_seconds, cost)
         yield (
-            f"  default batch size {default_batch_size} alone: {_amounts(expected, mark)} "
-            f"(mean of {_counted(len(default), 'trial')}, times {recurrences})"
+            f"  default batch size {default_batch_size} alone: {_amounts(expected, mark)} ({mean}, times {recurrences})"
         )
         shares = zip(("energy", "time", "cost"), used, expected, strict=True)
         yield f"  compared with it: {', '.join(f'{_change(now, before)} {name}' for name, now, before in shares)}"

@@ -64,20 +64,20 @@ class _StageEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumType
     STAGE_PRUNING: _Stage.ValueType  # 1
     """The batch sizes are tried one after another, and those that do not converge are pruned."""
     STAGE_MAB: _Stage.ValueType  # 2
-    """The surviving batch sizes are the arms of a multi-armed bandit. A job of a policy without pruning is always in this
-    stage.
+    """Under POLICY_PRUNING_GTS: the pruning rounds are complete, and the surviving batch sizes are the arms of a
+    multi-armed bandit. A job of any other policy is always in this stage.
     """
 
 class Stage(_Stage, metaclass=_StageEnumTypeWrapper):
-    """The stage of a job's search."""
+    """The stage of a job's search. Only POLICY_PRUNING_GTS has more than one."""
 
 STAGE_UNSPECIFIED: Stage.ValueType  # 0
 """Never sent by the server."""
 STAGE_PRUNING: Stage.ValueType  # 1
 """The batch sizes are tried one after another, and those that do not converge are pruned."""
 STAGE_MAB: Stage.ValueType  # 2
-"""The surviving batch sizes are the arms of a multi-armed bandit. A job of a policy without pruning is always in this
-stage.
+"""Under POLICY_PRUNING_GTS: the pruning rounds are complete, and the surviving batch sizes are the arms of a
+multi-armed bandit. A job of any other policy is always in this stage.
 """
 Global___Stage: typing_extensions.TypeAlias = Stage
 
@@ -92,7 +92,7 @@ class _BatchSizeStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     BATCH_SIZE_STATUS_ALLOWED: _BatchSizeStatus.ValueType  # 1
     """It may be chosen."""
     BATCH_SIZE_STATUS_PRUNED: _BatchSizeStatus.ValueType  # 2
-    """It missed the target in a pruning round, or lies beyond one that did. It is not chosen again."""
+    """It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again."""
     BATCH_SIZE_STATUS_OUT_OF_MEMORY: _BatchSizeStatus.ValueType  # 3
     """It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
     running reaches the target.
@@ -110,7 +110,7 @@ BATCH_SIZE_STATUS_UNSPECIFIED: BatchSizeStatus.ValueType  # 0
 BATCH_SIZE_STATUS_ALLOWED: BatchSizeStatus.ValueType  # 1
 """It may be chosen."""
 BATCH_SIZE_STATUS_PRUNED: BatchSizeStatus.ValueType  # 2
-"""It missed the target in a pruning round, or lies beyond one that did. It is not chosen again."""
+"""It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again."""
 BATCH_SIZE_STATUS_OUT_OF_MEMORY: BatchSizeStatus.ValueType  # 3
 """It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
 running reaches the target.
@@ -189,7 +189,8 @@ class JobSpec(google.protobuf.message.Message):
     """A trial is stopped when its cost exceeds this multiple of the job's lowest cost (POLICY_KNOWLEDGE_GRADIENT: of the
     least expected cost), unless its batch size is the best known one. POLICY_KNOWLEDGE_GRADIENT may stop that one too,
     once trials of the job have missed the target and starting again is expected to cost less. After two such stops in a
-    row of the bandit's trials, the bound doubles with each further one until a trial converges. Must be above 0. Unset: 2.
+    row, those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be
+    above 0. Unset: 2.
     """
     disable_early_stopping: builtins.bool
     """Whether to disable early stopping by cost. True together with a beta_knob is refused. Unset: false."""
@@ -200,7 +201,7 @@ class JobSpec(google.protobuf.message.Message):
     max_epochs: builtins.int
     """A trial that has not reached the target after this many epochs is stopped. Must be at least 1. Unset: 100."""
     num_pruning_rounds: builtins.int
-    """Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Only read by POLICY_PRUNING_GTS."""
+    """For POLICY_PRUNING_GTS: number of pruning rounds before the bandit starts. 0: none. Unset: 2."""
     window_size: builtins.int
     """Number of newest observations that count, for jobs whose data drift: for POLICY_KNOWLEDGE_GRADIENT of the job, at most
     1000; for the other policies of each arm. The lowest cost is one of the arms' newest. 0: all. Unset: 0.
@@ -306,7 +307,7 @@ Global___JobSpec: typing_extensions.TypeAlias = JobSpec
 
 @typing.final
 class Arm(google.protobuf.message.Message):
-    """The belief about one batch size. The reward is the negative cost, in joules."""
+    """The belief about one batch size, under any policy. The reward is the negative cost, in joules."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -457,7 +458,7 @@ class Job(google.protobuf.message.Message):
     POWER_LIMITS_FIELD_NUMBER: builtins.int
     BATCH_SIZE_STATES_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
-    """The stage of the search. Always set."""
+    """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
     pruning_round: builtins.int
     """The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for policies
     without pruning.
@@ -480,7 +481,7 @@ class Job(google.protobuf.message.Message):
 
     @property
     def arms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Arm]:
-        """One arm per surviving batch size. Empty: the bandit has not started."""
+        """One arm per surviving batch size. Empty: the pruning is not complete."""
 
     @property
     def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp:

@@ -29,11 +29,11 @@ class _TrialTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     TRIAL_TYPE_UNSPECIFIED: _TrialType.ValueType  # 0
     """Never sent by the server."""
     TRIAL_TYPE_EXPLORATION: _TrialType.ValueType  # 1
-    """By the pruning stage, to explore its next batch size."""
+    """By POLICY_PRUNING_GTS in its pruning stage, to explore the next batch size."""
     TRIAL_TYPE_CONCURRENT: _TrialType.ValueType  # 2
-    """While an exploration was running. Its result does not affect the pruning."""
+    """By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning."""
     TRIAL_TYPE_MAB: _TrialType.ValueType  # 3
-    """By the bandit, or by a policy without pruning."""
+    """By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
 
 class TrialType(_TrialType, metaclass=_TrialTypeEnumTypeWrapper):
     """Why a trial was dispatched."""
@@ -41,11 +41,11 @@ class TrialType(_TrialType, metaclass=_TrialTypeEnumTypeWrapper):
 TRIAL_TYPE_UNSPECIFIED: TrialType.ValueType  # 0
 """Never sent by the server."""
 TRIAL_TYPE_EXPLORATION: TrialType.ValueType  # 1
-"""By the pruning stage, to explore its next batch size."""
+"""By POLICY_PRUNING_GTS in its pruning stage, to explore the next batch size."""
 TRIAL_TYPE_CONCURRENT: TrialType.ValueType  # 2
-"""While an exploration was running. Its result does not affect the pruning."""
+"""By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning."""
 TRIAL_TYPE_MAB: TrialType.ValueType  # 3
-"""By the bandit, or by a policy without pruning."""
+"""By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
 Global___TrialType: typing_extensions.TypeAlias = TrialType
 
 class _TrialStatus:

@@ -62,15 +62,15 @@ export function policyToNumber(object: Policy): number {
   }
 }
 
-/** The stage of a job's search. */
+/** The stage of a job's search. Only POLICY_PRUNING_GTS has more than one. */
 export enum Stage {
   /** STAGE_UNSPECIFIED - Never sent by the server. */
   STAGE_UNSPECIFIED = "STAGE_UNSPECIFIED",
   /** STAGE_PRUNING - The batch sizes are tried one after another, and those that do not converge are pruned. */
   STAGE_PRUNING = "STAGE_PRUNING",
   /**
-   * STAGE_MAB - The surviving batch sizes are the arms of a multi-armed bandit. A job of a policy without pruning is always in this
-   * stage.
+   * STAGE_MAB - Under POLICY_PRUNING_GTS: the pruning rounds are complete, and the surviving batch sizes are the arms of a
+   * multi-armed bandit. A job of any other policy is always in this stage.
    */
   STAGE_MAB = "STAGE_MAB",
   UNRECOGNIZED = "UNRECOGNIZED",
@@ -114,7 +114,7 @@ export enum BatchSizeStatus {
   BATCH_SIZE_STATUS_UNSPECIFIED = "BATCH_SIZE_STATUS_UNSPECIFIED",
   /** BATCH_SIZE_STATUS_ALLOWED - It may be chosen. */
   BATCH_SIZE_STATUS_ALLOWED = "BATCH_SIZE_STATUS_ALLOWED",
-  /** BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round, or lies beyond one that did. It is not chosen again. */
+  /** BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again. */
   BATCH_SIZE_STATUS_PRUNED = "BATCH_SIZE_STATUS_PRUNED",
   /**
    * BATCH_SIZE_STATUS_OUT_OF_MEMORY - It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
@@ -204,7 +204,8 @@ export interface JobSpec {
    * A trial is stopped when its cost exceeds this multiple of the job's lowest cost (POLICY_KNOWLEDGE_GRADIENT: of the
    * least expected cost), unless its batch size is the best known one. POLICY_KNOWLEDGE_GRADIENT may stop that one too,
    * once trials of the job have missed the target and starting again is expected to cost less. After two such stops in a
-   * row of the bandit's trials, the bound doubles with each further one until a trial converges. Must be above 0. Unset: 2.
+   * row, those in pruning rounds not counted, the bound doubles with each further one until a trial converges. Must be
+   * above 0. Unset: 2.
    */
   betaKnob?:
     | number
@@ -225,7 +226,7 @@ export interface JobSpec {
   maxEpochs?:
     | number
     | undefined;
-  /** Number of pruning rounds before the bandit starts. 0: none. Unset: 2. Only read by POLICY_PRUNING_GTS. */
+  /** For POLICY_PRUNING_GTS: number of pruning rounds before the bandit starts. 0: none. Unset: 2. */
   numPruningRounds?:
     | number
     | undefined;
@@ -286,7 +287,7 @@ export interface JobSpec {
   priorJobIds: string[];
 }
 
-/** The belief about one batch size. The reward is the negative cost, in joules. */
+/** The belief about one batch size, under any policy. The reward is the negative cost, in joules. */
 export interface Arm {
   /** The batch size of the arm. Always set. */
   batchSize: number;
@@ -356,7 +357,7 @@ export interface Job {
   spec:
     | JobSpec
     | undefined;
-  /** The stage of the search. Always set. */
+  /** The stage of the search. Always set; STAGE_MAB for policies without pruning. */
   stage: Stage;
   /**
    * The current pruning round, from 0; num_pruning_rounds when all rounds are complete. Always 0 for policies
@@ -376,7 +377,7 @@ export interface Job {
   minCostBatchSize?:
     | number
     | undefined;
-  /** One arm per surviving batch size. Empty: the bandit has not started. */
+  /** One arm per surviving batch size. Empty: the pruning is not complete. */
   arms: Arm[];
   /** When the job was registered. Always set. */
   createTime:

@@ -12,11 +12,11 @@ import { Timestamp } from "../../google/protobuf/timestamp.js";
 export enum TrialType {
   /** TRIAL_TYPE_UNSPECIFIED - Never sent by the server. */
   TRIAL_TYPE_UNSPECIFIED = "TRIAL_TYPE_UNSPECIFIED",
-  /** TRIAL_TYPE_EXPLORATION - By the pruning stage, to explore its next batch size. */
+  /** TRIAL_TYPE_EXPLORATION - By POLICY_PRUNING_GTS in its pruning stage, to explore the next batch size. */
   TRIAL_TYPE_EXPLORATION = "TRIAL_TYPE_EXPLORATION",
-  /** TRIAL_TYPE_CONCURRENT - While an exploration was running. Its result does not affect the pruning. */
+  /** TRIAL_TYPE_CONCURRENT - By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning. */
   TRIAL_TYPE_CONCURRENT = "TRIAL_TYPE_CONCURRENT",
-  /** TRIAL_TYPE_MAB - By the bandit, or by a policy without pruning. */
+  /** TRIAL_TYPE_MAB - By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running. */
   TRIAL_TYPE_MAB = "TRIAL_TYPE_MAB",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
