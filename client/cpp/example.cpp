@@ -53,7 +53,7 @@ void wait(std::chrono::duration<double> time, const wattwise::TrialSession& sess
 int train(const std::string& address, std::chrono::duration<double> pace, double lease) {
   wattwise::Client client(address, wattwise::Credentials::from_env());
   wattwise::TrialSession session(client, job(lease));
-  std::cout << session.reason() << '\n';
+  std::cout << "Batch size " << session.batch_size() << ": " << session.reason() << '\n';
   v1::Monitor monitor;
   monitor.add_kinds("estimate");
   monitor.set_estimated(true);

@@ -552,7 +552,7 @@ class KnowledgeGradient:
         else:
             place, reason = _first(spec, search, knowledge, places)
         size = spec.batch_sizes[place]
-        return Choice(TrialType.MAB, size, f"{size}: {reason}")
+        return Choice(TrialType.MAB, size, reason)
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Adds a decided trial to the evidence."""

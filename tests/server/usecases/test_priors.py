@@ -62,7 +62,7 @@ def test_first_trial_is_the_best_of_the_prior(grpc_server: LiveServer, prior: st
     """The first launch of a job with a prior has the prior's best batch size, and the reason says so."""
     spec = kg_spec(prior_job_ids=[prior])
     assert register(grpc_server.trainer, spec).job.spec.prior_job_ids == [prior]
-    assert next_choice(grpc_server.trainer, spec.job_id) == (64, "64: the best of the prior jobs is tried first")
+    assert next_choice(grpc_server.trainer, spec.job_id) == (64, "the best of the prior jobs is tried first")
 
 
 def test_prior_of_another_policy(grpc_server: LiveServer) -> None:
