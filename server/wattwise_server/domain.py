@@ -159,7 +159,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What is known about one batch size: running sums, and the window or the held costs one by one.
+    """What is known about one batch size: running sums, and the window or the missed costs one by one.
 
     Attributes:
         batch_size: The batch size.
@@ -169,15 +169,17 @@ class Arm:
         num_succeeded: Succeeded trials of all types.
         num_converged: Those of them that converged.
         num_failed: Trials that failed; a preemption is no failure.
-        failed_cost: What those cost together, in joules.
+        num_out_of_memory: Those of them that ran out of memory.
+        failed_cost: What the failed ones cost together, in joules.
         failed_trials: Numbers of the trials that failed since one succeeded, the newest ones, oldest first.
-        out_of_memory: Trials that ran out of memory since one of this or a larger batch size converged.
+        out_of_memory: Trials that ran out of memory since one of this or a larger batch size succeeded.
         running: Dispatched trials.
-        reached: Costs of the trials that converged.
-        missed: Costs at or above the floor, of trials that did not converge.
-        held: Costs below the floor, in order, of trials that did not converge; each counts as the floor.
+        reached: Costs of the trials that converged; like `missed` and `cheapest` of the window only, if there is one.
+        missed: Costs of the trials that did not converge.
+        cheapest: The least of `reached` above 0; None if there is none.
+        misses: `missed` one by one, in order; only for a job without a window.
         window: The newest observations; only for a job with a window.
-        counted: The costs that the bandit uses: reached, missed and held, or the window.
+        counted: The costs that the bandit uses: reached, and the larger of each missed one and the floor.
     """
 
     batch_size: int
@@ -187,13 +189,15 @@ class Arm:
     num_succeeded: int = 0
     num_converged: int = 0
     num_failed: int = 0
+    num_out_of_memory: int = 0
     failed_cost: float = 0.0
     failed_trials: tuple[int, ...] = ()
     out_of_memory: int = 0
     running: int = 0
     reached: Moments = field(default=Moments())
     missed: Moments = field(default=Moments())
-    held: tuple[float, ...] = ()
+    cheapest: float | None = None
+    misses: tuple[float, ...] = ()
     window: tuple[Observation, ...] = ()
     counted: Moments = field(default=Moments())
 
@@ -208,8 +212,8 @@ class Search:
         pruning_round: The round being walked, from 0.
         round_default: Where this round's walk starts.
         exploring: Number of the trial that holds the exploration slot.
-        min_cost: Cheapest cost of a converged trial, in joules.
-        min_cost_batch_size: Its batch size.
+        min_cost: Cheapest cost of a converged trial of a batch size that may be chosen, in joules.
+        min_cost_batch_size: Its batch size, the best known one.
         missed_floor: The least cost in joules that a missed target counts as; None while nothing has converged.
         bound_stops: Trials of the bandit stage in a row that were stopped at the bound, since a trial converged.
         num_trials: Trials that were dispatched.

@@ -22,6 +22,8 @@ _REASONS = {
     "SUCCEEDED": {"TARGET_REACHED", "COST_BOUND", "MAX_EPOCHS"},
     "FAILED": {"COMPLETED", "ERROR", "OUT_OF_MEMORY", "PREEMPTED", "LOST"},
 }
+_MAY_BE_SET_ASIDE = 3
+"""Failures in a row; how many of them were in a row cannot be seen from outside."""
 _MAY_HAPPEN = {"UNAVAILABLE", "DEADLINE_EXCEEDED", "FAILED_PRECONDITION", "CANCELLED"}
 
 
@@ -261,12 +263,20 @@ class Audit:
     def _cheapest(self) -> None:
         if self.spec.window_size:
             return
-        known = [(trial.cost, trial.id.batch_size) for trial in self.trials if trial.converged and trial.cost]
-        cheapest = min(known)[0] if known else None
-        found = self.job.min_cost if self.job.HasField("min_cost") else None
-        self._hold(found == cheapest, f"min_cost is {found}, the cheapest is {cheapest}")
-        if found is not None:
-            self._hold((found, self.job.min_cost_batch_size) in known, f"min_cost_batch_size {found}")
+        least: dict[int, float] = {}
+        for trial in self.trials:
+            if trial.converged and trial.cost and trial.id.batch_size in self.job.surviving_batch_sizes:
+                size = trial.id.batch_size
+                least[size] = min(least.get(size, math.inf), trial.cost)
+        if not least:
+            self._hold(not self.job.HasField("min_cost"), f"min_cost is {self.job.min_cost}, but nothing converged")
+            return
+        found, holder = self.job.min_cost, self.job.min_cost_batch_size
+        self._hold(found == least.get(holder), f"min_cost is {found}, that of {holder} is {least.get(holder)}")
+        # A cheaper one does not count while it keeps failing.
+        may_fail = {state.batch_size for state in self.job.batch_size_states if state.num_failed >= _MAY_BE_SET_ASIDE}
+        cheaper = {size for size, cost in least.items() if cost < found}
+        self._hold(cheaper <= may_fail, f"min_cost is {found}, but {sorted(cheaper - may_fail)} are cheaper")
 
     def _batch_size(self, state: v1.BatchSizeState) -> None:
         size = state.batch_size

@@ -141,39 +141,42 @@ class Oracle:
         ready = [size for size in waiting if not self.aside(size)]
         if ready or not waiting:
             return ready[0] if ready else None
-        return min(waiting, key=lambda s: (self._running(s) > 0, self._due(s), abs(s - self.default), s))
+        return self._first_due(waiting)
 
     def choice(self) -> tuple[str, set[int]]:
         """The type of the next trial, and the batch sizes that it may have."""
         if not self.surviving:
             raise ExhaustedError
-        able = {size for size in self.surviving if not self.aside(size)}
+        able = self._able()
         if not self.pruning:
-            if not able:
-                first = min((self._running(size) > 0, self._due(size)) for size in self.surviving)
-                able = {s for s in self.surviving if (self._running(s) > 0, self._due(s)) == first}
             if self.spec.policy == v1.POLICY_GTS and not self.trials and self.spec.default_batch_size in able:
                 return "MAB", {self.spec.default_batch_size}
             new = {size for size in able if len(self._of(size)) < self.spec.mab_num_explorations}
             return "MAB", new or able
         step = self.step()
-        if step is None:
-            raise ExhaustedError
         if self.slot is None:
+            assert step is not None
             return "EXPLORATION", {step}
         return "CONCURRENT", self._concurrent(able, step)
 
-    def _concurrent(self, able: set[int], step: int) -> set[int]:
-        best = self.min_size
-        if best is not None and best not in self.excluded and not self.aside(best):
-            return {best}
+    def _first_due(self, sizes: list[int]) -> int:
+        return min(sizes, key=lambda s: (self._running(s) > 0, self._due(s), abs(s - self.default), s))
+
+    def _able(self) -> set[int]:
+        """What may be chosen; if all that survive are set aside, the one that is due first."""
+        able = {size for size in self.surviving if not self.aside(size)}
+        return able or {self._first_due(self.surviving)}
+
+    def _concurrent(self, able: set[int], step: int | None) -> set[int]:
+        if self.min_size is not None and self.min_size in able:
+            return {self.min_size}
         converged = {size for size in able if any(trial.converged for trial in self._of(size))}
         if converged:
             return converged
         default = self.spec.default_batch_size
         if default in able:
             return {default}
-        return {step} if step in able or not able else able
+        return {step} if step is not None and step in able else able
 
     # What a trial costs, and when it is stopped.
 
@@ -219,27 +222,35 @@ class Oracle:
         trial.reason, trial.status = str(verdict.reason), "SUCCEEDED"
         self.succeeded.append(trial)
         self.fails[trial.size] = []
+        self.memory = {size: 0 if size <= trial.size else count for size, count in self.memory.items()}
+        self._exclude()
         if trial.converged:
             self.stops = 0
-            for size in self.sizes:
-                if size <= trial.size:
-                    self.memory[size] = 0
-                    self.excluded.discard(size)
         elif trial.type == "MAB" and trial.reason == "COST_BOUND":
             self.stops += 1
-        self._find_cheapest(trial)
         if self.pruning and self.slot == trial.number:
             self._explored(trial)
         self._settle()
 
-    def _find_cheapest(self, newest: ModelTrial) -> None:
-        known = {size: self._counting(size) for size in self.sizes}
-        held = self.min_size is not None and any(t.converged and t.cost == self.min_cost for t in known[self.min_size])
-        if self.min_size is not None and not held:
-            found = [(t.cost, size) for size in self.sizes for t in known[size] if t.converged and t.cost]
-            self.min_cost, self.min_size = min(found, default=(None, None))
-        if newest.converged and newest.cost and (self.min_cost is None or newest.cost < self.min_cost):
-            self.min_cost, self.min_size = newest.cost, newest.size
+    def _exclude(self) -> None:
+        """What ran out of memory is out with all larger ones; twice where a trial was decided before."""
+        fitted = max((trial.size for trial in self.succeeded), default=0)
+        out = (s for s in self.sizes if self.memory[s] and self._out_of_memory(s) > (s <= fitted))
+        least = min(out, default=None)
+        self.excluded = {size for size in self.sizes if least is not None and size >= least}
+
+    def _out_of_memory(self, size: int) -> int:
+        return sum(count for smaller, count in self.memory.items() if smaller <= size)
+
+    def _find_cheapest(self) -> None:
+        """The cheapest converged cost of what may be chosen; of what keeps failing only if there is no other."""
+        known = {size: [t.cost for t in self._counting(size) if t.converged and t.cost] for size in self.surviving}
+        least = {size: min(costs) for size, costs in known.items() if costs}
+        least = {size: cost for size, cost in least.items() if not self._failing(size)} or least
+        ties = [size for size, cost in least.items() if cost == min(least.values())]
+        if self.min_size not in ties:
+            self.min_size = min(ties, default=None)
+        self.min_cost = None if self.min_size is None else least[self.min_size]
 
     def _explored(self, trial: ModelTrial) -> None:
         self.slot = None
@@ -253,7 +264,8 @@ class Oracle:
                 self.pruned.add(size)
 
     def _settle(self) -> None:
-        """Moves an excluded default, and ends the round if nothing may be tried in it now."""
+        """Finds what is cheapest, moves an excluded default, and ends the round if nothing may be tried in it now."""
+        self._find_cheapest()
         if not self.pruning:
             return
         smaller = [size for size in self.surviving if size < self.default]
@@ -263,7 +275,7 @@ class Oracle:
         ready = [size for size in self._walk() if size not in self.result and not self.aside(size)]
         if self.slot is not None or ready or not done:
             return
-        self.default = min(done, key=lambda size: self.result[size])
+        self.default = min(done, key=lambda size: self.result[size] or math.inf)
         self.result = {}
         self.round += 1
         self.pruning = self.round < self.spec.num_pruning_rounds
@@ -285,9 +297,7 @@ class Oracle:
             self.fails[trial.size] = sorted([*self.fails[trial.size], trial.number])[-_KEPT:]
         if reason == "OUT_OF_MEMORY":
             self.memory[trial.size] += 1
-            fitted = any(t.converged and t.size >= trial.size for t in self.succeeded)
-            if sum(self.memory[size] for size in self.sizes if size <= trial.size) >= 1 + fitted:
-                self.excluded |= {size for size in self.sizes if size >= trial.size}
+            self._exclude()
         if self.slot == trial.number:
             self.slot = None
         self._settle()

@@ -75,7 +75,8 @@ class ArmBelief(NamedTuple):
         expected_cost: Of a model that reaches the target if only this batch size is used, in joules, including trials
             that miss the target or fail; None while unknown.
         deviation: Standard deviation of the belief about `expected_cost`; None while unknown.
-        failure_rate: Share of trials that are expected to fail; None while unknown.
+        failure_rate: Share of trials that are expected to fail before a decision; one that misses the target does not.
+            None while unknown.
     """
 
     batch_size: int

@@ -25,8 +25,8 @@ def weighed(eta: float, max_power_watts: float, energy_joules: float, time_secon
 def cost_bound(spec: JobSpec, search: Search, batch_size: int) -> float | None:
     """The cost `β·min_cost` at which a trial is stopped (NSDI 2023, section 4.4); None while there is none.
 
-    A job always delivers: after two trials in a row that were stopped at the bound it doubles with each further one,
-    and the best known batch size has none.
+    `min_cost` is that of the batch sizes that may be chosen. A job always delivers: after two trials in a row that were
+    stopped at the bound it doubles with each further one, and the best known batch size has none.
     """
     if spec.beta_knob is None or not search.min_cost or batch_size == search.min_cost_batch_size:
         return None

@@ -7,11 +7,12 @@ aside is skipped, and tried when no other is waiting.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from wattwise_server.domain import Arm, JobSpec, Search, Stage, Trial
-from wattwise_server.policy.failures import pause_end, set_aside
+from wattwise_server.policy.failures import due, set_aside
 from wattwise_server.policy.history import with_arm
 
 
@@ -22,18 +23,14 @@ def first_round(spec: JobSpec) -> Search:
 
 
 def next_exploration(search: Search) -> Arm | None:
-    """The first arm of the walk that waits for its result in this round; None when every batch size is out.
+    """The first arm of the walk that waits for its result in this round; None when none waits.
 
     If all that wait are set aside, it is the one that is due first.
     """
     number = search.num_trials + 1
     waiting = [arm for arm in _walk(search) if arm.round_cost is None]
     ready = (arm for arm in waiting if not set_aside(search, arm, number))
-
-    def due(arm: Arm) -> tuple[object, ...]:
-        return arm.running > 0, pause_end(search, arm), abs(arm.batch_size - search.round_default), arm.batch_size
-
-    return next(ready, None) or min(waiting, key=due, default=None)
+    return next(ready, None) or min(waiting, key=lambda arm: due(search, arm), default=None)
 
 
 def explored(search: Search, trial: Trial) -> Search:
@@ -55,8 +52,8 @@ def settled(spec: JobSpec, search: Search) -> Search:
     if search.exploring is not None or not converged or _ready(search):
         return search
     done = search.pruning_round + 1
-    # The first of the walk among equals.
-    cheapest = min(converged, key=lambda arm: arm.round_cost or 0.0)
+    # The first of the walk among equals; a trial that cost nothing says nothing about costs.
+    cheapest = min(converged, key=lambda arm: arm.round_cost or math.inf)
     return replace(
         search,
         stage=Stage.MAB if done == spec.num_pruning_rounds else Stage.PRUNING,

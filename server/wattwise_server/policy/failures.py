@@ -33,12 +33,7 @@ def with_failure(search: Search, trial: Trial) -> Search:
     if not counts_as_failure(trial):
         return search
     arms = [_with_failure(arm, trial) if arm.batch_size == trial.batch_size else arm for arm in search.arms]
-    if trial.end_reason is EndReason.OUT_OF_MEMORY:
-        fitted = any(arm.num_converged for arm in arms if arm.batch_size >= trial.batch_size)
-        count = sum(arm.out_of_memory for arm in arms if arm.batch_size <= trial.batch_size)
-        if count >= (2 if fitted else 1):
-            arms = [replace(arm, excluded=True) if arm.batch_size >= trial.batch_size else arm for arm in arms]
-    return replace(search, arms=tuple(arms))
+    return replace(search, arms=_with_excluded(arms) if trial.end_reason is EndReason.OUT_OF_MEMORY else tuple(arms))
 
 
 def with_failure_undone(search: Search, trial: Trial) -> Search:
@@ -50,20 +45,21 @@ def with_failure_undone(search: Search, trial: Trial) -> Search:
 
 
 def with_fitting(search: Search, batch_size: int) -> Search:
-    """The search after a trial converged: its batch size and all smaller ones fit into memory."""
-
-    def fits(arm: Arm) -> bool:
-        return arm.batch_size <= batch_size and (arm.excluded or arm.out_of_memory > 0)
-
-    if not any(map(fits, search.arms)):
+    """The search after a trial was decided: its batch size and all smaller ones fit into memory."""
+    if not any(arm.out_of_memory for arm in search.arms):
         return search
-    arms = (replace(arm, excluded=False, out_of_memory=0) if fits(arm) else arm for arm in search.arms)
-    return replace(search, arms=tuple(arms))
+    arms = [replace(arm, out_of_memory=0) if arm.batch_size <= batch_size else arm for arm in search.arms]
+    return replace(search, arms=_with_excluded(arms))
+
+
+def failing(arm: Arm) -> bool:
+    """Whether it has failed so often in a row that it is set aside, or is tried again after a pause."""
+    return len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE
 
 
 def pause_end(search: Search, arm: Arm) -> int:
     """Number of the last trial for which a batch size is set aside; 0 if it is not set aside."""
-    if not _failing(arm):
+    if not failing(arm):
         return 0
     doublings = len(arm.failed_trials) - FAILURES_TO_SET_ASIDE
     # After the first pause every other batch size has had its turn.
@@ -73,11 +69,11 @@ def pause_end(search: Search, arm: Arm) -> int:
 
 def set_aside(search: Search, arm: Arm, trial_number: int) -> bool:
     """Whether a batch size must not be chosen for a trial: it pauses, or a trial is already trying it again."""
-    if not _failing(arm):
+    if not failing(arm):
         return False
     if _first_pause_of_round(search, arm):
         # It lasts until every other batch size has a result.
-        waiting = any(a.round_cost is None and not _failing(a) for a in search.surviving)
+        waiting = any(a.round_cost is None and not failing(a) for a in search.surviving)
         return arm.running > 0 or waiting
     return arm.running > 0 or trial_number <= pause_end(search, arm)
 
@@ -88,7 +84,12 @@ def available(search: Search, trial_number: int) -> Sequence[Arm]:
     Empty only if no arm survives.
     """
     able = [arm for arm in search.surviving if not set_aside(search, arm, trial_number)]
-    return able or sorted(search.surviving, key=lambda arm: (arm.running > 0, pause_end(search, arm)))[:1]
+    return able or sorted(search.surviving, key=lambda arm: due(search, arm))[:1]
+
+
+def due(search: Search, arm: Arm) -> tuple[object, ...]:
+    """Sorts the batch sizes that are set aside by when they are tried again, the nearest to the default first."""
+    return arm.running > 0, pause_end(search, arm), abs(arm.batch_size - search.round_default), arm.batch_size
 
 
 def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
@@ -98,7 +99,7 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
         return [arm.batch_size for arm in search.arms if test(arm)]
 
     return {
-        "failed": sizes(lambda arm: arm.num_failed > arm.out_of_memory),
+        "failed": sizes(lambda arm: arm.num_failed > arm.num_out_of_memory),
         "out_of_memory": sizes(lambda arm: arm.out_of_memory > 0),
         "missed": sizes(lambda arm: arm.num_succeeded > arm.num_converged),
         "untried": sizes(lambda arm: not (arm.num_succeeded or arm.num_failed)),
@@ -145,10 +146,6 @@ def state(search: Search, arm: Arm) -> State:
     return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}")
 
 
-def _failing(arm: Arm) -> bool:
-    return len(arm.failed_trials) >= FAILURES_TO_SET_ASIDE
-
-
 def _first_pause_of_round(search: Search, arm: Arm) -> bool:
     return search.stage is Stage.PRUNING and len(arm.failed_trials) == FAILURES_TO_SET_ASIDE
 
@@ -163,11 +160,28 @@ def _known(arm: Arm) -> str:
     return f"of its trials {', '.join(parts)}" if parts else "none of its trials has ended yet"
 
 
+def _with_excluded(arms: Sequence[Arm]) -> tuple[Arm, ...]:
+    """The arms of which those that do not fit into memory are excluded.
+
+    One trial that ran out of memory excludes its batch size and all larger ones; two are needed where a trial has been
+    decided before. Those of smaller batch sizes count as well.
+    """
+    largest = max((arm.batch_size for arm in arms if arm.num_succeeded), default=0)
+    total, excluded, found = 0, False, []
+    for arm in arms:
+        total += arm.out_of_memory
+        needed = 2 if arm.batch_size <= largest else 1
+        excluded = excluded or (arm.out_of_memory > 0 and total >= needed)
+        found.append(arm if arm.excluded is excluded else replace(arm, excluded=excluded))
+    return tuple(found)
+
+
 def _with_failure(arm: Arm, trial: Trial) -> Arm:
     ran_out = trial.end_reason is EndReason.OUT_OF_MEMORY
     return replace(
         arm,
         num_failed=arm.num_failed + 1,
+        num_out_of_memory=arm.num_out_of_memory + ran_out,
         failed_cost=arm.failed_cost + (trial.cost or 0.0),
         failed_trials=tuple(sorted((*arm.failed_trials, trial.number)))[-_FAILURES_KEPT:],
         out_of_memory=arm.out_of_memory + ran_out,

@@ -43,7 +43,7 @@ class Gts:
             return Exhausted()
         default = spec.default_batch_size
         if self._alone and trial_number == 1 and any(arm.batch_size == default for arm in arms):
-            return Choice(TrialType.MAB, default, f"batch size {default} is the default, which is tried first")
+            return Choice(TrialType.MAB, default, "the default, which is tried first")
         drawn = thompson.draw(spec, arms, rng, self._fixed(spec))
         return Choice(TrialType.MAB, drawn.batch_size, drawn.reason)
 

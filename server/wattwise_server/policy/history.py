@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, Observation, Search, Trial, TrialType
-from wattwise_server.policy.arm import move_floor, record
+from wattwise_server.policy.arm import record, with_floor
 from wattwise_server.policy.base import (
     ArmBelief,
     Dispatched,
@@ -20,12 +20,13 @@ from wattwise_server.policy.base import (
     Succeeded,
 )
 from wattwise_server.policy.cost import missed_floor
-from wattwise_server.policy.failures import with_failure, with_failure_undone, with_fitting
+from wattwise_server.policy.failures import failing, with_failure, with_failure_undone, with_fitting
 
 
 def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Search:
-    """The search after an event: first its history, then its policy's state."""
-    return policy.observe(spec, with_event(spec, search, event), event)
+    """The search after an event: first its history, then its policy's state, then what is cheapest of what is left."""
+    search = policy.observe(spec, with_event(spec, search, event), event)
+    return search if isinstance(event, Dispatched | Reported) else _with_cheapest(spec, search)
 
 
 def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
@@ -83,34 +84,26 @@ def _with_success(spec: JobSpec, search: Search, trial: Trial) -> Search:
     seen = Observation(trial.cost, trial.converged)
     search = with_arm(search, trial.batch_size, lambda arm: record(arm, seen, spec.window_size, floor))
     if trial.converged:
-        search = with_fitting(replace(search, bound_stops=0), trial.batch_size)
+        search = replace(search, bound_stops=0)
     elif trial.type is TrialType.MAB and trial.end_reason is EndReason.COST_BOUND:
         search = replace(search, bound_stops=search.bound_stops + 1)
-    return _with_min_cost(spec, search, trial)
+    return with_fitting(search, trial.batch_size)
 
 
-def _with_min_cost(spec: JobSpec, search: Search, trial: Trial) -> Search:
-    """The search with the cheapest converged cost among those that count; a trial that cost nothing does not."""
-    held = search.min_cost, search.min_cost_batch_size
-    cheapest = _cheapest_of_windows(search) if _left_window(spec, search) else held
-    if trial.converged and trial.cost and (not cheapest[0] or trial.cost < cheapest[0]):
-        cheapest = trial.cost, trial.batch_size
-    if cheapest == held:
+def _with_cheapest(spec: JobSpec, search: Search) -> Search:
+    """The search with the cheapest converged cost of the batch sizes that may be chosen.
+
+    One that keeps failing counts only if no other has converged. A tie stays where it is.
+    """
+    known = [(arm, arm.cheapest) for arm in search.surviving if arm.cheapest is not None]
+    working = [each for each in known if not failing(each[0])] or known
+    best: tuple[float | None, int | None] = (None, None)
+    if working:
+        held = search.min_cost_batch_size
+        arm, least = min(working, key=lambda each: (each[1], each[0].batch_size != held, each[0].batch_size))
+        best = least, arm.batch_size
+    floor = None if best[0] is None else missed_floor(spec, best[0])
+    if (*best, floor) == (search.min_cost, search.min_cost_batch_size, search.missed_floor):
         return search
-    floor = None if cheapest[0] is None else missed_floor(spec, cheapest[0])
-    arms = tuple(move_floor(arm, search.missed_floor, floor, spec.window_size) for arm in search.arms)
-    return replace(search, arms=arms, min_cost=cheapest[0], min_cost_batch_size=cheapest[1], missed_floor=floor)
-
-
-def _left_window(spec: JobSpec, search: Search) -> bool:
-    """Whether the observation that is the cheapest no longer counts."""
-    if not spec.window_size or search.min_cost_batch_size is None:
-        return False
-    window = search.arm(search.min_cost_batch_size).window
-    return not any(seen.converged and seen.cost == search.min_cost for seen in window)
-
-
-def _cheapest_of_windows(search: Search) -> tuple[float | None, int | None]:
-    """The cheapest converged cost in all windows, and its batch size."""
-    seen = ((seen.cost, arm.batch_size) for arm in search.arms for seen in arm.window if seen.converged and seen.cost)
-    return min(seen, default=(None, None))
+    arms = search.arms if floor == search.missed_floor else tuple(with_floor(arm, floor) for arm in search.arms)
+    return replace(search, arms=arms, min_cost=best[0], min_cost_batch_size=best[1], missed_floor=floor)

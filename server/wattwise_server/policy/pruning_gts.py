@@ -22,7 +22,7 @@ from wattwise_server.policy.base import (
     no_priors,
 )
 from wattwise_server.policy.cost import cost_bound
-from wattwise_server.policy.failures import set_aside
+from wattwise_server.policy.failures import available
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.history import with_arm
 
@@ -46,10 +46,10 @@ class PruningGts:
         """The walk's next step, a concurrent trial while that step runs, or the bandit's draw."""
         if search.stage is Stage.MAB:
             return _BANDIT.next(spec, search, trial_number, rng)
-        arm = explorer.next_exploration(search)
-        if arm is None:
+        if not search.surviving:
             return Exhausted()
-        if search.exploring is not None:
+        arm = explorer.next_exploration(search)
+        if arm is None or search.exploring is not None:
             return _concurrent(spec, search, trial_number, arm)
         where = f"pruning round {search.pruning_round + 1} of {spec.num_pruning_rounds}"
         return Choice(TrialType.EXPLORATION, arm.batch_size, f"{where}: {_step(search, arm)}")
@@ -85,38 +85,35 @@ POLICY = PruningGts()
 def _step(search: Search, arm: Arm) -> str:
     """What the walk does, as the reason of an exploration."""
     size, start = arm.batch_size, search.round_default
-    if failed := len(arm.failed_trials):
-        times = "trial" if failed == 1 else f"{failed} trials in a row"
-        return f"batch size {size} is tried again, since its last {times} failed"
     if size == start:
-        return f"the walk starts at batch size {size}"
-    return f"the walk goes {'down' if size < start else 'up'} from {start} to batch size {size}"
+        step = f"the walk starts at batch size {size}"
+    else:
+        step = f"the walk goes {'down' if size < start else 'up'} from {start} to batch size {size}"
+    if failed := len(arm.failed_trials):
+        return f"{step}, whose last {'trial' if failed == 1 else f'{failed} trials'} failed"
+    return step
 
 
-def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm) -> Choice:
-    """The cheapest batch size known, else the default, else the one that the walk waits for."""
+def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm | None) -> Choice:
+    """The cheapest batch size known, else the default, else the one that the walk waits for; one survives at least."""
 
     def choice(arm: Arm, why: str) -> Choice:
-        reason = f"batch size {arm.batch_size} {why}; trial {search.exploring} is exploring"
-        return Choice(TrialType.CONCURRENT, arm.batch_size, reason)
+        return Choice(TrialType.CONCURRENT, arm.batch_size, f"{why}; trial {search.exploring} is exploring")
 
-    def able(arm: Arm) -> bool:
-        return not arm.excluded and not set_aside(search, arm, trial_number)
-
+    allowed = available(search, trial_number)
     if search.min_cost_batch_size is not None:
         cheapest = search.arm(search.min_cost_batch_size)
-        if able(cheapest):
-            return choice(cheapest, "is the cheapest so far")
-    surviving = [arm for arm in search.surviving if able(arm)]
-    converged = [arm for arm in surviving if arm.num_converged]
+        if cheapest in allowed:
+            return choice(cheapest, "the cheapest so far")
+    converged = [arm for arm in allowed if arm.num_converged]
     if converged:
-        return choice(min(converged, key=lambda arm: arm.counted.mean), "is the cheapest of those that may be tried")
+        return choice(min(converged, key=lambda arm: arm.counted.mean), "the cheapest of those that may be tried")
     default = search.arm(spec.default_batch_size)
-    if default in surviving:
-        return choice(default, "is the default")
-    if waiting in surviving or not surviving:
-        return choice(waiting, "is next in the walk, and neither the default nor a cheaper one may be tried")
-    return choice(surviving[0], "is the only one that may be tried")
+    if default in allowed:
+        return choice(default, "the default")
+    if waiting is not None and waiting in allowed:
+        return choice(waiting, "the next in the walk, while neither the default nor a cheaper one may be tried")
+    return choice(allowed[0], "the first that may be tried")
 
 
 def _revived(search: Search, trial: Trial) -> Search:

@@ -37,7 +37,7 @@ _JOBS = """
     LEFT JOIN power_limits USING (job_key, batch_size) ORDER BY job_key, batch_size
 """
 _OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL"
-_HELD = f"SELECT cost {_OBSERVATIONS} AND NOT converged AND cost < coalesce(?, 9e999) ORDER BY observation"
+_MISSES = f"SELECT cost {_OBSERVATIONS} AND NOT converged ORDER BY observation"
 _WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
 
 _RESUMABLE = ", ".join(sorted(f"'{reason.value}'" for reason in RESUMABLE))
@@ -162,8 +162,8 @@ class Queries:
             return replace(arm, window=seen)
         if arm.num_succeeded == arm.reached.count:
             return arm
-        held = await self._all(_HELD, job["job_key"], arm.batch_size, job["missed_floor"])
-        return replace(arm, held=tuple(row["cost"] for row in held))
+        missed = await self._all(_MISSES, job["job_key"], arm.batch_size)
+        return replace(arm, misses=tuple(row["cost"] for row in missed))
 
     async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
         try:

@@ -88,9 +88,11 @@ _ARM = (
     "num_succeeded",
     "num_converged",
     "num_failed",
+    "num_out_of_memory",
     "failed_cost",
     "failed_trials",
     "out_of_memory",
+    "cheapest",
     *(f"{name}_{part}" for name in _SUMS for part in _MOMENTS),
 )
 _SAMPLE = ("power_limit_watts", "time_seconds", "energy_joules", "steps")
@@ -200,9 +202,11 @@ def _arm(arm: Arm) -> tuple[object, ...]:
         arm.num_succeeded,
         arm.num_converged,
         arm.num_failed,
+        arm.num_out_of_memory,
         arm.failed_cost,
         json.dumps(arm.failed_trials),
         arm.out_of_memory,
+        arm.cheapest,
         *sums,
     )
 
@@ -313,11 +317,13 @@ def read_arm(row: Row) -> Arm:
         num_succeeded=row["num_succeeded"],
         num_converged=row["num_converged"],
         num_failed=row["num_failed"],
+        num_out_of_memory=row["num_out_of_memory"],
         failed_cost=row["failed_cost"],
         failed_trials=tuple(json.loads(row["failed_trials"])),
         out_of_memory=row["out_of_memory"],
         reached=reached,
         missed=missed,
+        cheapest=row["cheapest"],
         counted=counted,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from wattwise_server.domain import EndReason, TrialType
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -73,3 +74,43 @@ def test_trial_that_cost_nothing_is_not_the_cheapest() -> None:
     assert (job.search.min_cost, job.search.arm(8).num_converged) == (None, 1)
     job.succeed(job.dispatch(16), 30)
     assert (job.search.min_cost, bounds(job)) == (30, [60, None])
+
+
+@pytest.mark.parametrize("policy", ["PRUNING_GTS", "GTS"])
+def test_every_launch_delivers_once_the_cheapest_batch_size_does_not_fit(policy: str) -> None:
+    """The best known batch size is one that may be chosen: its trials are never stopped for what cannot run."""
+    job = SimulatedJob(spec(policy=policy, batch_sizes=(16, 32), num_pruning_rounds=1))
+    for cost, size in ((500, 16), (100, 32)):
+        job.succeed(job.dispatch(size, TrialType.CONCURRENT), cost)
+    for _ in range(2):
+        job.fail(job.dispatch(32, TrialType.CONCURRENT), EndReason.OUT_OF_MEMORY)
+    ended = [job.run(job.next(), 50).end_reason for _ in range(20)]
+    assert set(ended) == {EndReason.TARGET_REACHED}
+
+
+def test_pruned_batch_size_is_not_the_best_known() -> None:
+    """A late success of a pruned batch size is an observation, but no bound of those that survive."""
+    job = SimulatedJob(spec(batch_sizes=(16, 32), num_pruning_rounds=1))
+    late = job.dispatch(16, TrialType.CONCURRENT)
+    job.succeed(job.next(), 10, converged=False)
+    job.succeed(job.next(), 300)
+    job.succeed(late, 100)
+    assert (job.search.min_cost, job.search.min_cost_batch_size) == (300, 32)
+    assert [job.run(job.next(), 30).converged for _ in range(3)] == [True] * 3
+
+
+def test_batch_size_that_keeps_failing_is_best_known_only_if_no_other_has_converged() -> None:
+    """Three failures in a row end it, a decided trial brings it back, and misses count by the cost that is known."""
+    job = bandit()
+    job.succeed(job.dispatch(8), 100)
+    for _ in range(3):
+        job.fail(job.dispatch(8), EndReason.ERROR)
+    assert (job.search.min_cost, bounds(job)) == (100, [None, 200])
+    job.succeed(job.dispatch(16), 150, converged=False)
+    assert job.search.arm(16).counted.mean == 200
+    job.succeed(job.dispatch(16), 300)
+    assert (job.search.min_cost, job.search.min_cost_batch_size, bounds(job)) == (300, 16, [600, None])
+    assert job.search.arm(16).counted.mean == (300 + 600) / 2
+    job.succeed(job.dispatch(8), 110)
+    assert (job.search.min_cost, job.search.min_cost_batch_size, bounds(job)) == (100, 8, [None, 200])
+    assert job.search.arm(16).counted.mean == (300 + 200) / 2

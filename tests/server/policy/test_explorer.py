@@ -156,3 +156,35 @@ def test_preempted_exploration_is_not_counted() -> None:
         trial = job.next()
         assert trial.batch_size == 16
         job.fail(trial, EndReason.PREEMPTED)
+
+
+def test_concurrent_trials_avoid_the_cheapest_while_it_is_set_aside() -> None:
+    """While the only batch size that has converged pauses, concurrent trials get another one."""
+    job = SimulatedJob(spec())
+    job.succeed(job.next(), 100)
+    for _ in range(3):
+        job.fail(job.dispatch(16, TrialType.CONCURRENT), EndReason.ERROR)
+    assert job.next().batch_size == 8
+    assert job.search.min_cost_batch_size == 16
+    assert job.next().batch_size == 8
+
+
+def test_concurrent_trials_get_the_cheapest_converged_one_that_may_be_tried() -> None:
+    """While the cheapest of all is set aside, they get the one that is cheapest of the others."""
+    job = SimulatedJob(spec(default_batch_size=64))
+    for cost in (120, 90, 110):
+        job.succeed(job.next(), cost)
+    exploring = job.next()
+    assert exploring.batch_size == 8
+    assert job.next().batch_size == 32
+    for _ in range(3):
+        job.fail(job.dispatch(32, TrialType.CONCURRENT), EndReason.ERROR)
+    assert job.next().batch_size == 16
+
+
+def test_trial_that_cost_nothing_does_not_start_the_next_round() -> None:
+    """The next round starts at the cheapest batch size that cost anything."""
+    job = SimulatedJob(spec(batch_sizes=(8, 16, 32)))
+    for cost in (100, 0, 90):
+        job.succeed(job.next(), cost)
+    assert (job.search.pruning_round, job.search.round_default) == (1, 32)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise_server.domain import Arm, Moments, Observation
-from wattwise_server.policy.arm import move_floor, record
+from wattwise_server.policy.arm import record, with_floor
 from wattwise_server.policy.thompson import draw, generator, posterior
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -63,7 +63,7 @@ def test_running_sums_are_the_sums_over_the_history(seen: list[Observation], win
         arm = record(arm, one, window, floor)
         if one.converged and (min_cost is None or one.cost < min_cost):
             min_cost = one.cost
-            arm = move_floor(arm, floor, beta * min_cost, window)
+            arm = with_floor(arm, beta * min_cost)
     least = 0.0 if min_cost is None else beta * min_cost
     newest = seen[-window:] if window else seen
     counted = [one.cost if one.converged else max(one.cost, least) for one in newest]

@@ -82,7 +82,9 @@ class StoreConformance:
             "num_failed": 4,
             "failed_cost": 0.1,
             "failed_trials": (2, 300),
+            "num_out_of_memory": 2,
             "out_of_memory": 1,
+            "cheapest": 1 / 3,
             "excluded": True,
         }
         arms = tuple(
@@ -236,7 +238,7 @@ class StoreConformance:
                 assert await store.count_jobs(prefix, limit) == found
 
     async def test_history_of_an_arm_is_read(self, opener: Opener) -> None:
-        """A window has the newest observations in order; held costs are those below the floor, in order."""
+        """A window has the newest observations in order; without one, the missed costs are kept in order."""
         outcomes = [(5.0, True), (3.0, False), (9.0, False), (4.0, False)]
         for window, job_id in ((2, "jw"), (0, "jh")):
             async with opener() as store:
@@ -254,7 +256,7 @@ class StoreConformance:
                 if window:
                     assert arm.window == (Observation(9.0, converged=False), Observation(4.0, converged=False))
                 else:
-                    assert arm.held == (3.0, 4.0)
+                    assert arm.misses == (3.0, 9.0, 4.0)
 
     async def test_leases_expire_once_and_are_full_after_reopening(self, opener: Opener) -> None:
         """A trial's lease expires unless it was renewed; after reopening the trial has a full one."""

@@ -6,9 +6,15 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.domain import Moments, PowerLimitState, PowerSample
+from wattwise_server.domain import EndReason, Moments, Observation, PowerLimitState, PowerSample, TrialType
+from wattwise_server.policy.base import Choice, Succeeded
+from wattwise_server.policy.cost import cost_bound
+from wattwise_server.policy.failures import Status, state
+from wattwise_server.policy.history import observe
+from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.migrate import migrate, migrations
 from wattwise_server.store.open import open_store
 
@@ -70,8 +76,87 @@ async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> Non
         arm, pruned = tx.job.search.arms
         assert (arm.failed_trials, arm.num_failed, arm.failed_cost, arm.out_of_memory) == ((5, 5, 5), 3, 13.0, 1)
         assert (arm.num_succeeded, arm.num_converged, arm.running, arm.excluded) == (1, 1, 1, False)
+        assert arm.num_out_of_memory == 1
         assert (pruned.failed_trials, pruned.pruned, pruned.running) == ((), True, 0)
         assert (tx.job.num_trials, tx.job.search.bound_stops, tx.job.spec.prior_job_ids) == (6, 0, ())
+
+
+_TRIAL = """
+    INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, end_reason, start_time, cost,
+        converged, target_reached, observation)
+    VALUES (1, ?, ?, 'EXPLORATION', 0, ?, ?, 0, ?, ?, 0, ?)
+"""
+
+
+async def test_running_search_continues_after_version_8(tmp_path: Path) -> None:
+    """The walk goes on in the middle of its round; the window, and what does not fit into memory, are as before."""
+    with closing(sqlite3.connect(tmp_path / "w.db", isolation_level=None)) as connection:
+        migrate(connection, "w.db", {version: sql for version, sql in migrations().items() if version < 8})
+        connection.execute(_JOB)
+        connection.execute(
+            "UPDATE jobs SET policy = 'PRUNING_GTS', stage = 'PRUNING', num_pruning_rounds = 2, window_size = 2, "
+            "exploring = 5, min_cost = 90, min_cost_batch_size = 16, missed_floor = 180, num_trials = 5, "
+            "num_observations = 3"
+        )
+        add_arm = "INSERT INTO arms VALUES (1, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0, ?, ?, 0)"
+        for row in (
+            (8, 0, None, 0, 0, 0, 0, 0),
+            (16, 0, 120.0, 0, 0, 3, 2, 150.0),
+            (32, 1, None, 1, 4, 0, 0, 0),
+            (64, 1, None, 0, 0, 0, 0, 0),
+        ):
+            connection.execute(add_arm, row)
+        for values in (
+            (1, 16, "SUCCEEDED", "TARGET_REACHED", 90.0, 1, 1),
+            (2, 16, "SUCCEEDED", "TARGET_REACHED", 120.0, 1, 2),
+            (3, 16, "SUCCEEDED", "MAX_EPOCHS", 70.0, 0, 3),
+            (4, 32, "FAILED", "OUT_OF_MEMORY", None, 0, None),
+            (5, 8, "DISPATCHED", None, None, 0, None),
+        ):
+            connection.execute(_TRIAL, values)
+    async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
+        assert tx.job is not None
+        spec, search, policy = tx.job.spec, tx.job.search, POLICIES["PRUNING_GTS"]
+        assert [arm.batch_size for arm in search.surviving] == [8, 16]
+        assert [state(search, arm).status for arm in search.arms[2:]] == [Status.OUT_OF_MEMORY, Status.PRUNED]
+        assert (search.min_cost, search.min_cost_batch_size) == (120.0, 16)
+        known = search.arm(16)
+        assert known.window == (Observation(120.0, converged=True), Observation(70.0, converged=False))
+        assert (known.reached, known.missed, known.cheapest) == (Moments(1, 120.0), Moments(1, 70.0), 120.0)
+        choice = policy.next(spec, search, 6, np.random.default_rng(1))
+        assert isinstance(choice, Choice)
+        assert (choice.type, choice.batch_size) == (TrialType.CONCURRENT, 16)
+        (exploring,) = tx.running()
+        ended = exploring._replace(cost=110.0, converged=True, end_reason=EndReason.TARGET_REACHED)
+        search = observe(policy, spec, search, Succeeded(ended))
+        assert (search.pruning_round, search.round_default, search.exploring) == (1, 8, None)
+        assert (search.min_cost, search.min_cost_batch_size, search.missed_floor) == (110.0, 8, 220.0)
+        assert search.arm(16).counted.mean == (120.0 + 220.0) / 2
+
+
+async def test_trial_that_cost_nothing_is_not_the_cheapest_after_version_8(tmp_path: Path) -> None:
+    """The lowest cost of an earlier version may be 0, or that of a pruned batch size: it is found again."""
+    with closing(sqlite3.connect(tmp_path / "w.db", isolation_level=None)) as connection:
+        migrate(connection, "w.db", {version: sql for version, sql in migrations().items() if version < 8})
+        connection.execute(_JOB)
+        connection.execute("UPDATE jobs SET min_cost = 0, min_cost_batch_size = 8, missed_floor = 0, num_trials = 5")
+        for size, pruned, count, mean in ((8, 0, 1, 0), (16, 0, 2, 60), (32, 1, 1, 40)):
+            connection.execute(
+                "INSERT INTO arms VALUES (1, ?, ?, NULL, 0, 0, ?, ?, ?, 0, 0, 0, 0, ?, ?, 0)",
+                (size, pruned, count, count, mean, count, mean),
+            )
+        for number, (size, cost, converged) in enumerate(
+            ((8, 0.0, 1), (16, 50.0, 1), (16, 70.0, 1), (32, 40.0, 1), (16, 20.0, 0)), 1
+        ):
+            reason = "TARGET_REACHED" if converged else "MAX_EPOCHS"
+            connection.execute(_TRIAL, (number, size, "SUCCEEDED", reason, cost, converged, number))
+    async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
+        assert tx.job is not None
+        search = tx.job.search
+        assert (search.min_cost, search.min_cost_batch_size) == (50.0, 16)
+        assert [arm.cheapest for arm in search.arms] == [None, 50.0, 40.0]
+        assert search.arm(16).missed == Moments(1, 20.0)
+        assert cost_bound(tx.job.spec, search, 8) == 100.0
 
 
 @pytest.mark.parametrize("names", [("0001_a.sql", "0002_b.sql", "0002_c.sql"), ("0001_a.sql", "0003_b.sql")])

@@ -368,7 +368,9 @@ class BatchSizeState(google.protobuf.message.Message):
     expected_cost_deviation: builtins.float
     """Standard deviation of the belief about `expected_cost`, in joules. Unset: unknown."""
     failure_rate: builtins.float
-    """Share of its trials that is expected to fail before a decision, from 0 to 1. Unset: unknown."""
+    """Share of its trials that is expected to crash, be lost or run out of memory, from 0 to 1; one that misses the target
+    is not among them. Unset: unknown.
+    """
     num_converged: builtins.int
     """Number of its trials that reached the target within the cost bound."""
     num_missed: builtins.int
@@ -464,8 +466,9 @@ class Job(google.protobuf.message.Message):
     without pruning.
     """
     min_cost: builtins.float
-    """Cost of the cheapest converged trial, in joules; with window_size, of those in the windows. A trial that cost nothing
-    does not count. Unset: there is none.
+    """Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
+    windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
+    nothing does not count. Unset: there is none.
     """
     min_cost_batch_size: builtins.int
     """Batch size of that trial. Unset: there is none."""

@@ -320,7 +320,10 @@ export interface BatchSizeState {
   expectedCostDeviation?:
     | number
     | undefined;
-  /** Share of its trials that is expected to fail before a decision, from 0 to 1. Unset: unknown. */
+  /**
+   * Share of its trials that is expected to crash, be lost or run out of memory, from 0 to 1; one that misses the target
+   * is not among them. Unset: unknown.
+   */
   failureRate?:
     | number
     | undefined;
@@ -367,8 +370,9 @@ export interface Job {
   /** The batch sizes that are neither pruned nor too large for the memory, in ascending order. Empty: none is left to try. */
   survivingBatchSizes: number[];
   /**
-   * Cost of the cheapest converged trial, in joules; with window_size, of those in the windows. A trial that cost nothing
-   * does not count. Unset: there is none.
+   * Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
+   * windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
+   * nothing does not count. Unset: there is none.
    */
   minCost?:
     | number
