@@ -181,4 +181,5 @@ def measurement(epochs: TrialCourse, epoch: int, target_metric: float) -> Measur
 def no_batch_size_left(max_epochs: int) -> str:
     """The message when a policy has no batch size left."""
     missed = f"each missed the target within {max_epochs} epochs and the cost bound, or ran out of memory"
-    return f"no batch size is left: {missed}; raise --beta"
+    remedy = "raise --beta if the bound stopped them, otherwise change the target, the epochs or the batch sizes"
+    return f"no batch size is left: {missed}; {remedy}"

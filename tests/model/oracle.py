@@ -152,6 +152,9 @@ class Oracle:
             if self.spec.policy == v1.POLICY_GTS and not self.trials and self.spec.default_batch_size in able:
                 return "MAB", {self.spec.default_batch_size}
             new = {size for size in able if len(self._of(size)) < self.spec.mab_num_explorations}
+            if not new and not any(trial.converged for size in able for trial in self._of(size)):
+                # A miss never makes an arm look better than one without any.
+                new = {size for size in able if not self._of(size)}
             return "MAB", new or able
         step = self.step()
         if self.slot is None:
@@ -361,7 +364,7 @@ class Oracle:
         elif size in self.pruned:
             status = "PRUNED"
         else:
-            status = "SET_ASIDE" if self.aside(size) else "ALLOWED"
+            status = "ALLOWED" if size in self._able() else "SET_ASIDE"
         failed = [t for t in self.trials if t.size == size and t.status == "FAILED" and t.reason != "PREEMPTED"]
         same(STATE[state.status], status, f"status of {size}")
         same(state.num_converged, sum(t.converged for t in mine), f"num_converged of {size}")

@@ -14,6 +14,7 @@ from wattwise_server.observability.events import (
     JobDeleted,
     JobRegistered,
     MonitorsDiffer,
+    NoEnergy,
     Notification,
     PowerProfiled,
     TrialDispatched,
@@ -71,6 +72,8 @@ def _log(event: Event) -> None:
         case MonitorsDiffer(trial):
             kinds = {"monitor": str(trial.monitor), "other_monitor": str(trial.other_monitor)}
             _log_trial(trial, "monitors differ", logging.WARNING, **kinds)
+        case NoEnergy(trial):
+            _log_trial(trial, "no energy", logging.WARNING, monitor=str(trial.monitor) or None)
         case PowerProfiled(trial, limits, cheapest):
             _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
 

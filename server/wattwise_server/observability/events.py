@@ -69,6 +69,13 @@ class MonitorsDiffer:
 
 
 @dataclass(frozen=True, slots=True)
+class NoEnergy:
+    """A trial's first result has no energy, although the job's costs depend on it."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True)
 class PowerProfiled:
     """A trial reported a profile of this many power limits; `cheapest` is the best known for its batch size."""
 
@@ -86,6 +93,7 @@ Event: TypeAlias = (
     | TrialEnded
     | TrialRevived
     | MonitorsDiffer
+    | NoEnergy
     | PowerProfiled
 )
 

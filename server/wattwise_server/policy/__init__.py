@@ -1,7 +1,8 @@
 """Chooses batch sizes and stops trials: pure functions over immutable values.
 
 You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumption of DNN Training", NSDI 2023
-(arXiv 2208.06102) is the source of the method.
+(arXiv 2208.06102) is the source of the cost, the bound, the pruning walk and Thompson sampling; `knowledge_gradient`
+names its own sources.
 
 - `cost`: a trial's cost, and the bound at which it is stopped
 - `stopping`: whether a trial continues
@@ -13,5 +14,6 @@ You, Chung, Chowdhury, "Zeus: Understanding and Optimizing GPU Energy Consumptio
 - `base`: the protocol of a policy, its choices, beliefs and events
 - `power`: the cheapest power limit
 - `registry`: the policies by name
-- `pruning_gts`, `gts`: the two policies
+- `knowledge_gradient`: the default policy
+- `pruning_gts`, `gts`: the paper's policy, and its bandit alone
 """

@@ -22,7 +22,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """No next trial: no batch size converged in a whole round."""
+    """No next trial: no batch size is left that may be chosen."""
 
 
 @dataclass(frozen=True, slots=True)

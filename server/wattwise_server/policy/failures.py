@@ -125,24 +125,27 @@ class State(NamedTuple):
 def state(search: Search, arm: Arm) -> State:
     """The state of a batch size for the next trial."""
     if arm.excluded:
-        by = min(a.batch_size for a in search.arms if a.excluded)
+        ran_out = [a.batch_size for a in search.arms if a.out_of_memory and a.batch_size <= arm.batch_size]
         reason = (
-            f"trials with batch size {by} ran out of memory; only a trial that is still running can show that "
-            f"{arm.batch_size} fits, by reaching the target with this or a larger batch size"
+            f"trials with batch size {' and '.join(map(str, ran_out))} ran out of memory; only a trial that is still "
+            f"running can show that {arm.batch_size} fits, by ending with a decision"
         )
         return State(Status.OUT_OF_MEMORY, reason)
     if arm.pruned:
         why = "missed the target" if arm.num_succeeded > arm.num_converged else "lies beyond one that missed the target"
         return State(Status.PRUNED, f"pruned: it {why}; a job with a new job_id tries it again")
-    if not set_aside(search, arm, search.num_trials + 1):
+    number = search.num_trials + 1
+    if not set_aside(search, arm, number):
         return State(Status.ALLOWED, _known(arm))
     failed = f"its last {len(arm.failed_trials)} trials failed"
+    if arm in available(search, number):
+        return State(Status.ALLOWED, f"{failed}; it is the next to be tried, since every other one is set aside too")
     if arm.running:
-        when = "once its running trial has ended"
+        when = "after its running trial has ended"
     elif _first_pause_of_round(search, arm):
         when = "once every other batch size has a result in this round"
     else:
-        when = f"from trial {pause_end(search, arm) + 1} on"
+        when = f"from trial {pause_end(search, arm) + 1} on, or earlier if every other one is set aside"
     return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}")
 
 

@@ -52,16 +52,21 @@ def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = No
 
 
 def belief(spec: JobSpec, arm: Arm, reward_precision: float | None = None) -> ArmBelief:
-    """The posterior of an arm, and what a model costs that is trained with it alone."""
+    """The posterior of an arm, and what a model costs that is trained with it alone.
+
+    A model costs what its trials cost: that a miss counts more is to keep it from being chosen, not what it cost.
+    """
     known = posterior(spec, arm.counted, reward_precision)
     ended = arm.num_succeeded + arm.num_failed
     rate = arm.num_failed / ended if ended else None
-    if not arm.num_converged:
+    if not arm.reached.count:
         return ArmBelief(arm.batch_size, *known, failure_rate=rate)
-    # A model takes this many succeeded trials, each with its share of the failed ones.
-    tries = arm.num_succeeded / arm.num_converged
-    expected = tries * (failure_surcharge(arm) - known.mean)
-    deviation = tries / math.sqrt(known.precision) if known.observations > 1 else None
+    costs = arm.reached.merge(arm.missed)
+    trial = posterior(spec, costs, reward_precision)
+    # A model takes this many succeeded trials of those that count, each with its share of all the failed ones.
+    tries = costs.count / arm.reached.count
+    expected = tries * (failure_surcharge(arm) - trial.mean)
+    deviation = tries / math.sqrt(trial.precision) if costs.count > 1 else None
     return ArmBelief(arm.batch_size, *known, expected, deviation, rate)
 
 
@@ -88,6 +93,9 @@ class Draw:
 def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_precision: float | None = None) -> Draw:
     """Draws one of the arms: the unexplored first, then those without information, then by sampling.
 
+    While no arm has converged, no miss makes an arm look better than one without any: arms without a decided trial are
+    drawn before the others, whatever the prior expects of them.
+
     Args:
         spec: The job.
         arms: The arms to draw from.
@@ -98,12 +106,17 @@ def draw(spec: JobSpec, arms: Sequence[Arm], rng: np.random.Generator, reward_pr
     if unexplored:
         arm = unexplored[rng.integers(len(unexplored))]
         done = f"{arm.num_succeeded} of {spec.mab_num_explorations} explorations"
-        return Draw(arm.batch_size, f"batch size {arm.batch_size} has {done}; sampling starts when no arm has fewer")
+        return Draw(arm.batch_size, f"{done}; sampling starts when no arm has fewer")
     beliefs = [posterior(spec, arm.counted, reward_precision) for arm in arms]
-    blank = [arm for arm, belief in zip(arms, beliefs, strict=True) if belief.precision == 0]
+    hopeless = not any(arm.num_converged for arm in arms)
+    blank = [
+        arm
+        for arm, belief in zip(arms, beliefs, strict=True)
+        if belief.precision == 0 or (hopeless and not arm.num_succeeded)
+    ]
     if blank:
         size = blank[rng.integers(len(blank))].batch_size
-        return Draw(size, f"nothing is known about batch size {size}, so it is tried first")
+        return Draw(size, "none of its trials was decided, so it is tried first")
     return _sample(arms, beliefs, rng)
 
 
@@ -117,4 +130,4 @@ def _sample(arms: Sequence[Arm], beliefs: Sequence[Posterior], rng: np.random.Ge
     others = f"lowest of {len(arms)} arms" if len(arms) > 1 else "the only arm"
     failed = f", failed trials {surcharges[best]:.6g} per decided one" if surcharges[best] else ""
     sample = f"sampled cost {-samples[best]:.6g} J (mean {-means[best]:.6g}, std dev {deviations[best]:.3g}{failed})"
-    return Draw(size, f"batch size {size} by Thompson sampling: {sample}, {others}")
+    return Draw(size, f"Thompson sampling: {sample}, {others}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeAlias
 
@@ -27,15 +27,21 @@ _UNSET: JobDraft = {"job_id_prefix": "", "batch_sizes": (), "default_batch_size"
 """Required fields, so that a draft without them can be checked."""
 
 
-def resolve(draft: JobDraft, new_id: str, policies: Mapping[str, Policy] = POLICIES) -> JobSpec:
-    """Fills in the defaults; a draft without a job_id gets the new one.
+def resolve(
+    draft: JobDraft, new_id: str, policies: Mapping[str, Policy] = POLICIES, unknown_jobs: Iterable[str] = ()
+) -> JobSpec:
+    """Fills in the defaults; a draft without a job_id gets the new one. `unknown_jobs` are prior jobs that don't exist.
 
     Raises:
         InvalidJobSpecError: with one violation per fault, all at once.
     """
     sizes = tuple(sorted(draft.get("batch_sizes", ())))
     spec = JobSpec(**{**_UNSET, "job_id": new_id, **draft, "batch_sizes": sizes})
-    if faults := [Violation(f"job.{name}", fault) for name, fault in _faults(draft, spec, policies)]:
+    faults = [Violation(f"job.{name}", fault) for name, fault in _faults(draft, spec, policies)]
+    if unknown := ", ".join(map(repr, unknown_jobs)):
+        fault = f"names {unknown}, not registered on this server; list the ids of registered jobs"
+        faults.append(Violation("job.prior_job_ids", fault))
+    if faults:
         raise InvalidJobSpecError(*faults)
     return replace(spec, beta_knob=None) if spec.disable_early_stopping else spec
 

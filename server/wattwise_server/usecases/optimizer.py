@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -17,7 +16,6 @@ from wattwise_server.domain import (
     Decision,
     EndReason,
     Job,
-    JobSpec,
     Measurement,
     Trial,
     TrialKey,
@@ -25,7 +23,6 @@ from wattwise_server.domain import (
     identifier_fault,
 )
 from wattwise_server.errors import (
-    InvalidJobSpecError,
     InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
@@ -39,6 +36,7 @@ from wattwise_server.observability.events import (
     EpochReported,
     Event,
     JobRegistered,
+    NoEnergy,
     Observer,
     TrialDispatched,
 )
@@ -50,7 +48,7 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decide, judge
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.job_spec import JobDraft, check_identical, resolve
+from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve
 from wattwise_server.usecases.lifecycle import Lifecycle, observe
 from wattwise_server.usecases.lookup import (
     bound_of,
@@ -101,8 +99,11 @@ class Optimizer:
         if known is not None:
             # A job keeps its policy when the default changes.
             draft = {"policy": known.spec.policy, **draft}
-        spec = resolve(draft, new_id)
-        priors = () if known else await self._priors(spec)
+        listed = () if known else draft.get("prior_job_ids", ())[:MAX_PRIOR_JOBS]
+        # Read before the job's own transaction: no call ever locks two jobs.
+        found = {job_id: await self._job(job_id) for job_id in listed}
+        spec = resolve(draft, new_id, unknown_jobs=[job_id for job_id, job in found.items() if job is None])
+        priors = [await self._prior(job) for job in found.values() if job is not None]
         async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
                 check_identical(tx.job.spec, spec)
@@ -113,19 +114,12 @@ class Optimizer:
             self._publish(tx, JobRegistered(job))
             return job, True
 
-    async def _priors(self, spec: JobSpec) -> Sequence[Prior]:
-        """What the prior jobs of a new job tell. Read before its own transaction: no call ever locks two jobs."""
-        priors = []
-        for job_id in spec.prior_job_ids:
-            job = await self._job(job_id)
-            if job is None:
-                fault = f"{job_id!r} is not a job of this server; remove it, or use the id of a registered job"
-                raise InvalidJobSpecError(Violation("job.prior_job_ids", fault))
-            beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
-            after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
-            trials = await self._store.trials(job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
-            priors.append(prior_of(beliefs, trials))
-        return priors
+    async def _prior(self, job: Job) -> Prior:
+        """What a prior job tells about a new one."""
+        beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
+        after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
+        trials = await self._store.trials(job.spec.job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
+        return prior_of(beliefs, trials)
 
     async def _job(self, job_id: str) -> Job | None:
         async with self._store.transaction(job_id) as tx:
@@ -308,6 +302,8 @@ class Optimizer:
             tx.add_measurement(trial)
             if measurement.epoch > self._limits.max_epochs_kept:
                 tx.keep_measurements(trial, self._limits.max_epochs_kept)
+            if before is None and not measurement.energy_joules and job.spec.eta_knob:
+                self._publish(tx, NoEnergy(trial))
             if self._observer.wants_reports:
                 self._publish(tx, _epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)

@@ -136,3 +136,20 @@ def test_warning_reaches_a_trainer_that_cannot_stream(server: LiveServer, caplog
         trained(server.address, WallMonitor(), spec, 0.1, 0.2)
     (warning,) = [message for message in caplog.messages if "cannot be compared" in message]
     assert "wall-monitor" in warning
+
+
+class Blind(WallMonitor):
+    """A monitor that measures no energy."""
+
+    def end_window(self, name: str) -> Window:
+        return Window(super().end_window(name).time, 0.0)
+
+
+@pytest.mark.parametrize(("eta", "warnings"), [(0.5, 1), (0.0, 0)])
+def test_trial_without_energy_is_warned_of_once(
+    grpc_addr: str, caplog: pytest.LogCaptureFixture, eta: float, warnings: int
+) -> None:
+    """A monitor that measures nothing does not end the training; it is logged once if energy counts in the cost."""
+    trained(grpc_addr, Blind(), job_spec(eta_knob=eta), 0.1, 0.2, 0.95)
+    found = [record for record in caplog.records if "measured no energy" in record.getMessage()]
+    assert [record.levelno for record in found] == [logging.WARNING] * warnings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -110,6 +111,66 @@ def test_out_of_memory_excludes_larger_batch_sizes(converged: tuple[int, ...]) -
     assert sizes(job.search) == [8, 16]
 
 
+def test_out_of_memory_trials_of_smaller_batch_sizes_count() -> None:
+    """Where a trial was decided before, one such trial there and one of a smaller batch size exclude it together."""
+    job = bandit(8, 16, 32, 64)
+    job.succeed(job.dispatch(64), 100)
+    fail_at(job, 16, EndReason.OUT_OF_MEMORY)
+    assert sizes(job.search) == [8, 16, 32, 64]
+    fail_at(job, 32, EndReason.OUT_OF_MEMORY)
+    assert sizes(job.search) == [8, 16]
+    assert "trials with batch size 16 and 32 ran out of memory" in state(job.search, job.search.arm(64)).reason
+
+
+def test_every_decided_trial_shows_that_its_batch_size_fits() -> None:
+    """One that was stopped at its bound ran for an epoch at least: out-of-memory trials before it no longer count."""
+    job = bandit(8, 128)
+    job.succeed(job.dispatch(8), 100)
+    for _ in range(3):
+        job.succeed(job.dispatch(128), 300, EndReason.COST_BOUND, converged=False)
+        fail_at(job, 128, EndReason.OUT_OF_MEMORY)
+        assert sizes(job.search) == [8, 128]
+    fail_at(job, 128, EndReason.OUT_OF_MEMORY)
+    assert sizes(job.search) == [8]
+
+
+def test_what_was_excluded_by_a_refuted_trial_is_tried_again() -> None:
+    """A decided trial of 64 refutes that 32 does not fit, so that 128 is allowed again as well."""
+    job = bandit(16, 32, 64, 128)
+    late = job.dispatch(64)
+    fail_at(job, 32, EndReason.OUT_OF_MEMORY)
+    assert sizes(job.search) == [16]
+    assert "trials with batch size 32 ran out of memory" in state(job.search, job.search.arm(128)).reason
+    job.succeed(late, 100, converged=False)
+    assert sizes(job.search) == [16, 32, 64, 128]
+    fail_at(job, 128, EndReason.OUT_OF_MEMORY)
+    assert sizes(job.search) == [16, 32, 64]
+
+
+def test_out_of_memory_is_no_crash() -> None:
+    """A batch size whose only failures ran out of memory is not listed as one that crashed, even if it fits by now."""
+    job = bandit(8, 16)
+    late = job.dispatch(8)
+    fail_at(job, 8, EndReason.OUT_OF_MEMORY)
+    job.succeed(late, 100)
+    for _ in range(2):
+        fail_at(job, 8, EndReason.OUT_OF_MEMORY)
+    causes = ruled_out(job.search)
+    assert (causes["failed"], causes["out_of_memory"]) == ([], [8])
+    job.succeed(job.dispatch(8), 100)
+    assert ruled_out(job.search)["failed"] == ruled_out(job.search)["out_of_memory"] == []
+
+
+def test_state_of_the_batch_size_that_is_tried_although_all_are_set_aside() -> None:
+    """It is allowed, since the next trial will have it; the others are set aside."""
+    job = bandit(8, 16)
+    for size in (16, 16, 16, 8, 8, 8, 16, 8):
+        fail_at(job, size)
+    assert [state(job.search, arm).status for arm in job.search.arms] == [Status.SET_ASIDE, Status.ALLOWED]
+    assert "the next to be tried" in state(job.search, job.search.arm(16)).reason
+    assert job.next().batch_size == 16
+
+
 def test_nothing_is_left_if_the_smallest_does_not_fit() -> None:
     """The bandit is exhausted when every batch size is excluded, and a late converged trial brings them back."""
     job = bandit(8, 16)
@@ -136,7 +197,8 @@ def test_states_of_batch_sizes() -> None:
         Status.ALLOWED,
         Status.OUT_OF_MEMORY,
     ]
-    assert found[16].reason == "its last 3 trials failed; it may be tried again from trial 6 on"
+    again = "from trial 6 on, or earlier if every other one is set aside"
+    assert found[16].reason == f"its last 3 trials failed; it may be tried again {again}"
     walking = replace(search, stage=Stage.PRUNING)
     assert state(walking, search.arm(16)).reason.endswith("once every other batch size has a result in this round")
     assert found[32].reason == "none of its trials has ended yet"
@@ -146,12 +208,49 @@ def test_states_of_batch_sizes() -> None:
 
 def test_expected_cost_counts_misses_and_failures() -> None:
     """A model costs what its batch size's decided and failed trials cost together, per converged trial."""
-    arm = Arm(8, num_succeeded=4, num_converged=2, num_failed=1, failed_cost=60.0, counted=Moments(4, 100.0, 400.0))
+    arm = replace(
+        Arm(8, num_succeeded=4, num_converged=2, num_failed=1, failed_cost=60.0),
+        reached=Moments(2, 105.0, 350.0),
+        missed=Moments(2, 95.0),
+        counted=Moments(4, 200.0, 1.0),
+    )
     known = belief(spec(), arm)
     assert (known.expected_cost, known.failure_rate) == (230.0, 0.2)
-    assert known.deviation == pytest.approx(2 * 5.0)
+    # The means of both differ by 10, which adds 4·5² to the 350.
+    assert known.deviation == pytest.approx(2 * math.sqrt(450 / 4 / 4))
     unknown = belief(spec(), Arm(8))
     assert (unknown.expected_cost, unknown.deviation, unknown.failure_rate) == (None, None, None)
+
+
+def test_expected_cost_is_what_trials_cost() -> None:
+    """A miss counts as more for the bandit, but a model costs what its trials did cost."""
+    job = bandit(8, 16)
+    job.succeed(job.dispatch(8), 100)
+    job.succeed(job.dispatch(8), 1, converged=False)
+    known = job.policy.belief(job.spec, job.search)[0]
+    assert (known.mean, known.expected_cost) == (-150, 101)
+
+
+def test_expected_cost_follows_the_window() -> None:
+    """Only the trials in the window tell how many it takes for a model."""
+    job = SimulatedJob(spec(policy="GTS", batch_sizes=(8,), default_batch_size=8, window_size=3))
+    for _ in range(5):
+        job.succeed(job.dispatch(8), 900, converged=False)
+    assert job.policy.belief(job.spec, job.search)[0].expected_cost is None
+    for cost in (90, 100, 110):
+        job.succeed(job.dispatch(8), cost)
+    assert job.policy.belief(job.spec, job.search)[0].expected_cost == 100
+    job.succeed(job.dispatch(8), 30, converged=False)
+    assert job.policy.belief(job.spec, job.search)[0].expected_cost == (100 + 110 + 30) / 2
+
+
+def test_failure_rate_counts_no_misses() -> None:
+    """Trials that were decided have not failed, whether they reached the target or not."""
+    job = bandit(8, 16)
+    job.succeed(job.dispatch(8), 100, converged=False)
+    assert job.policy.belief(job.spec, job.search)[0].failure_rate == 0
+    fail_at(job, 8)
+    assert job.policy.belief(job.spec, job.search)[0].failure_rate == 0.5
 
 
 def test_sampled_cost_includes_failed_trials() -> None:

@@ -113,6 +113,26 @@ def test_arm_without_information_is_drawn_before_any_other() -> None:
     assert set(drawn([arm_with(8, 1.0, 2.0), arm_with(16)], mab_num_explorations=0)) == {16}
 
 
+def test_a_miss_is_no_reason_to_draw_an_arm_while_nothing_has_converged() -> None:
+    """However cheap it was beside what the prior expects, arms without a decided trial come first."""
+    job = SimulatedJob(
+        spec(
+            policy="GTS",
+            batch_sizes=(8, 16, 32),
+            mab_num_explorations=0,
+            mab_prior_mean=-1000.0,
+            mab_prior_precision=1.0,
+        )
+    )
+    tried = []
+    for _ in range(3):
+        trial = job.next()
+        tried.append(trial.batch_size)
+        job.succeed(trial, 5 + trial.batch_size, converged=False)
+    assert sorted(tried) == [8, 16, 32]
+    assert job.next().batch_size == 8
+
+
 def test_samples_spread_by_the_standard_deviation() -> None:
     """Two arms one standard deviation of their difference apart: the cheaper one wins in 84% of the draws."""
     # Means 100 and 100 + sqrt(2)·2: each belief N(mean, 4), their difference has a deviation of sqrt(8).

@@ -196,6 +196,19 @@ def test_server_logs_it_once_per_trial(watched: WatchedServer) -> None:
     assert (decided["cost_joules"], decided["monitor"]) == (100.0, "nvml")
 
 
+def test_server_logs_once_that_a_trial_has_no_energy(watched: WatchedServer) -> None:
+    """The first result without energy is logged as a warning, unless energy does not count in the job's cost."""
+    trainer = Trainer(watched.trainer)
+    trial = trainer.next()
+    for epoch in (1, 2):
+        assert not trainer.report(trial, 0.0, metric=0.1, epoch=epoch).stop_train
+    trainer.report(trainer.next(), 5.0, metric=0.1)
+    of_time = Trainer(watched.trainer, eta_knob=0)
+    of_time.report(of_time.next(), 0.0, metric=0.1)
+    (line,) = watched.events("no energy")
+    assert (line["level"], line["job"], line["trial"], line["epoch"]) == ("warning", trainer.job_id, 1, 1)
+
+
 def test_monitor_costs_one_row_more_once(watched: WatchedServer) -> None:
     """A result whose monitor is known already is one row in the database."""
     trainer = Trainer(watched.trainer)

@@ -86,14 +86,15 @@ def test_epochs_carry_over_and_costs_do_not(grpc_server: LiveServer, prior: str)
 
 
 def test_unknown_prior_is_refused(grpc_stub: Stub, prior: str) -> None:
-    """A prior that is not registered is INVALID_ARGUMENT with a violation of its field, and creates nothing."""
-    spec = kg_spec(prior_job_ids=[prior, "test-unknown"])
+    """All priors that are not registered are named, beside every other fault of the job; nothing is created."""
+    spec = kg_spec(prior_job_ids=[prior, "test-unknown", "test-gone"], eta_knob=2)
     with refused() as refusal:
         register(grpc_stub, spec)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_JOB_SPEC")
-    assert list(refusal.faults) == ["job.prior_job_ids"]
-    assert "'test-unknown'" in refusal.faults["job.prior_job_ids"]
+    assert list(refusal.faults) == ["job.eta_knob", "job.prior_job_ids"]
+    assert "'test-unknown', 'test-gone'" in refusal.faults["job.prior_job_ids"]
     spec.ClearField("prior_job_ids")
+    spec.eta_knob = 0.5
     assert register(grpc_stub, spec).created
 
 

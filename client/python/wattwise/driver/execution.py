@@ -71,7 +71,7 @@ class CommandExecution:
             refresh: called several times a second.
         """
         name = f"wattwise run {self.trial.job_id} {self.trial.trial_number}"
-        windows = TrainingWindows(monitor, name, self.spec.gpu.max_power_watts)
+        windows = TrainingWindows(monitor, name, self.spec.gpu.max_power_watts, weighs_energy=self.spec.eta_knob > 0)
         windows.open()
         process = self._start()
         interruption.on_repeat = process.kill

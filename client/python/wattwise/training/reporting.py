@@ -42,7 +42,9 @@ class Reporter:
         self._spec = started.info.job.spec
         self._trial = started.info.snapshot
         name = f"wattwise {self._trial.id.job_id} {self._trial.id.trial_number}"
-        self._windows = TrainingWindows(monitor, name, self._spec.gpu.max_power_watts)
+        self._windows = TrainingWindows(
+            monitor, name, self._spec.gpu.max_power_watts, weighs_energy=self._spec.eta_knob > 0
+        )
         _, self._windows.time_seconds, self._windows.energy_joules = started.progress
         self._warned_of_nan = False
 

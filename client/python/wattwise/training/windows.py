@@ -24,13 +24,19 @@ class TrainingWindows:
 
     No other window of the monitor may have the name of these.
 
+    Args:
+        monitor: the monitor.
+        name: the name of its windows.
+        max_power_watts: the maximum power of the job's GPUs.
+        weighs_energy: whether the job's costs depend on energy.
+
     Attributes:
         time_seconds: length of all closed windows.
         energy_joules: energy within them.
         estimated_seconds: the part of that time that the monitor could not measure.
     """
 
-    def __init__(self, monitor: Monitor, name: str, max_power_watts: float) -> None:
+    def __init__(self, monitor: Monitor, name: str, max_power_watts: float, *, weighs_energy: bool = True) -> None:
         self._monitor = monitor
         self._name = name
         self._max_power_watts = max_power_watts
@@ -41,6 +47,7 @@ class TrainingWindows:
         self._start_time = 0.0
         self._failure: BaseException | None = None
         self._warned = False
+        self._warns_of_no_energy = weighs_energy
         self.time_seconds = 0.0
         self.energy_joules = 0.0
         self.estimated_seconds = 0.0
@@ -86,6 +93,13 @@ class TrainingWindows:
             raise MonitorError(f"{self._monitor!r} measured {joules} J in {seconds} s")
         self.time_seconds += seconds
         self.energy_joules += joules
+        if self._warns_of_no_energy and not self.energy_joules:
+            log.warning(
+                "the monitor measured no energy in %.3g s, so the cost of this trial is that of its time alone; check "
+                "the monitor, or set eta_knob=0 if energy is not to count",
+                self.time_seconds,
+            )
+        self._warns_of_no_energy = False
 
     def _estimate(self, seconds: float, failure: BaseException) -> None:
         watts, basis = self._max_power_watts, "the job's maximum power"
