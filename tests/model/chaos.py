@@ -294,6 +294,8 @@ class Audit:
             self._hold(any(REASON[t.end_reason] == "OUT_OF_MEMORY" for t in smaller), f"{size} never ran out of memory")
 
     def _arms(self) -> None:
+        if self.spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT:
+            return
         done = [trial for trial in self.trials if STATUS[trial.status] == "SUCCEEDED"]
         done.sort(key=lambda trial: (trial.end_time.ToNanoseconds(), trial.id.trial_number))
         factor = 2.0 if self.spec.disable_early_stopping else self.spec.beta_knob

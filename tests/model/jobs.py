@@ -12,7 +12,7 @@ SIZES = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256, 512, 1024, 2**31 - 1]
 
 
 def random_spec(rng: random.Random, lease: float, *, seeded: bool = True) -> v1.JobSpec:
-    """A job of one of the paper's policies."""
+    """A job of any policy."""
     sizes = rng.sample(SIZES, rng.choice([1, 2, 3, 3, 4, 5, 7]))
     spec = v1.JobSpec(
         job_id=f"m-{uuid.UUID(int=rng.getrandbits(128)).hex[:12]}",
@@ -29,7 +29,7 @@ def random_spec(rng: random.Random, lease: float, *, seeded: bool = True) -> v1.
         mab_prior_precision=rng.choice([0, 0, 1e-6, 1.0]),
         mab_num_explorations=rng.choice([0, 1, 2, 3]),
         trial_lease_seconds=lease,
-        policy=rng.choice([v1.POLICY_PRUNING_GTS, v1.POLICY_PRUNING_GTS, v1.POLICY_GTS]),
+        policy=rng.choice([v1.POLICY_PRUNING_GTS] * 2 + [v1.POLICY_GTS] + [v1.POLICY_KNOWLEDGE_GRADIENT] * 2),
         gpu=v1.GpuConfig(max_power_watts=rng.choice([1.0, 300.0, 700.5]), number_of_gpus=1, gpu_model="V100"),
     )
     if seeded:

@@ -1,9 +1,14 @@
-"""A job as the contract has it, without the server's code: the walk, failures, bounds, the window and the arms."""
+"""A job as the contract has it, without the server's code: the walk, failures, bounds, the window and the arms.
+
+Of the knowledge-gradient policy it has the rules of every policy: what may be chosen, what failures mean, and what a
+verdict follows from. It takes the bound itself from the server's answers.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -80,10 +85,18 @@ class ExhaustedError(Exception):
 
 
 class Oracle:
-    """One job of POLICY_PRUNING_GTS or POLICY_GTS."""
+    """One job.
 
-    def __init__(self, spec: v1.JobSpec) -> None:
+    Attributes:
+        told: The bound that the server told last, for a policy whose bounds the oracle does not know.
+    """
+
+    def __init__(self, spec: v1.JobSpec, ask: Callable[[ModelTrial], v1.Decision | None]) -> None:
+        """`ask` returns the server's answer to a trial that was decided meanwhile, None to any other."""
         self.spec = spec
+        self.ask = ask
+        self.knows_bounds = spec.policy != v1.POLICY_KNOWLEDGE_GRADIENT
+        self.told: float | None = None
         self.sizes = sorted(spec.batch_sizes)
         self.pruning = spec.policy == v1.POLICY_PRUNING_GTS and spec.num_pruning_rounds > 0
         self.round, self.default = 0, spec.default_batch_size
@@ -149,8 +162,11 @@ class Oracle:
             raise ExhaustedError
         able = self._able()
         if not self.pruning:
-            if self.spec.policy == v1.POLICY_GTS and not self.trials and self.spec.default_batch_size in able:
+            starts = self.spec.policy != v1.POLICY_PRUNING_GTS and not self.trials
+            if starts and self.spec.default_batch_size in able:
                 return "MAB", {self.spec.default_batch_size}
+            if not self.knows_bounds:
+                return "MAB", able
             new = {size for size in able if len(self._of(size)) < self.spec.mab_num_explorations}
             if not new and not any(trial.converged for size in able for trial in self._of(size)):
                 # A miss never makes an arm look better than one without any.
@@ -190,9 +206,24 @@ class Oracle:
 
     def limit(self, size: int) -> float | None:
         """The bound of a running trial."""
+        if not self.knows_bounds:
+            return self.told
         if self.spec.disable_early_stopping or self.min_cost is None or size == self.min_size:
             return None
         return self.spec.beta_knob * self.min_cost * 2.0 ** max(0, self.stops - 1)
+
+    def hear(self, decision: v1.Decision, trial: ModelTrial) -> None:
+        """The answer to a trial has its bound, of which some things hold for every policy."""
+        self.told = decision.cost_bound if decision.HasField("cost_bound") else None
+        if self.knows_bounds or self.told is None:
+            return
+        same(self.spec.disable_early_stopping, False, "a bound although early stopping is off")
+        same(any(other.reached for other in self.succeeded), True, "a bound before a trial has reached the target")
+        failed = any(other.status == "FAILED" and other.reason != "PREEMPTED" for other in self.trials)
+        if not failed and all(other.converged for other in self.succeeded):
+            same(
+                {other.size for other in self.succeeded} == {trial.size}, False, "a bound of the best known batch size"
+            )
 
     def judge(self, trial: ModelTrial, row: Row) -> Verdict:
         """The verdict on a measurement."""
@@ -287,6 +318,11 @@ class Oracle:
         """Stops the running trials above their bound."""
         for trial in self.trials:
             if trial.running and trial.last is not None:
+                if not self.knows_bounds:
+                    answer = self.ask(trial)
+                    if answer is None:
+                        continue
+                    self.hear(answer, trial)
                 verdict = self.judge(trial, trial.last)
                 if verdict.reason == "COST_BOUND":
                     self.finish(trial, verdict)
@@ -353,7 +389,8 @@ class Oracle:
             self.min_size,
             "min_cost_batch_size",
         )
-        check_arms(job, {size: self._counted(size) for size in self.surviving})
+        if self.knows_bounds:
+            check_arms(job, {size: self._counted(size) for size in self.surviving})
         for state, size in zip(job.batch_size_states, self.sizes, strict=True):
             self._check_state(state, size)
 
@@ -401,7 +438,7 @@ class Oracle:
         if trial.running:
             cost = self.price(trial.last) if trial.last else 0.0
         same(got.cost, cost, f"{where} cost")
-        if trial.status != "FAILED":
+        if trial.status == "SUCCEEDED" or (trial.running and self.knows_bounds):
             bound = self.limit(trial.size) if trial.running else trial.bound
             same(got.cost_bound if got.HasField("cost_bound") else None, bound, f"{where} cost_bound")
         if trial.status == "SUCCEEDED":

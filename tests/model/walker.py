@@ -17,7 +17,7 @@ from wattwise import v1
 
 from tests.model.calls import Calls, MismatchError, RefusedError, same, stripped
 from tests.model.jobs import bad_metric, good_metric, random_spec
-from tests.model.oracle import END, TYPE, ExhaustedError, ModelTrial, Oracle, Row
+from tests.model.oracle import END, STATUS, TYPE, ExhaustedError, ModelTrial, Oracle, Row
 
 LEASE, EARLY, LATE = 6.0, 4.0, 0.9
 """Seconds: a lease is taken to be valid until LEASE - EARLY, and to have expired after LEASE + LATE.
@@ -131,9 +131,15 @@ class Walker:
         self.spec = spec or random_spec(self.rng, self.lease)
         answer = self.calls.register(self.spec)
         same(answer.created, True, "created")
-        self.oracle = Oracle(answer.job.spec)
+        self.oracle = Oracle(answer.job.spec, self._decided)
         self.oracle.check_job(answer.job)
         self.trace = [f"register {' '.join(str(answer.job.spec).split())}"]
+
+    def _decided(self, trial: ModelTrial) -> v1.Decision | None:
+        """The answer to a trial that the server has decided, which a heartbeat does not change."""
+        found = self.calls.trial(self._id(trial)).trial
+        decided = STATUS[found.status] == "SUCCEEDED"
+        return self.calls.beat(self._id(trial)) if decided else None
 
     def settle(self) -> None:
         """Waits until it is certain of every lease whether it has expired; the expired trials are lost."""
@@ -266,6 +272,7 @@ class Walker:
         self._say(f"report {trial.number} {tuple(row)}")
         since = time.monotonic()
         decision = self._send(self._result(trial, row))
+        self.oracle.hear(decision, trial)
         self.oracle.take(trial, row)
         self._renewed(trial, since)
         self.oracle.check_decision(decision, trial)
@@ -287,6 +294,7 @@ class Walker:
             self._say(f"repeat {trial.number}")
             since = time.monotonic()
             decision = self._send(self._result(trial, trial.last))
+            self.oracle.hear(decision, trial)
             self.oracle.take(trial, trial.last)
             self._renewed(trial, since)
             self.oracle.check_decision(decision, trial)
