@@ -45,16 +45,30 @@ def test_walk_ends(job: JobSpec, data: st.DataObject) -> None:
 
 @given(jobs(), st.data())
 def test_walk_never_revisits_what_it_pruned(job: JobSpec, data: st.DataObject) -> None:
-    """The walk never returns to a pruned or excluded batch size, and it is no arm of the bandit."""
+    """The walk never returns to a pruned batch size nor goes to an excluded one; neither is an arm of the bandit."""
     walk, out = SimulatedJob(job), set[int]()
     for _ in range(60):
         if ended(walk):
             return
-        size = step(walk, data)
-        assert size not in out
-        surviving = {arm.batch_size for arm in walk.search.surviving}
-        assert not out & surviving
-        out = set(job.batch_sizes) - surviving
+        before = {arm.batch_size for arm in walk.search.surviving}
+        assert step(walk, data) in before
+        assert not out & {arm.batch_size for arm in walk.search.surviving}
+        out = {arm.batch_size for arm in walk.search.arms if arm.pruned}
+
+
+def test_walk_returns_to_what_fits_after_all() -> None:
+    """A decided trial of a smaller batch size refutes one of two out-of-memory trials that excluded a larger one."""
+    job = SimulatedJob(spec(batch_sizes=(8, 16), num_pruning_rounds=2))
+    for _ in range(2):
+        job.succeed(job.next(), 100)
+    fits = job.dispatch(8, TrialType.CONCURRENT)
+    for size in (8, 16):
+        job.fail(job.dispatch(size, TrialType.CONCURRENT), EndReason.OUT_OF_MEMORY)
+    assert [arm.batch_size for arm in job.search.surviving] == [8]
+    job.succeed(fits, 100)
+    assert [arm.batch_size for arm in job.search.surviving] == [8, 16]
+    job.succeed(job.next(), 100)
+    assert job.next().batch_size == 16
 
 
 @given(jobs(), st.data())
