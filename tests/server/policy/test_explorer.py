@@ -202,3 +202,14 @@ def test_trial_that_cost_nothing_does_not_start_the_next_round() -> None:
     for cost in (100, 0, 90):
         job.succeed(job.next(), cost)
     assert (job.search.pruning_round, job.search.round_default) == (1, 32)
+
+
+def test_concurrent_trials_get_what_was_cheapest_if_the_windows_have_nothing_that_converged() -> None:
+    """Of the batch sizes that have converged once, the one whose newest trials cost least."""
+    job = SimulatedJob(spec(default_batch_size=64, window_size=1))
+    for cost in (120, 90):
+        job.succeed(job.next(), cost)
+    for size, cost in ((64, 20), (32, 50)):
+        job.succeed(job.dispatch(size, TrialType.CONCURRENT), cost, converged=False)
+    assert job.search.min_cost is None
+    assert (job.next().batch_size, job.next().batch_size) == (16, 64)
