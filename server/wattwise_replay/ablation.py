@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from wattwise_server.domain import JobSpec, Search
 from wattwise_server.policy.base import Choice, Exhausted, Policy
 from wattwise_server.policy.cost import cost_bound
-from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Floats, KnowledgeGradient
+from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Floats, Knowledge, KnowledgeGradient
 
 from wattwise_replay.acceptance import RANDOM_WORLDS, Limit, Row, rows
 from wattwise_replay.compare import EARLY
@@ -55,9 +56,9 @@ class _WithoutMisses(KnowledgeGradient):
     """Compares batch sizes by trials that reach the target."""
 
     def ends(
-        self, reached: Floats, missed: Floats, mean: Floats, spread: Floats, log_limit: Floats
+        self, knowledge: Knowledge, places: NDArray[np.int64] | slice, mean: Floats, spread: Floats, log_limit: Floats
     ) -> tuple[Floats, Floats]:
-        ok, miss = super().ends(reached, missed, mean, spread, log_limit)
+        ok, miss = super().ends(knowledge, places, mean, spread, log_limit)
         return ok, np.zeros_like(miss)
 
 
@@ -79,6 +80,8 @@ PARTS: Mapping[str, Callable[[], Policy]] = {
     "the laws": _with(laws=False),
     # Not 0, whose logarithm is infinite.
     "their rise to the left": _with(rise=1e-9),
+    # A factor of e^5 more or less.
+    "the usual number of epochs": _with(usual_spread=5.0),
     "the processes": _with(epochs_deviations=(Deviation(_STRAIGHT, 2.0),), cost_deviation=Deviation(_STRAIGHT, 3.0)),
     "censored observations": _with(censored=False),
     "running trials": _WithoutRunning,

@@ -20,7 +20,7 @@ from wattwise_server.policy.knowledge_gradient import KnowledgeGradient
 from tests.server.policy.simulated import SimulatedJob, spec
 
 # Worlds in which a part can have an effect within few launches: misses, crashes, noise, an end that is tried twice.
-_WORLDS = ("all-fail", "all-crash", "small-optimum", "flat-noisy", "two-humps")
+_WORLDS = ("all-fail", "all-crash", "small-optimum", "large-optimum", "flat-noisy", "two-humps")
 _RECURRENCES = 25
 _INSURANCE = "the insurance"
 

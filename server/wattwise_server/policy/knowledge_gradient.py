@@ -14,6 +14,7 @@ trial at one batch size says much about the others:
     d(x)  a Gaussian process: how far a job deviates from the law
     m, S  mean and covariance of the belief about e or k at the job's batch sizes
     s²    variance of ln E between trials of one batch size
+    misfit  expected variance of d(x), relative to that before any trial: how badly the law fits
 
 B, L and K lie on a grid of knots, and the process has one of several amplitudes, so that the belief is a mixture of
 Gaussians; its first two moments are used. A trial that missed the target is a censored observation: E was larger.
@@ -23,10 +24,15 @@ Gaussians; its first two moments are used. A trial that missed the target is a c
     A     expected cost of a trial:  (1−r)·((1−q)·ok + q·limit) + r·(cost of a crash)
     R     expected cost of a model if only this batch size is used, misses and crashes included:  A / ((1−r)·(1−q))
 
+With a small batch a training takes about ten epochs, give or take a factor of three: that is const. So a job whose
+first trial takes hundreds of epochs is expected to need fewer with smaller batches.
+
 The next trial is the one whose cost now, less what knowing its result is expected to save over the coming launches, is
-least: the knowledge gradient of Frazier, Powell and Dayanik, "A Knowledge-Gradient Policy for Sequential Information
-Collection", SIAM J. Control Optim. 47(5), 2008. A trial is stopped at β times the least R, a trial of the best batch
-size only if trials are known to fail without a reason and starting again is expected to cost less than going on.
+least: the knowledge gradient (Frazier, Powell and Dayanik, "A Knowledge-Gradient Policy for Sequential Information
+Collection", SIAM J. Control Optim. 47(5), 2008), for correlated beliefs (the same authors, INFORMS J. Comput. 21(4),
+2009) and with the cost of the trials themselves (Ryzhov, Powell and Frazier, Oper. Res. 60(1), 2012). A trial is
+stopped at β times the least R, a trial of the best batch size only if trials are known to fail without a reason and
+starting again is expected to cost less than going on.
 
 All is deterministic. The state is `Knowledge`, kept as JSON in `Search.notes`: a few sums for each batch size.
 """
@@ -35,25 +41,42 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattwise_server.domain import Arm, JobSpec, Moments, Search, Stage, Trial, TrialType
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Failed, Prior, Succeeded
-from wattwise_server.policy.failures import available, counts_as_failure
+from wattwise_server.policy.base import (
+    ArmBelief,
+    Choice,
+    Dispatched,
+    Event,
+    Exhausted,
+    Failed,
+    Prior,
+    Revived,
+    Succeeded,
+)
+from wattwise_server.policy.cost import cost_bound, relaxed
+from wattwise_server.policy.failures import available, counts_as_failure, failing
 
 Floats: TypeAlias = NDArray[np.float64]
 
 LARGEST_WINDOW = 1000
 """The window is part of the state, which is saved with every trial."""
 
+_FORMAT = 1
+"""Of the state in `Search.notes`."""
+
 _VAGUE = 25.0
-"""Variance of the constants of e and k: nothing is known about them."""
+"""Variance of the constant of k: nothing is known about it."""
+
+_USUAL_WEIGHT = 2.0
+"""Trials or batch sizes without a miss that every job is taken to have had before."""
 
 _MOST_CERTAIN = 0.99
 """Upper bound of a probability that is estimated from counts."""
@@ -80,6 +103,8 @@ class Constants:
     """The model's constants, chosen on recorded traces and synthetic workloads.
 
     Attributes:
+        usual_epochs: Epochs that a training with a small batch takes, before any trial.
+        usual_spread: Standard deviation of the logarithm of that number.
         epochs_noise: Prior standard deviation of ln E between trials of one batch size.
         whole_epochs: Part of its variance that comes from whole epochs, times E².
         noise_weight: Weight of that prior, in trials.
@@ -92,7 +117,8 @@ class Constants:
         rise: Prior probability that E rises for small batch sizes.
         hint: Accuracy of average power as a hint of saturation, in octaves; 0 ignores it.
         hint_doubt: Weight of every K beside the 1 of the K that power suggests.
-        horizon: Launches for which an insight is used: this number, and as many as there were.
+        horizon: Launches for which an insight is used, besides as many as there were.
+        misfit_horizon: As many more for each unit of misfit: the less the law says, the more there is to learn.
         reach: How far beyond the batch sizes that reached the target a trial may go, in octaves, or to the next one.
         second_look: Standard deviations within which the end of the known range is tried a second time.
         model_weight: Weight of the model in the probability of a miss, in trials.
@@ -100,15 +126,19 @@ class Constants:
         never: Prior probability that a trial never reaches the target, whatever its batch size.
         never_weight: Weight of that prior, in trials.
         patience: A trial of the best batch size is not stopped before this multiple of its expected cost.
-        insurance: Share of all cost that may go into first trials that the model does not recommend.
+        insurance: Share of all cost that may go into first trials that the model does not recommend, for each unit of
+            misfit and after many trials.
+        insured_later: Trials after which half of that share may be spent.
         prior_weight: Largest weight of a prior job, in trials of each batch size.
         prior_trust: Prior probability that the prior jobs tell the epochs of this one.
         laws, censored: Whether the laws and the trials that missed are used; to measure what they bring.
     """
 
+    usual_epochs: float = 10.0
+    usual_spread: float = 1.3
     epochs_noise: float = 0.10
-    whole_epochs: float = 0.35
-    noise_weight: float = 4.0
+    whole_epochs: float = 0.5
+    noise_weight: float = 8.0
     pooling: float = 12.0
     epochs_deviations: tuple[Deviation, ...] = _EPOCHS_DEVIATIONS
     epochs_apart: float = 0.05
@@ -118,15 +148,17 @@ class Constants:
     rise: float = 0.35
     hint: float = 2.0
     hint_doubt: float = 1.5
-    horizon: float = 100.0
+    horizon: float = 50.0
+    misfit_horizon: float = 70.0
     reach: float = 1.6
     second_look: float = 1.0
-    model_weight: float = 1.5
+    model_weight: float = 3.0
     crash_weight: float = 2.0
     never: float = 0.002
     never_weight: float = 2.0
     patience: float = 1.3
-    insurance: float = 0.0025
+    insurance: float = 0.017
+    insured_later: float = 200.0
     prior_weight: float = 4.0
     prior_trust: float = 0.8
     laws: bool = True
@@ -171,8 +203,10 @@ class Knowledge:
         hint: log2 of the K that the first trial's power draw suggests; None if unknown.
         trials: Trials that ran to a decision.
         total: What they cost, in joules.
-        insured: What trials that the model did not recommend cost beyond the best known batch size, in joules.
-        retry: Whether the trial that ended last delivered no model.
+        insuring: Numbers of the running trials that the model did not recommend.
+        insured: What such trials cost beyond the best known batch size, in joules.
+        delivered: Number of the newest trial that delivered a model.
+        retry: Number of the trial that ended last, if it delivered no model.
         window: The newest trials; only for a job with a window.
     """
 
@@ -182,8 +216,10 @@ class Knowledge:
     hint: float | None = None
     trials: int = 0
     total: float = 0.0
+    insuring: tuple[int, ...] = ()
     insured: float = 0.0
-    retry: bool = False
+    delivered: int = 0
+    retry: int | None = None
     window: tuple[Seen, ...] = ()
 
     @cached_property
@@ -201,6 +237,18 @@ class Knowledge:
         """The number of trials that missed it, by batch size."""
         return np.array([each.missed for each in self.evidence], float)
 
+    @cached_property
+    def usual_misses(self) -> float:
+        """How often trials of batch sizes that do reach the target miss it."""
+        missed = float(self.missed[self.reached > 0].sum())
+        return missed / (missed + float(self.reached.sum()) + _USUAL_WEIGHT)
+
+    @cached_property
+    def usual_failures(self) -> float:
+        """How often batch sizes do not reach the target at all; one at either end is no sign of that."""
+        failed = float(((self.missed > 0) & (self.reached == 0)).sum())
+        return max(0.0, failed - 2) / (float(self.known.sum()) + _USUAL_WEIGHT)
+
     @property
     def known(self) -> NDArray[np.bool_]:
         """Whether a batch size has trials that ran to a decision."""
@@ -208,18 +256,26 @@ class Knowledge:
 
     def to_json(self) -> str:
         """The state as text; floats keep every bit."""
-        state = {name: getattr(self, name) for name in ("first", "hint", "trials", "total", "insured", "retry")}
-        state["window"] = self.window
+        names = ("first", "hint", "trials", "total", "insuring", "insured", "delivered", "retry", "window")
+        state = {"format": _FORMAT} | {name: getattr(self, name) for name in names}
         state["evidence"] = [_flat(known) for known in self.evidence]
         state["prior"] = [_flat(known) for known in self.prior]
         return json.dumps(state, separators=(",", ":"))
 
 
-@lru_cache(maxsize=1024)
+# Large enough for the jobs that are launched at the same time; a state with what is derived from it takes up to 300 KB.
+@lru_cache(maxsize=64)
 def read(notes: str) -> Knowledge:
-    """The state of `Knowledge.to_json`."""
+    """The state of `Knowledge.to_json`.
+
+    Raises:
+        ValueError: it has another format.
+    """
     state: dict[str, Any] = json.loads(notes)
+    if (found := state.pop("format", None)) != _FORMAT:
+        raise ValueError(f"the state of POLICY_KNOWLEDGE_GRADIENT has format {found}; this version reads {_FORMAT}")
     state["window"] = tuple(Seen(*seen) for seen in state["window"])
+    state["insuring"] = tuple(state["insuring"])
     for name in ("evidence", "prior"):
         state[name] = tuple(_unflat(row) for row in state[name])
     return Knowledge(**state)
@@ -242,9 +298,9 @@ class Belief:
     Attributes:
         epochs, epochs_cov: Mean (n,) and covariance (n, n) of ln E without the noise.
         cost, cost_cov: The same of ln c.
-        noise: Variance of ln E between trials, by batch size (n,).
-        job_noise: The job's s².
+        noise: s², by batch size (n,).
         cost_noise: Variance of ln c between trials.
+        misfit: See the glossary of the module.
         prior_trust: Probability that the prior jobs tell the epochs of this one; 1 without prior jobs.
     """
 
@@ -253,8 +309,8 @@ class Belief:
     cost: Floats
     cost_cov: Floats
     noise: Floats
-    job_noise: float
     cost_noise: float
+    misfit: float
     prior_trust: float
 
     @cached_property
@@ -270,14 +326,14 @@ class Belief:
     @cached_property
     def expected(self) -> Floats:
         """Expected cost of a trial that reaches the target, without a limit, in joules."""
-        return np.asarray(np.exp(self.mean + 0.5 * (self.variance + self.job_noise)))
+        return np.asarray(np.exp(self.mean + 0.5 * (self.variance + self.noise)))
 
-    def while_running(self, running: NDArray[np.int64], known: Sequence[Evidence]) -> Belief:
-        """The belief with the covariance that the results of running trials will remove."""
+    def once_ended(self, running: NDArray[np.int64], known: Sequence[Evidence]) -> Belief:
+        """The covariances that will be left once the running trials have ended, whatever their results."""
         epochs_cov, cost_cov = self.epochs_cov, self.cost_cov
         for place, trials in enumerate(running):
             if trials:
-                epochs_cov = _conditioned(epochs_cov, place, self.job_noise / trials)
+                epochs_cov = _conditioned(epochs_cov, place, self.noise[place] / trials)
                 if not known[place].epoch_cost.count:
                     cost_cov = _conditioned(cost_cov, place, self.cost_noise)
         return replace(self, epochs_cov=epochs_cov, cost_cov=cost_cov)
@@ -288,11 +344,18 @@ def _conditioned(cov: Floats, place: int, noise: float) -> Floats:
 
 
 class _Fit(NamedTuple):
-    """Moments of a mixture of Gaussian processes after some observations, and the log of their likelihood."""
+    """A mixture of Gaussian processes after some observations.
+
+    Attributes:
+        mean, cov: Its moments.
+        log_likelihood: ln of the likelihood of the observations, up to a constant.
+        misfit: Mean square of the amplitude, relative to the prior one.
+    """
 
     mean: Floats
     cov: Floats
     log_likelihood: float
+    misfit: float
 
 
 class _Mixture(NamedTuple):
@@ -302,11 +365,15 @@ class _Mixture(NamedTuple):
         curves: The mean functions (n, h).
         weights: Their prior weights (h,).
         kernels: The covariances (k, n, n), each with the same prior weight.
+        amplitudes: The amplitudes of their processes (k,).
+        center: Mean of the constant; None: the mean of the observations, so that their unit does not matter.
     """
 
     curves: Floats
     weights: Floats
     kernels: Floats
+    amplitudes: Floats
+    center: float | None = None
 
     def given(self, at: Sequence[int], observed: Sequence[float], variances: Sequence[float]) -> _Fit:
         """Regression (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1).
@@ -314,15 +381,14 @@ class _Mixture(NamedTuple):
         The weight of a curve and a kernel is their prior weight times their likelihood.
 
         Args:
-            at: The indices of the observed batch sizes (m,), not empty; one may occur several times.
+            at: The indices of the observed batch sizes (m,); one may occur several times.
             observed: The observations (m,).
             variances: Their variances (m,).
         """
         places = np.array(at, int)
         curves, kernels, count = self.curves, self.kernels, self.curves.shape[1]
         factors = np.linalg.cholesky(kernels[:, places][:, :, places] + np.diag(variances))
-        # Centered, so that the unit of costs does not matter.
-        center = sum(observed) / len(observed) if len(observed) else 0.0
+        center = sum(observed) / max(1, len(observed)) if self.center is None else self.center
         residuals = (np.array(observed) - center)[:, None] - curves[places]
         for_each = np.broadcast_to(residuals, (len(kernels), *residuals.shape))
         solved = np.linalg.solve(factors, np.concatenate([for_each, kernels[:, places]], axis=2))
@@ -330,7 +396,7 @@ class _Mixture(NamedTuple):
         log_determinants = np.log(factors.diagonal(axis1=1, axis2=2)).sum(1)
         logs = np.log(self.weights) - 0.5 * (whitened**2).sum(1) - log_determinants[:, None]
         shares = np.exp(logs - logs.max())
-        likelihood = float(logs.max() + math.log(shares.sum()))
+        likelihood = float(logs.max() + math.log(shares.sum() / len(kernels)))
         shares /= shares.sum()
         across = cross.transpose(0, 2, 1)
         means = curves + across @ whitened
@@ -338,7 +404,9 @@ class _Mixture(NamedTuple):
         covs = kernels - across @ cross
         apart = (means - mean[:, None]) * np.sqrt(shares)[:, None, :]
         cov = np.einsum("k,kij->ij", shares.sum(1), covs) + np.einsum("kih,kjh->ij", apart, apart)
-        return _Fit(mean + center, cov, likelihood)
+        return _Fit(
+            mean + center, cov, likelihood, float(shares.sum(1) @ self.amplitudes**2 / (self.amplitudes**2).mean())
+        )
 
 
 class _Model:
@@ -355,26 +423,40 @@ class _Model:
         self._count = len(sizes)
         knots = self._knots = np.arange(x[0] - 2, x[-1] + 2.01, 1.5)
         ratio = 2.0 ** (x[:, None] - knots)
-        left = knots[knots < x[-1]][::2]
+        # Only where batches are small for the job.
+        left = knots[knots < (x[0] + x[-1]) / 2][::2]
         risen = [np.log(1 + ratio + 2.0 ** (knot - x)[:, None]) for knot in left]
         flat, rise = np.full(len(knots), 1 / len(knots)), constants.rise
         distance = (x[:, None] - x) ** 2
 
-        def kernel(process: Deviation, apart: float) -> Floats:
-            smooth = process.amplitude**2 * np.exp(-distance / (2 * process.octaves**2))
-            return np.asarray(_VAGUE + smooth + apart**2 * np.eye(len(x)))
+        def mixture(
+            curves: Floats,
+            weights: Floats,
+            processes: Sequence[Deviation],
+            apart: float,
+            *,
+            variance: float,
+            center: float | None = None,
+        ) -> _Mixture:
+            smooth = [each.amplitude**2 * np.exp(-distance / (2 * each.octaves**2)) for each in processes]
+            kernels = variance + np.array(smooth) + apart**2 * np.eye(len(x))
+            amplitudes = np.array([each.amplitude for each in processes])
+            return _Mixture(constants.laws * curves, weights, kernels, amplitudes, center)
 
-        self._epochs = _Mixture(
-            constants.laws * np.hstack([np.log(1 + ratio), *risen]),
+        self._epochs = mixture(
+            np.hstack([np.log(1 + ratio), *risen]),
             np.concatenate([flat * (1 - rise)] + [flat * rise / len(left)] * len(left)),
-            np.array([kernel(each, constants.epochs_apart) for each in constants.epochs_deviations]),
+            constants.epochs_deviations,
+            constants.epochs_apart,
+            variance=constants.usual_spread**2,
+            center=math.log(constants.usual_epochs),
         )
-        costs = constants.laws * np.log(1 + 1 / ratio)
-        self._cost = _Mixture(costs, flat, kernel(constants.cost_deviation, constants.cost_apart)[None])
+        costs = np.log(1 + 1 / ratio)
+        self._cost = mixture(costs, flat, [constants.cost_deviation], constants.cost_apart, variance=_VAGUE)
 
     def belief(self, knowledge: Knowledge) -> Belief:
         """The belief after at least one trial has reached the target."""
-        epochs, noise, job_noise, trust = self._with_prior(knowledge)
+        epochs, noise, trust = self._with_prior(knowledge)
         known = [place for place, each in enumerate(knowledge.evidence) if each.epoch_cost.count]
         costs = [knowledge.evidence[place].epoch_cost for place in known]
         own = sum(each.deviation for each in costs)
@@ -383,7 +465,7 @@ class _Model:
         cost_noise = (weight * self.constants.cost_noise**2 + own) / (weight + freedom)
         variances = [cost_noise / each.count for each in costs]
         cost = self._hinted(knowledge.hint).given(known, [each.mean for each in costs], variances)
-        return Belief(epochs.mean, epochs.cov, cost.mean, cost.cov, noise, job_noise, cost_noise, trust)
+        return Belief(epochs.mean, epochs.cov, cost.mean, cost.cov, noise, cost_noise, epochs.misfit, trust)
 
     def _hinted(self, hint: float | None) -> _Mixture:
         """The mixture of ln c, with more weight on the K that power suggests."""
@@ -393,29 +475,29 @@ class _Model:
         weights = self._cost.weights * (np.exp(-0.5 * ((self._knots - hint) / trust) ** 2) + self.constants.hint_doubt)
         return self._cost._replace(weights=weights / weights.sum())
 
-    def _with_prior(self, knowledge: Knowledge) -> tuple[_Fit, Floats, float, float]:
-        """As `_fit_epochs`, and the probability that the prior jobs tell the epochs of this one."""
-        alone = self._fit_epochs([knowledge.evidence])
-        if not any(each.epochs.count for each in knowledge.prior):
-            return (*alone, 1.0)
+    def _with_prior(self, knowledge: Knowledge) -> tuple[_Fit, Floats, float]:
+        """The belief about ln E, its noise, and the probability that the prior jobs tell the epochs of this one."""
+        own = knowledge.evidence
+        if not any(each.epochs.count or each.missed for each in knowledge.prior):
+            noise = self._noise([own])
+            return self._fit_epochs([own], noise), noise, 1.0
         # Two hypotheses: the prior jobs tell the epochs of this one, or they don't.
-        together = self._fit_epochs([knowledge.prior, knowledge.evidence])
-        before = self._fit_epochs([knowledge.prior])
+        noise = self._noise([knowledge.prior, own])
+        alone, before = self._fit_epochs([own], noise), self._fit_epochs([knowledge.prior], noise)
+        together = self._fit_epochs([knowledge.prior, own], noise)
         trust = self.constants.prior_trust
-        odds = math.log(trust / (1 - trust)) + together[0].log_likelihood - before[0].log_likelihood
-        share = 0.5 * (1 + math.tanh(0.5 * (odds - alone[0].log_likelihood)))
-        fits = ((share, together[0]), (1 - share, alone[0]))
+        odds = math.log(trust / (1 - trust)) + together.log_likelihood - before.log_likelihood
+        share = 0.5 * (1 + math.tanh(0.5 * (odds - alone.log_likelihood)))
+        fits = ((share, together), (1 - share, alone))
         mean = sum((weight * fit.mean for weight, fit in fits), np.zeros(self._count))
         cov = sum(
             (weight * (fit.cov + np.outer(fit.mean - mean, fit.mean - mean)) for weight, fit in fits),
             np.zeros((self._count, self._count)),
         )
-        noise = share * together[1] + (1 - share) * alone[1]
-        return _Fit(mean, cov, 0.0), noise, share * together[2] + (1 - share) * alone[2], share
+        return _Fit(mean, cov, 0.0, sum(weight * fit.misfit for weight, fit in fits)), noise, share
 
-    def _fit_epochs(self, sources: Sequence[tuple[Evidence, ...]]) -> tuple[_Fit, Floats, float]:
-        """The belief about ln E, the noise of each batch size, and the job's noise."""
-        noise, job_noise = self._noise(sources)
+    def _fit_epochs(self, sources: Sequence[tuple[Evidence, ...]], noise: Floats) -> _Fit:
+        """The belief about ln E."""
         rows = [(place, each) for source in sources for place, each in enumerate(source)]
         reached = [(place, each) for place, each in rows if each.epochs.count]
         places = [place for place, _ in reached]
@@ -431,10 +513,10 @@ class _Model:
                 means.append(fit.mean[place] + deviation * _mills(surprise))
                 variances.append(noise[place] / (each.missed * each.weight) + 0.01)
                 fit = self._epochs.given(places, means, variances)
-        return fit._replace(log_likelihood=found.log_likelihood), noise, job_noise
+        return fit._replace(log_likelihood=found.log_likelihood)
 
-    def _noise(self, sources: Sequence[tuple[Evidence, ...]]) -> tuple[Floats, float]:
-        """Variance of ln E between trials of each batch size (n,), and of the job: inverse-gamma estimates."""
+    def _noise(self, sources: Sequence[tuple[Evidence, ...]]) -> Floats:
+        """s² of each batch size (n,): inverse-gamma estimates, pooled with that of the job."""
         constants = self.constants
         every = [each for source in sources for each in source]
         trials = sum(each.epochs.count + each.missed for each in every)
@@ -446,7 +528,7 @@ class _Model:
             freedom += [each.weight * max(0, each.epochs.count - 1) for each in source]
         weight, pooling = constants.noise_weight, constants.pooling
         job = max(1e-4, (weight * prior + own.sum()) / (weight + freedom.sum()))
-        return (weight * prior + pooling * job + own) / (weight + pooling + freedom), float(job)
+        return np.asarray((weight * prior + pooling * job + own) / (weight + pooling + freedom))
 
 
 @lru_cache(maxsize=256)
@@ -555,13 +637,17 @@ class KnowledgeGradient:
         return Choice(TrialType.MAB, size, reason)
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
-        """Adds a decided trial to the evidence."""
-        knowledge = read(search.notes)
+        """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
+        knowledge, number = read(search.notes), event.trial.number
         match event:
+            case Dispatched(trial) if self._insures(spec, search, knowledge, trial):
+                knowledge = replace(knowledge, insuring=(*knowledge.insuring, number))
             case Succeeded(trial):
                 knowledge = self._learned(spec, search, knowledge, trial)
-            case Failed(trial) if counts_as_failure(trial):
-                knowledge = replace(knowledge, retry=True)
+            case Failed(trial) if counts_as_failure(trial) and number > knowledge.delivered:
+                knowledge = replace(knowledge, retry=number)
+            case Revived() if number == knowledge.retry:
+                knowledge = replace(knowledge, retry=None)
             case _:
                 return search
         return replace(search, notes=knowledge.to_json())
@@ -569,7 +655,8 @@ class KnowledgeGradient:
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         """β times the least expected cost; for the best known batch size None, or where starting again is cheaper."""
         outlook = self._outlook(spec, search)
-        return outlook.bounds[batch_size] if outlook else None
+        # Without an outlook only trials beyond the window have reached the target: the cheapest of them is the guide.
+        return outlook.bounds[batch_size] if outlook else cost_bound(spec, search, batch_size)
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """Mean and deviation of the cost at every batch size; nothing before a trial has reached the target."""
@@ -579,18 +666,18 @@ class KnowledgeGradient:
         knowledge, belief = read(search.notes), outlook.belief
         trials = knowledge.reached + knowledge.missed
         # Of lognormal variables: the variance is expm1(variance of the logarithm) times the squared mean.
-        doubt, spread = np.expm1(belief.variance), math.expm1(belief.job_noise)
-        models, fails = outlook.values.model, 1 - outlook.values.delivers
+        doubt, spread = np.expm1(belief.variance), np.expm1(belief.noise)
+        models, crash = outlook.values.model, outlook.values.crash
         return [
             ArmBelief(
                 arm.batch_size,
                 -float(belief.expected[place]),
                 float(1 / (doubt[place] * belief.expected[place] ** 2)),
-                float(1 / (spread * belief.expected[place] ** 2)),
+                float(1 / (spread[place] * belief.expected[place] ** 2)),
                 int(trials[place]),
                 float(models[place]),
                 float(models[place] * math.sqrt(doubt[place])),
-                float(fails[place]),
+                float(crash[place]),
             )
             for place, arm in enumerate(search.arms)
         ]
@@ -616,13 +703,17 @@ class KnowledgeGradient:
         epoch_cost = math.log(trial.cost / trial.last.epoch) if trial.cost > 0 else None
         seen = Seen(place, math.log(trial.last.epoch), epoch_cost, trial.target_reached)
         hint = knowledge.hint
-        if not knowledge.trials and trial.last.energy_joules > 0 and trial.last.time_seconds > 0:
+        # Estimated energy tells nothing about how busy a GPU was.
+        measured = trial.last.energy_joules > 0 and not trial.monitor.estimated
+        if not knowledge.trials and measured and trial.last.time_seconds > 0:
             hint = _hint(spec, trial.batch_size, trial.last.energy_joules / trial.last.time_seconds)
         window = (*knowledge.window, seen)[-spec.window_size :] if spec.window_size else ()
         if spec.window_size:
-            evidence = reduce(_with_seen, window, (Evidence(),) * len(spec.batch_sizes))
+            evidence = _with_seen((Evidence(),) * len(spec.batch_sizes), window)
         else:
-            evidence = _with_seen(knowledge.evidence, seen)
+            evidence = _with_seen(knowledge.evidence, [seen])
+        reached, newest = trial.target_reached, trial.number > knowledge.delivered
+        undelivered = trial.number if newest else knowledge.retry
         return replace(
             knowledge,
             evidence=evidence,
@@ -630,17 +721,25 @@ class KnowledgeGradient:
             hint=hint,
             trials=knowledge.trials + 1,
             total=knowledge.total + trial.cost,
-            insured=knowledge.insured + self._extra(spec, search, knowledge, place, trial.cost),
-            retry=not trial.target_reached,
+            insuring=tuple(each for each in knowledge.insuring if each != trial.number),
+            insured=knowledge.insured + self._extra(spec, search, knowledge, trial),
+            delivered=max(knowledge.delivered, trial.number) if reached else knowledge.delivered,
+            retry=None if reached else undelivered,
         )
 
-    def _extra(self, spec: JobSpec, search: Search, knowledge: Knowledge, place: int, cost: float) -> float:
-        """What a trial cost beyond the best known batch size, if it was the first of a batch size and an insurance."""
-        if knowledge.known[place] or not knowledge.reached.any():
+    def _insures(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> bool:
+        """Whether a new trial is the first of its batch size although the model does not recommend it."""
+        place = spec.batch_sizes.index(trial.batch_size)
+        if knowledge.known[place] or search.arms[place].running > 1 or not knowledge.reached.any():
+            return False
+        return self._prospects(spec, search, knowledge, np.arange(len(spec.batch_sizes))).worth != place
+
+    def _extra(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> float:
+        """What such a trial cost beyond the best known batch size, in joules."""
+        outlook = self._outlook(spec, search) if trial.number in knowledge.insuring else None
+        if outlook is None or trial.cost is None:
             return 0.0
-        prospects = self._prospects(spec, search, knowledge, np.arange(len(spec.batch_sizes)))
-        best = float(prospects.values.model[prospects.best])
-        return 0.0 if prospects.worth == place else max(0.0, cost - best)
+        return max(0.0, trial.cost - float(outlook.values.model[outlook.best]))
 
     # Belief
 
@@ -655,19 +754,17 @@ class KnowledgeGradient:
         knowledge = read(search.notes)
         if not knowledge.reached.any():
             return None
-        surviving = np.array([not arm.excluded for arm in search.arms])
-        known = knowledge.reached > 0
-        places = np.flatnonzero(known & surviving if (known & surviving).any() else known)
         belief = self._belief(spec, knowledge)
         values = self._values(spec, search, knowledge, belief)
+        usable = _usable(search, knowledge)
+        places = usable if len(usable) else np.flatnonzero(knowledge.reached)
         best = int(places[np.argmin(values.model[places])])
-        if spec.beta_knob is None:
+        if spec.beta_knob is None or not len(usable):
             return _Outlook(belief, values, best, dict.fromkeys(spec.batch_sizes))
-        # A job always delivers: after two trials in a row that were stopped, the bound doubles with each further one.
-        relaxed = 2.0 ** min(max(0, search.bound_stops - 1), 64)
-        bounds: dict[int, float | None] = dict.fromkeys(spec.batch_sizes, relaxed * _limit(spec, knowledge, belief))
+        bound = relaxed(search) * _limit(spec, search, knowledge, belief)
+        bounds: dict[int, float | None] = dict.fromkeys(spec.batch_sizes, bound)
         restart = self._restart(spec, knowledge, belief, best)
-        bounds[spec.batch_sizes[best]] = None if restart is None else relaxed * restart
+        bounds[spec.batch_sizes[best]] = None if restart is None else relaxed(search) * restart
         return _Outlook(belief, values, best, bounds)
 
     def _belief(self, spec: JobSpec, knowledge: Knowledge) -> Belief:
@@ -678,10 +775,9 @@ class KnowledgeGradient:
         return belief
 
     def _values(self, spec: JobSpec, search: Search, knowledge: Knowledge, belief: Belief) -> Values:
-        limit = np.log(_limit(spec, knowledge, belief))
+        limit = np.log(_limit(spec, search, knowledge, belief))
         log_limit = np.minimum(limit, belief.cost + math.log(spec.max_epochs + 0.5))
-        spread = belief.variance + belief.job_noise
-        ok, miss = self.ends(knowledge.reached, knowledge.missed, belief.mean, spread, log_limit)
+        ok, miss = self.ends(knowledge, slice(None), belief.mean, belief.variance + belief.noise, log_limit)
         # A batch size that does not fit into memory says nothing about how often the others crash.
         crashes = [Arm(arm.batch_size) if arm.excluded else arm for arm in search.arms]
         failed = np.array([float(arm.num_failed) for arm in crashes])
@@ -696,15 +792,19 @@ class KnowledgeGradient:
         return Values(ok, miss, crash, share, log_limit)
 
     def ends(
-        self, reached: Floats, missed: Floats, mean: Floats, spread: Floats, log_limit: Floats
+        self, knowledge: Knowledge, places: NDArray[np.int64] | slice, mean: Floats, spread: Floats, log_limit: Floats
     ) -> tuple[Floats, Floats]:
-        """Values of ok and q, given mean and variance of ln C.
+        """Values of ok and q at some batch sizes (m,), given mean and variance of ln C (…, m).
 
-        q is the share of trials that missed the target, with the model's probability as a prior.
+        q is the share of trials that missed the target. Its prior: a trial is too slow, or misses for another reason as
+        often as at the other batch sizes.
         """
-        modelled = _above((log_limit - mean) / np.sqrt(spread))
+        slow = _above((log_limit - mean) / np.sqrt(spread))
+        reached, missed = knowledge.reached[places], knowledge.missed[places]
         weight = self.constants.model_weight
-        miss = np.minimum((missed + weight * modelled) / (missed + reached + weight), _MOST_CERTAIN)
+        other = np.where(reached > 0, knowledge.usual_misses, knowledge.usual_failures)
+        prior = slow + (1 - slow) * other
+        miss = np.minimum((missed + weight * prior) / (missed + reached + weight), _MOST_CERTAIN)
         return np.exp(np.minimum(mean + 0.5 * spread, log_limit)), miss
 
     # Stopping the best batch size
@@ -759,7 +859,7 @@ class KnowledgeGradient:
 
     def _prospects(self, spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> _Prospects:
         running = np.array([arm.running for arm in search.arms])
-        belief = self._belief(spec, knowledge).while_running(running, knowledge.evidence)
+        belief = self._belief(spec, knowledge)
         values = self._values(spec, search, knowledge, belief)
         return _Prospects(self, spec, knowledge, places, running, belief, values)
 
@@ -777,8 +877,7 @@ class _Prospects:
         knowledge: What is known.
         places: The indices of the allowed batch sizes, ascending.
         running: The number of running trials, by batch size (n,).
-        belief: The belief, which counts running trials.
-        values: Its values.
+        belief, values: The belief and its values.
     """
 
     policy: KnowledgeGradient
@@ -808,7 +907,8 @@ class _Prospects:
     @cached_property
     def launches(self) -> float:
         """The launches for which an insight is used."""
-        return self.policy.constants.horizon + self.knowledge.trials
+        constants = self.policy.constants
+        return constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
 
     @cached_property
     def worth(self) -> int:
@@ -843,22 +943,25 @@ class _Prospects:
         return np.array([p for p in places if smallest <= sizes[p] <= largest or p in below or p in above])
 
     def _after(self, near: NDArray[np.int64]) -> Floats:
-        """Expected least R after one more trial of each batch size (m,), by Gauss-Hermite quadrature."""
+        """Expected least R after one more trial of each batch size (m,), by Gauss-Hermite quadrature.
+
+        What the running trials will tell, another trial does not need to find out.
+        """
         belief, values, knowledge = self.belief, self.values, self.knowledge
+        later = belief.once_ended(self.running, knowledge.evidence)
         grid = np.ix_(near, near)
-        epochs_var = belief.epochs_cov.diagonal()[near] + belief.noise[near]
-        cost_var = belief.cost_cov.diagonal()[near] + belief.cost_noise
+        epochs_var = later.epochs_cov.diagonal()[near] + belief.noise[near]
+        cost_var = later.cost_cov.diagonal()[near] + belief.cost_noise
         # How far the means move with one standard deviation of surprise: [trial of, mean of].
-        by_epochs = belief.epochs_cov[grid] / np.sqrt(epochs_var)[:, None]
-        by_cost = belief.cost_cov[grid] / np.sqrt(cost_var)[:, None]
-        left = np.maximum(belief.variance[near] - by_epochs**2 - by_cost**2, 0) + belief.job_noise
-        # [trial of, mean of, node]
-        mean = belief.mean[near][:, None] + by_epochs[:, :, None] * _Z_EPOCHS + by_cost[:, :, None] * _Z_COST
-        limit = values.log_limit[near][:, None]
-        reached, missed = knowledge.reached[near][:, None], knowledge.missed[near][:, None]
-        ok, miss = self.policy.ends(reached, missed, mean, left[:, :, None], limit)
-        then = Values(ok, miss, values.crash[near][:, None], values.crash_share, limit)
-        least: Floats = then.model.min(1) @ _Z_WEIGHTS
+        by_epochs = later.epochs_cov[grid] / np.sqrt(epochs_var)[:, None]
+        by_cost = later.cost_cov[grid] / np.sqrt(cost_var)[:, None]
+        left = np.maximum(belief.variance[near] - by_epochs**2 - by_cost**2, 0) + belief.noise[near]
+        # [trial of, node, mean of]
+        mean = belief.mean[near] + by_epochs[:, None, :] * _Z_EPOCHS[:, None] + by_cost[:, None, :] * _Z_COST[:, None]
+        limit = values.log_limit[near]
+        ok, miss = self.policy.ends(knowledge, near, mean, left[:, None, :], limit)
+        then = Values(ok, miss, values.crash[near], values.crash_share, limit)
+        least: Floats = then.model.min(2) @ _Z_WEIGHTS
         return least
 
     def _second_look(self) -> int | None:
@@ -880,7 +983,8 @@ class _Prospects:
     def _insured(self) -> int | None:
         """A batch size without a trial, once what such trials cost is a small share of all cost.
 
-        Without it a second valley behind a hill would never be found.
+        Without it a second valley behind a hill would never be found. The worse the law fits, the sooner: only then
+        there may be one.
         """
         new = self.places[~self.knowledge.known[self.places] & (self.running[self.places] == 0)]
         first, last = self.reached[0], self.reached[-1]
@@ -890,8 +994,9 @@ class _Prospects:
             return None
         extra = self.price[candidates] - self.values.model[self.best]
         spent = self.knowledge.insured + max(0.0, float(extra.min()))
-        affordable = self.policy.constants.insurance * self.knowledge.total
-        return int(candidates[extra.argmin()]) if spent <= affordable else None
+        constants, trials = self.policy.constants, self.knowledge.trials
+        share = constants.insurance * self.belief.misfit * trials / (trials + constants.insured_later)
+        return int(candidates[extra.argmin()]) if spent <= share * self.knowledge.total else None
 
     def _alone(self, place: int) -> str:
         cost = float(self.values.model[place])
@@ -912,18 +1017,28 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
         return knowledge.missed[place] + search.arms[place].running, abs(place - center), place
 
     place = min(map(int, places), key=order)
-    if place == center and not knowledge.trials:
+    arm = search.arms[place]
+    if place == center and not search.num_trials:
         which = "the default" if knowledge.first is None else "the best of the prior jobs"
         return place, f"{which} is tried first"
-    missed = int(knowledge.missed[place])
-    times = "once" if missed == 1 else f"{missed} times"
-    tried = f"tried {times}, no more than any other" if missed else "not tried yet"
-    return place, f"nothing has reached the target yet; {tried}, the nearest to {start}"
+    ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
+    seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
+    tried = f"of this one {', '.join(seen)}" if seen else "this one is not tried yet"
+    return place, f"no batch size that may be chosen has reached the target; {tried}, the nearest to {start}"
 
 
-def _limit(spec: JobSpec, knowledge: Knowledge, belief: Belief) -> float:
+def _usable(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:
+    """The indices of the batch sizes that have reached the target and may be chosen; at best without failing ones."""
+    reached = [place for place in np.flatnonzero(knowledge.reached) if search.arms[place] in search.surviving]
+    return np.array([place for place in reached if not failing(search.arms[place])] or reached, int)
+
+
+def _limit(spec: JobSpec, search: Search, knowledge: Knowledge, belief: Belief) -> float:
     """The cost at which trials are stopped: β times the least expected cost of a trial that reaches the target."""
-    return math.inf if spec.beta_knob is None else spec.beta_knob * float(belief.expected[knowledge.reached > 0].min())
+    usable = _usable(search, knowledge)
+    if spec.beta_knob is None or not len(usable):
+        return math.inf
+    return spec.beta_knob * float(belief.expected[usable].min())
 
 
 def _hint(spec: JobSpec, batch_size: int, watts: float) -> float:
@@ -944,15 +1059,18 @@ def _slower(belief: Belief, places: Any, log_epochs: Floats) -> Floats:
     return _above((log_epochs - belief.epochs[places]) / deviation)
 
 
-def _with_seen(evidence: tuple[Evidence, ...], seen: Seen) -> tuple[Evidence, ...]:
-    known = evidence[seen.place]
-    if seen.epoch_cost is not None:
-        known = known._replace(epoch_cost=known.epoch_cost.add(seen.epoch_cost))
-    if seen.reached:
-        known = known._replace(epochs=known.epochs.add(seen.epochs))
-    else:
-        known = known._replace(missed=known.missed + 1, longest=max(known.longest, seen.epochs))
-    return (*evidence[: seen.place], known, *evidence[seen.place + 1 :])
+def _with_seen(evidence: tuple[Evidence, ...], trials: Iterable[Seen]) -> tuple[Evidence, ...]:
+    every = list(evidence)
+    for seen in trials:
+        known = every[seen.place]
+        if seen.epoch_cost is not None:
+            known = known._replace(epoch_cost=known.epoch_cost.add(seen.epoch_cost))
+        if seen.reached:
+            known = known._replace(epochs=known.epochs.add(seen.epochs))
+        else:
+            known = known._replace(missed=known.missed + 1, longest=max(known.longest, seen.epochs))
+        every[seen.place] = known
+    return tuple(every)
 
 
 def _counted(count: int, noun: str) -> str:

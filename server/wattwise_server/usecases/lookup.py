@@ -53,7 +53,7 @@ def bound_of(job: Job, batch_size: int) -> float | None:
 
 def is_best_known(job: Job, bound: float | None) -> bool:
     """Whether a trial with this bound has none because its batch size is the best known one."""
-    return bound is None and job.search.min_cost is not None
+    return bound is None and job.search.min_cost is not None and job.spec.beta_knob is not None
 
 
 def with_current_cost(job: Job, trial: Trial) -> Trial:

@@ -84,7 +84,7 @@ class SimulatedJob:
         for epoch in steps or count(1):
             spent = epoch * epoch_cost
             metric = 1.0 if epochs is not None and epoch >= epochs else 0.0
-            last = Measurement(epoch, max(spent / 50.0, 1e-3), spent, metric, NOW)
+            last = Measurement(epoch, spent / 50.0 or 1e-3, spent, metric, NOW)
             verdict = judge(self.spec, self.policy.bound(self.spec, self.search, trial.batch_size), last)
             if verdict.end_reason is not None:
                 trial = trial._replace(last=last, target_reached=verdict.target_reached)
