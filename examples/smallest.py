@@ -10,7 +10,7 @@ from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
 job = JobSpec(
     job_id_prefix="digits",
     job_id="digits-nightly",
-    batch_sizes=[16, 32, 64, 128, 256],
+    batch_sizes=[8, 16, 32, 64, 128],
     default_batch_size=128,
     target_metric=0.95,
 )

@@ -157,7 +157,7 @@ class Constants:
     never: float = 0.002
     never_weight: float = 2.0
     patience: float = 1.3
-    insurance: float = 0.017
+    insurance: float = 0.012
     insured_later: float = 200.0
     prior_weight: float = 4.0
     prior_trust: float = 0.8
@@ -639,6 +639,12 @@ class KnowledgeGradient:
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
         knowledge, number = read(search.notes), event.trial.number
+        if isinstance(event, Failed) and number in knowledge.insuring:
+            knowledge = replace(
+                knowledge,
+                insuring=tuple(each for each in knowledge.insuring if each != number),
+                insured=knowledge.insured + (event.trial.cost or 0.0),
+            )
         match event:
             case Dispatched(trial) if self._insures(spec, search, knowledge, trial):
                 knowledge = replace(knowledge, insuring=(*knowledge.insuring, number))
@@ -648,9 +654,7 @@ class KnowledgeGradient:
                 knowledge = replace(knowledge, retry=number)
             case Revived() if number == knowledge.retry:
                 knowledge = replace(knowledge, retry=None)
-            case _:
-                return search
-        return replace(search, notes=knowledge.to_json())
+        return search if knowledge == read(search.notes) else replace(search, notes=knowledge.to_json())
 
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         """β times the least expected cost; for the best known batch size None, or where starting again is cheaper."""
@@ -730,9 +734,17 @@ class KnowledgeGradient:
     def _insures(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> bool:
         """Whether a new trial is the first of its batch size although the model does not recommend it."""
         place = spec.batch_sizes.index(trial.batch_size)
-        if knowledge.known[place] or search.arms[place].running > 1 or not knowledge.reached.any():
+        others = search.arms[place].running - 1
+        if knowledge.known[place] or others:
             return False
-        return self._prospects(spec, search, knowledge, np.arange(len(spec.batch_sizes))).worth != place
+        # As it was chosen: the trial itself is not running yet.
+        arms = tuple(replace(arm, running=others) if at == place else arm for at, arm in enumerate(search.arms))
+        before = replace(search, arms=arms)
+        allowed = {arm.batch_size for arm in available(before, trial.number)} | {trial.batch_size}
+        places = np.array([at for at, size in enumerate(spec.batch_sizes) if size in allowed])
+        if not knowledge.reached[places].any():
+            return False
+        return self._prospects(spec, before, knowledge, places).worth != place
 
     def _extra(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> float:
         """What such a trial cost beyond the best known batch size, in joules."""
@@ -1029,7 +1041,8 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
 
 def _usable(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:
     """The indices of the batch sizes that have reached the target and may be chosen; at best without failing ones."""
-    reached = [place for place in np.flatnonzero(knowledge.reached) if search.arms[place] in search.surviving]
+    surviving = {arm.batch_size for arm in search.surviving}
+    reached = [place for place in np.flatnonzero(knowledge.reached) if search.arms[place].batch_size in surviving]
     return np.array([place for place in reached if not failing(search.arms[place])] or reached, int)
 
 

@@ -405,6 +405,56 @@ def test_reason_after_a_failure() -> None:
     assert "delivered no model" in choice.reason
 
 
+# Insurance
+
+
+def state_of(job: SimulatedJob) -> Any:
+    """What the policy keeps."""
+    return json.loads(job.search.notes)
+
+
+def rich(job: SimulatedJob) -> None:
+    """Sets what was spent so high that an insurance is affordable, instead of running that many launches."""
+    job.search = replace(job.search, notes=json.dumps({**state_of(job), "total": 1e12}))
+
+
+def insured_job() -> tuple[SimulatedJob, Trial]:
+    """A settled job, and its running trial of a batch size that the model does not recommend."""
+    job = kg_job()
+    for _ in range(20):
+        trial = job.next()
+        job.run(trial, round(5 + trial.batch_size / 4))
+    rich(job)
+    trial = job.next()
+    assert job.search.arm(trial.batch_size).num_succeeded == 0
+    return job, trial
+
+
+def test_recommended_trials_are_no_insurance() -> None:
+    """First trials that the model recommends cost the insurance nothing, one after another or at the same time."""
+    job = kg_job()
+    run_all(job, 4)
+    assert len({arm.batch_size for arm in job.search.arms if arm.num_succeeded}) > 1
+    assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], 0.0)
+
+
+def test_an_insurance_is_charged_once() -> None:
+    """A trial that the model does not recommend is charged with what it cost beyond the best known batch size."""
+    job, trial = insured_job()
+    assert state_of(job)["insuring"] == [trial.number]
+    ended = job.run(trial, round(5 + trial.batch_size / 4))
+    assert state_of(job)["insuring"] == []
+    assert 0 < state_of(job)["insured"] < (ended.cost or 0)
+
+
+@pytest.mark.parametrize("reason", [ERROR, EndReason.LOST, EndReason.PREEMPTED])
+def test_a_failed_insurance_is_forgotten_and_charged(reason: EndReason) -> None:
+    """The state does not grow with insured trials that fail; what they cost is charged."""
+    job, trial = insured_job()
+    job.fail(trial, reason, 7.0)
+    assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], 7.0)
+
+
 # Extremes
 
 

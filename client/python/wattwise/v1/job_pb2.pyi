@@ -468,10 +468,10 @@ class Job(google.protobuf.message.Message):
     min_cost: builtins.float
     """Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
     windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
-    nothing does not count. Unset: there is none.
+    nothing does not count. Unset if there is none.
     """
     min_cost_batch_size: builtins.int
-    """Batch size of that trial. Unset: there is none."""
+    """Batch size of that trial. Unset if there is none."""
     num_trials: builtins.int
     """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
     @property

@@ -372,12 +372,12 @@ export interface Job {
   /**
    * Cost of the cheapest converged trial of the surviving batch sizes, in joules; with window_size, of those in the
    * windows. A batch size whose last three or more trials failed counts only if no other has converged. A trial that cost
-   * nothing does not count. Unset: there is none.
+   * nothing does not count. Unset if there is none.
    */
   minCost?:
     | number
     | undefined;
-  /** Batch size of that trial. Unset: there is none. */
+  /** Batch size of that trial. Unset if there is none. */
   minCostBatchSize?:
     | number
     | undefined;
