@@ -63,7 +63,9 @@ def follow(commands: list[str], folder: Path) -> None:
 def launch(command: str, environment: dict[str, str]) -> None:
     """Launch the trainer until it delivers a model, as the README says: a trial may miss the target."""
     for _ in range(LAUNCHES):
-        ended = subprocess.run(command.split(), cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+        ended = subprocess.run(
+            command.split(), check=False, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+        )
         sys.stderr.write(ended.stderr)
         if ended.returncode == 0:
             return

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise_server.policy.base import ArmBelief, Choice
+from wattwise_server.policy.cost import unit_of
 
 from wattwise_replay.engines import to_the_end
 from wattwise_replay.in_process import InProcess
@@ -22,8 +23,6 @@ _EARLY = (1, 4)
 
 _EXPECTED, _TRUE, _MISSED, _CRASHED, _REACHED = "#009E73", "black", "#D55E00", "#CC79A7", "#0072B2"
 # Okabe and Ito's palette, as in plot.py.
-
-_UNITS = (("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def draw_beliefs(found: Sequence[Snapshot], title: str, path: Path) -> None:
     panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
     handles: dict[str, Any] = {}
     low, high, least = _range(found)
-    unit, joules = next((each for each in _UNITS if least >= each[1]), _UNITS[-1])
+    unit, joules = unit_of(least)
     for panel, snapshot in zip(panels, found, strict=True):
         _panel(panel, snapshot, joules)
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):

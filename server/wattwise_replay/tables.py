@@ -10,7 +10,7 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from wattwise_server.policy.knowledge_gradient import with_unit
+from wattwise_server.policy.cost import with_unit
 
 from wattwise_replay.belief import Snapshot
 from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison

@@ -11,6 +11,8 @@ UNBOUNDED_PENALTY_FACTOR = 2.0
 _MOST_DOUBLINGS = 64
 """Keeps the bound finite; no real cost is 2^64 times the cheapest."""
 
+_UNITS = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
+
 
 def cost(spec: JobSpec, energy_joules: float, time_seconds: float) -> float:
     """The cost of a trial, in joules."""
@@ -42,3 +44,20 @@ def missed_floor(spec: JobSpec, min_cost: float) -> float:
     """The least cost in joules that a trial without convergence counts as, so that failing fast never looks cheap."""
     factor = UNBOUNDED_PENALTY_FACTOR if spec.beta_knob is None else spec.beta_knob
     return factor * min_cost
+
+
+def unit_of(joules: float) -> tuple[str, float]:
+    """The unit in which a cost is readable, and its size in joules."""
+    return next((unit for unit in _UNITS if joules >= unit[1]), _UNITS[-1])
+
+
+def with_unit(joules: float, deviation: float | None = None) -> str:
+    """A cost in a readable unit: "19.1 ± 2 kJ"."""
+    unit, size = unit_of(joules)
+    value = _rounded(joules / size, 3)
+    return f"{value} {unit}" if deviation is None else f"{value} ± {_rounded(deviation / size, 2)} {unit}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Rounded to significant digits, without an exponent: "190", not "1.9e+02"."""
+    return f"{float(f'{value:.{digits}g}'):g}"

@@ -61,7 +61,7 @@ from wattwise_server.policy.base import (
     Revived,
     Succeeded,
 )
-from wattwise_server.policy.cost import cost_bound, relaxed
+from wattwise_server.policy.cost import cost_bound, relaxed, with_unit
 from wattwise_server.policy.failures import available, counts_as_failure, failing
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -876,9 +876,6 @@ class KnowledgeGradient:
         return _Prospects(self, spec, knowledge, places, running, belief, values)
 
 
-POLICY = KnowledgeGradient()
-
-
 @dataclass(frozen=True)
 class _Prospects:
     """The choice of one trial, once a trial has reached the target at one of the allowed batch sizes.
@@ -1090,14 +1087,4 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def with_unit(joules: float, deviation: float | None = None) -> str:
-    """A cost in a readable unit: "19.1 ± 2 kJ"."""
-    units = (("GJ", 1e9), ("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
-    unit, size = next((each for each in units if joules >= each[1]), units[-1])
-    value = _rounded(joules / size, 3)
-    return f"{value} {unit}" if deviation is None else f"{value} ± {_rounded(deviation / size, 2)} {unit}"
-
-
-def _rounded(value: float, digits: int) -> str:
-    """Rounded to significant digits, without an exponent: "190", not "1.9e+02"."""
-    return f"{float(f'{value:.{digits}g}'):g}"
+POLICY = KnowledgeGradient()
