@@ -932,14 +932,15 @@ class _Prospects:
         if self.knowledge.retry:
             return best, f"{self._alone(best)}, the least known; the trial that ended last delivered no model"
         default = self.spec.batch_sizes.index(self.spec.default_batch_size)
-        if self.belief.prior_trust < 0.5 and default in self.places and not self.knowledge.known[default]:
+        untried = default in self.places and not (self.knowledge.known[default] or self.running[default])
+        if self.belief.prior_trust < 0.5 and untried:
             return default, f"{self._beside(default)}; the prior jobs were wrong, so the default is tried"
         if self.worth != best:
             return self.worth, f"{self._beside(self.worth)}; worth a trial for the next {self.launches:.0f} launches"
         if (end := self._second_look()) is not None:
             return end, f"{self._beside(end)}; a single trial does not rule out that more in this direction is better"
-        if (untried := self._insured()) is not None:
-            return untried, f"{self._beside(untried)}; never tried, and affordable beside all that was spent"
+        if (other := self._insured()) is not None:
+            return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
         return best, f"{self._alone(best)}, the least of {_counted(len(self.places), 'batch size')}"
 
     def _within_reach(self) -> NDArray[np.int64]:
