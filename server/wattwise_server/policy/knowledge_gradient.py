@@ -1019,12 +1019,17 @@ class _Prospects:
 
 
 def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
-    """Nothing has reached the target: the least tried batch size, the nearest to the default, the smaller first."""
+    """Nothing has reached the target: the least tried batch size, the nearest to the default, the smaller first.
+
+    Those that only missed it in the prior jobs come after the others.
+    """
     start = spec.default_batch_size if knowledge.first is None else knowledge.first
     center = spec.batch_sizes.index(start)
+    missing = {place for place, prior in enumerate(knowledge.prior) if prior.missed and not prior.epochs.count}
 
-    def order(place: int) -> tuple[float, int, int]:
-        return knowledge.missed[place] + search.arms[place].running, abs(place - center), place
+    def order(place: int) -> tuple[float, bool, int, int]:
+        later = place in missing and place != center
+        return knowledge.missed[place] + search.arms[place].running, later, abs(place - center), place
 
     place = min(map(int, places), key=order)
     arm = search.arms[place]
