@@ -273,7 +273,10 @@ def read(notes: str) -> Knowledge:
     """
     state: dict[str, Any] = json.loads(notes)
     if (found := state.pop("format", None)) != _FORMAT:
-        raise ValueError(f"the state of POLICY_KNOWLEDGE_GRADIENT has format {found}; this version reads {_FORMAT}")
+        raise ValueError(
+            f"the state of POLICY_KNOWLEDGE_GRADIENT has format {found}; this version reads {_FORMAT}: "
+            "use the server version that wrote it"
+        )
     state["window"] = tuple(Seen(*seen) for seen in state["window"])
     state["insuring"] = tuple(state["insuring"])
     for name in ("evidence", "prior"):
