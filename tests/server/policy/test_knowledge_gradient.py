@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +15,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wattwise_server.domain import EndReason, JobSpec, Moments, Search, Stage, Trial, TrialType
-from wattwise_server.policy.base import ArmBelief, Choice, Exhausted, Prior
+from wattwise_server.domain import (
+    EndReason,
+    JobSpec,
+    Measurement,
+    Moments,
+    MonitorKinds,
+    Search,
+    Stage,
+    Trial,
+    TrialType,
+)
+from wattwise_server.policy.base import ArmBelief, Choice, Dispatched, Exhausted, Prior
+from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import available
 from wattwise_server.policy.knowledge_gradient import Constants
 from wattwise_server.policy.registry import POLICIES
 
-from tests.server.policy.simulated import SimulatedJob, spec
+from tests.server.policy.simulated import NOW, SimulatedJob, spec
 
 POLICY = POLICIES["KNOWLEDGE_GRADIENT"]
 SIZES = (8, 16, 32, 64, 128)
@@ -52,6 +65,13 @@ def sizes(trials: list[Trial]) -> list[int]:
     return [trial.batch_size for trial in trials]
 
 
+def next_size(job: SimulatedJob) -> int:
+    """The batch size that the next trial would have."""
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    return choice.batch_size
+
+
 def belief_of(job: SimulatedJob, batch_size: int) -> ArmBelief:
     """The belief about one batch size."""
     return next(belief for belief in job.policy.belief(job.spec, job.search) if belief.batch_size == batch_size)
@@ -60,6 +80,11 @@ def belief_of(job: SimulatedJob, batch_size: int) -> ArmBelief:
 def bound(job: SimulatedJob, batch_size: int) -> float | None:
     """The bound of one batch size."""
     return job.policy.bound(job.spec, job.search, batch_size)
+
+
+def bound_without_stops(job: SimulatedJob, batch_size: int) -> float | None:
+    """The same if no trial had been stopped since one converged."""
+    return job.policy.bound(job.spec, replace(job.search, bound_stops=0), batch_size)
 
 
 def least_expected(job: SimulatedJob) -> float:
@@ -104,6 +129,23 @@ def test_state_survives_as_text(window: int) -> None:
         run_all(here, 1)
         run_all(there, 1)
     assert json.loads(here.search.notes) == json.loads(there.search.notes)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_state_of_another_version_is_refused(version: object) -> None:
+    """A state of another format is not read as something else; the error names both formats."""
+    job = kg_job()
+    run_all(job, 3)
+    found = replace(job.search, notes=json.dumps({**state_of(job), "format": version}))
+    rng = np.random.default_rng(0)
+    for call in (
+        lambda: POLICY.next(job.spec, found, 4, rng),
+        lambda: POLICY.observe(job.spec, found, Dispatched(job.dispatch(32))),
+        lambda: POLICY.bound(job.spec, found, 32),
+        lambda: POLICY.belief(job.spec, found),
+    ):
+        with pytest.raises(ValueError, match=f"has format {version}; this version reads 1.* use "):
+            call()
 
 
 @pytest.mark.parametrize(("window", "launches"), [(0, 40), (30, 60)])
@@ -155,6 +197,31 @@ def test_window_follows_a_drift() -> None:
     assert set(sizes(trials[-10:])) <= {64, 128}
 
 
+def test_window_without_a_success() -> None:
+    """If all trials in the window missed, the batch sizes take turns, and the cheapest trial still known is the guide.
+
+    That one is in the window of its batch size; once there is none either, nothing is stopped.
+    """
+    job = kg_job(window_size=4, max_epochs=60)
+    run_all(job, 6)
+    for size in (16, 64, 128, 8):
+        job.run(job.dispatch(size), None, course(size)[1])
+    chosen, known = [], []
+    for _ in range(20):
+        cheapest, best = job.search.min_cost, job.search.min_cost_batch_size
+        known.append(cheapest)
+        limits = {size: None if cheapest is None or size == best else 2 * cheapest for size in SIZES}
+        assert {size: bound_without_stops(job, size) for size in SIZES} == limits
+        check_belief(job)
+        trial = job.next()
+        chosen.append(trial.batch_size)
+        assert not job.run(trial, None, course(trial.batch_size)[1]).converged
+    assert known[0] == math.prod(course(32))
+    assert known[-1] is None
+    assert all(set(chosen[start : start + 6]) == set(SIZES) for start in range(15))
+    assert Counter(sizes(run_all(job, 20))).most_common(1)[0][0] == 32
+
+
 # The bound
 
 
@@ -199,6 +266,64 @@ def test_bound_doubles_after_two_stops_in_a_row() -> None:
     assert factors == pytest.approx([1, 1, 2, 4, 8])
     run_all(job, 1)
     assert bound(job, 8) == pytest.approx(2.0 * least_expected(job))
+
+
+def test_bound_of_the_best_known_batch_size_doubles_too() -> None:
+    """Where even the best known batch size is stopped, each stop in a row doubles its bound from the third on."""
+    job = kg_job(batch_sizes=(32,), max_epochs=1000)
+    run_all(job, 8)
+    job.run(job.dispatch(32), None, course(32)[1], steps=[1000])
+    run_all(job, 1)
+    factors = []
+    for _ in range(5):
+        usual, limit = bound_without_stops(job, 32), bound(job, 32)
+        assert usual is not None
+        assert limit is not None
+        factors.append(limit / usual)
+        assert job.run(job.dispatch(32), None, course(32)[1]).end_reason is EndReason.COST_BOUND
+    assert factors == pytest.approx([1, 1, 2, 4, 8])
+    assert job.run(job.dispatch(32), 250, course(32)[1]).converged
+    assert bound(job, 32) == bound_without_stops(job, 32)
+
+
+def test_what_keeps_failing_is_not_the_best_known() -> None:
+    """Three failures in a row make the next cheapest batch size the best known, until a trial succeeds."""
+    job = kg_job()
+    job.run(job.dispatch(16), 40, 100.0)
+    job.run(job.dispatch(32), 4, 100.0)
+    for _ in range(3):
+        assert bound(job, 32) is None
+        assert bound(job, 16) == pytest.approx(-2 * belief_of(job, 32).mean)
+        job.fail(job.dispatch(32), ERROR, cost=10.0)
+    assert (belief_of(job, 32).expected_cost or 0) < (belief_of(job, 16).expected_cost or 0)
+    assert bound(job, 16) is None
+    assert bound(job, 32) == bound(job, 64) == pytest.approx(-2 * belief_of(job, 16).mean)
+    assert job.next().batch_size == 16
+    job.run(job.dispatch(32), 4, 100.0)
+    assert bound(job, 32) is None
+
+
+def test_what_fails_is_the_best_known_if_nothing_else_has_converged() -> None:
+    """If only a batch size that keeps failing has reached the target, it sets the bound of the others."""
+    job = kg_job()
+    run_all(job, 1)
+    for _ in range(4):
+        job.fail(job.dispatch(32), ERROR, cost=10.0)
+    assert bound(job, 32) is None
+    assert bound(job, 16) == pytest.approx(-2 * belief_of(job, 32).mean)
+
+
+def test_what_does_not_fit_is_not_the_best_known() -> None:
+    """A batch size that reached the target and then ran out of memory twice is not what others are compared with."""
+    job = kg_job()
+    job.run(job.dispatch(32), 20, 100.0)
+    job.run(job.dispatch(128), 4, 100.0)
+    assert bound(job, 128) is None
+    for _ in range(2):
+        job.fail(job.dispatch(128), OUT_OF_MEMORY)
+    assert bound(job, 32) is None
+    assert bound(job, 128) == bound(job, 8) == pytest.approx(-2 * belief_of(job, 32).mean)
+    assert job.next().batch_size == 32
 
 
 def test_early_stopping_off_stops_nothing() -> None:
@@ -316,6 +441,187 @@ def test_a_second_valley_is_found() -> None:
     assert [job.run(trial, 6, 100.0).batch_size for trial in (job.next() for _ in range(10))] == [256] * 10
 
 
+def exploring_job() -> SimulatedJob:
+    """A job whose only trial had 32; another batch size is worth the next one."""
+    job = kg_job()
+    run_all(job, 1)
+    assert next_size(job) != 32
+    return job
+
+
+def miss(job: SimulatedJob, trial: Trial) -> None:
+    """Ends a trial at its bound."""
+    assert job.run(trial, None, course(trial.batch_size)[1]).end_reason is EndReason.COST_BOUND
+
+
+def crash(job: SimulatedJob, trial: Trial) -> None:
+    """Ends a trial with a crash that costs as much as an epoch."""
+    job.fail(trial, ERROR, cost=course(trial.batch_size)[1])
+
+
+@pytest.mark.parametrize("end", [miss, crash])
+def test_launch_after_one_without_a_model_delivers(end: Callable[[SimulatedJob, Trial], None]) -> None:
+    """After a trial that missed the target or crashed, the next one has the best known batch size; then it explores."""
+    job = exploring_job()
+    for _ in range(2):
+        end(job, job.dispatch(64))
+        assert next_size(job) == 32
+    run_all(job, 1)
+    assert next_size(job) != 32
+
+
+@pytest.mark.parametrize("end", [miss, crash])
+def test_late_success_is_a_model(end: Callable[[SimulatedJob, Trial], None]) -> None:
+    """After a miss or a crash, the success of a trial that was dispatched before it lets the next launch explore."""
+    job = exploring_job()
+    early = job.dispatch(16)
+    end(job, job.dispatch(64))
+    assert next_size(job) == 32
+    job.run(early, *course(16))
+    assert next_size(job) != 32
+
+
+@pytest.mark.parametrize("end", [miss, crash])
+def test_late_end_of_an_older_trial(end: Callable[[SimulatedJob, Trial], None]) -> None:
+    """A trial that ends without a model after a newer one has delivered does not stop the exploration."""
+    job = exploring_job()
+    early = job.dispatch(64)
+    job.run(job.dispatch(32), *course(32))
+    end(job, early)
+    assert next_size(job) != 32
+
+
+def test_preempted_launch_is_no_failed_one() -> None:
+    """A preempted trial is resumed by its trainer, so the next launch explores."""
+    job = exploring_job()
+    expected = job.choose()
+    job.fail(job.dispatch(64), EndReason.PREEMPTED, cost=100.0)
+    assert job.choose() == expected
+
+
+def test_revived_trial_may_still_deliver() -> None:
+    """Once a lost trial is alive again, the next launch explores, as if it had never been lost."""
+    job = exploring_job()
+    trial = job.dispatch(16)
+    expected = job.choose()
+    lost = job.fail(trial, EndReason.LOST, cost=100.0)
+    assert next_size(job) == 32
+    job.revive(lost)
+    assert job.choose() == expected
+
+
+def test_revival_of_an_older_trial() -> None:
+    """An older trial that is alive again says nothing about the one that ended last without a model."""
+    job = exploring_job()
+    older, newer = job.dispatch(16), job.dispatch(64)
+    lost = job.fail(older, EndReason.LOST, cost=100.0)
+    crash(job, newer)
+    job.revive(lost)
+    assert next_size(job) == 32
+
+
+def test_revived_trial_counts_once() -> None:
+    """A trial that was lost, is revived and succeeds changes belief, choice and bounds as one that just succeeds."""
+    job, other = exploring_job(), exploring_job()
+    lost = job.fail(job.dispatch(16), EndReason.LOST, cost=300.0)
+    job.revive(lost)
+    for each, trial in ((job, lost), (other, other.dispatch(16))):
+        each.run(trial._replace(cost=None, end_reason=None), *course(16))
+    assert POLICY.belief(job.spec, job.search) == POLICY.belief(other.spec, other.search)
+    assert [bound(job, size) for size in SIZES] == [bound(other, size) for size in SIZES]
+    assert job.choose() == other.choose()
+
+
+@pytest.mark.parametrize("reason", [ERROR, OUT_OF_MEMORY])
+def test_late_end_reason_counts_once(reason: EndReason) -> None:
+    """A trial that was lost before its trainer says why it ended counts as one that ended for that reason only."""
+    job, other = exploring_job(), exploring_job()
+    lost = job.fail(job.dispatch(64), EndReason.LOST, cost=300.0)
+    job.revive(lost)
+    job.fail(lost, reason, cost=300.0)
+    other.fail(other.dispatch(64), reason, cost=300.0)
+    assert job.search.arm(64).num_failed == 1
+    assert POLICY.belief(job.spec, job.search) == POLICY.belief(other.spec, other.search)
+    assert job.choose() == other.choose()
+    assert sizes(run_all(job, 10)) == sizes(run_all(other, 10))
+
+
+def test_pauses_of_what_keeps_failing_grow() -> None:
+    """The cheapest batch size that has begun to fail pauses for the others' turns, then for 2, 4, 8… trials."""
+    job = kg_job()
+    for _ in range(4):
+        job.run(job.dispatch(32), 4, 100.0)
+    failed = []
+    for _ in range(120):
+        trial = job.next()
+        if trial.batch_size == 32:
+            failed.append(job.fail(trial, ERROR, cost=1.0).number)
+        else:
+            job.run(trial, 80, 100.0)
+    pauses = [later - earlier - 1 for earlier, later in itertools.pairwise(failed)]
+    assert all(now >= least for now, least in zip(pauses, [0, 0, 4, 2, 4, 8, 16, 32, 64], strict=False))
+    # It is the cheapest by far, so that it is tried again soon after each pause.
+    assert len(pauses) >= 7
+
+
+def test_running_trials_leave_the_belief() -> None:
+    """Running trials change the choice, but neither the belief nor the bounds nor the numbers in the reason."""
+    job = exploring_job()
+    known, bounds = list(POLICY.belief(job.spec, job.search)), [bound(job, size) for size in SIZES]
+    chosen = []
+    for _ in range(4):
+        choice = job.choose()
+        assert isinstance(choice, Choice)
+        chosen.append(choice.batch_size)
+        belief = belief_of(job, choice.batch_size)
+        assert belief.expected_cost is not None
+        assert belief.deviation is not None
+        assert choice.reason.startswith(f"expected {with_unit(belief.expected_cost, belief.deviation)}")
+        job.next()
+        assert POLICY.belief(job.spec, job.search) == known
+        assert [bound(job, size) for size in SIZES] == bounds
+    assert len(set(chosen)) > 1
+
+
+# What power says
+
+
+def measured_job(watts: float, *, estimated: bool = False, trials: int = 1) -> SimulatedJob:
+    """A job after trials with 32, each of 10 epochs and 1 kJ in all; a GPU of 100 W drew this much in the last one."""
+    job = kg_job()
+    for left in reversed(range(trials)):
+        joules = 1000.0 if watts else 0.0
+        last = Measurement(10, 1000.0 / (50.0 if left else watts or 50.0), joules, 1.0, NOW)
+        monitor = MonitorKinds(("made",), estimated=estimated)
+        trial = job.dispatch(32)._replace(last=last, target_reached=True, monitor=monitor)
+        job.succeed(trial, 1000.0, EndReason.TARGET_REACHED)
+    return job
+
+
+def beliefs(job: SimulatedJob) -> Sequence[ArmBelief]:
+    """The belief about every batch size."""
+    return POLICY.belief(job.spec, job.search)
+
+
+def test_low_power_speaks_for_larger_batch_sizes() -> None:
+    """A GPU that drew little power was not busy, so that larger batch sizes are expected to be cheaper."""
+    idle, busy = (belief_of(measured_job(watts), 128).expected_cost or 0 for watts in (25.0, 95.0))
+    assert 0 < idle < 0.9 * busy
+
+
+def test_estimated_power_is_no_hint() -> None:
+    """Estimated energy, or none, tells nothing about how busy a GPU was."""
+    neutral = beliefs(measured_job(25.0, estimated=True))
+    assert beliefs(measured_job(95.0, estimated=True)) == neutral
+    assert beliefs(measured_job(0.0)) == neutral
+    assert beliefs(measured_job(95.0)) != neutral
+
+
+def test_power_of_the_first_trial_is_the_hint() -> None:
+    """How much power later trials draw changes no belief."""
+    assert beliefs(measured_job(25.0, trials=2)) == beliefs(measured_job(95.0, trials=2))
+
+
 # Priors
 
 
@@ -350,6 +656,68 @@ def test_prior_without_a_success_starts_at_the_default() -> None:
     other = kg_job()
     other.search = POLICY.register(other.spec, [Prior(7, {7: Moments(3, 1.0)}, {})])
     assert other.next().batch_size == 32
+
+
+def wrong_prior(**fields: Any) -> SimulatedJob:
+    """A job whose prior's best batch size misses; its second trial, with 64, takes three times the prior's epochs."""
+    job = with_prior(4, default_batch_size=8, **fields)
+    miss_all = job.run(job.next(), None, 100.0)
+    assert (miss_all.batch_size, miss_all.end_reason) == (128, EndReason.MAX_EPOCHS)
+    assert job.run(job.next(), 70, 100.0).batch_size == 64
+    return job
+
+
+def test_default_is_tried_if_the_prior_was_wrong() -> None:
+    """Once the trials contradict the prior, the default gets its trial, although it is far from all that was tried."""
+    job = wrong_prior()
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    assert choice.batch_size == 8
+    assert "the prior jobs were wrong" in choice.reason
+    job.run(job.next(), 60, 100.0)
+    assert next_size(job) != 8
+
+
+def test_default_is_tried_once_at_a_time_if_the_prior_was_wrong() -> None:
+    """Launches at the same time do not all try the default."""
+    job = wrong_prior()
+    assert sizes([job.next() for _ in range(3)]).count(8) == 1
+
+
+def test_default_that_may_not_be_chosen_is_not_tried() -> None:
+    """If the prior was wrong and the default does not fit into memory, another batch size is chosen."""
+    job = with_prior(4, default_batch_size=128)
+    job.search = POLICY.register(job.spec, [Prior(8, {size: Moments(4, math.log(10 + size)) for size in SIZES}, {})])
+    assert job.run(job.next(), None, 100.0).batch_size == 8
+    job.fail(job.dispatch(128), OUT_OF_MEMORY)
+    assert job.run(job.dispatch(16), 90, 100.0).converged
+    assert belief_of(job, 128).observations == 0
+    assert next_size(job) != 128
+
+
+def missed_prior(*missed: int) -> SimulatedJob:
+    """A job with a prior in which these batch sizes missed the target twice, after 40 epochs, and none reached it."""
+    job = kg_job()
+    job.search = POLICY.register(job.spec, [Prior(None, {}, dict.fromkeys(missed, (2, math.log(40))))])
+    return job
+
+
+@pytest.mark.parametrize("missed", [(8, 16), (64, 128)])
+def test_misses_of_a_prior_count(missed: tuple[int, int]) -> None:
+    """Batch sizes that only missed the target in the prior are expected to cost more, and others are tried first."""
+    cold, warm = kg_job(), missed_prior(*missed)
+    for job in (cold, warm):
+        run_all(job, 1)
+    for size in missed:
+        assert (belief_of(warm, size).expected_cost or 0) > 1.3 * (belief_of(cold, size).expected_cost or 0)
+    assert next_size(job) not in {32, *missed}
+
+
+@pytest.mark.parametrize(("missed", "order"), [((), [32, 16, 64, 8, 128]), ((8, 16, 32), [32, 64, 128, 16, 8])])
+def test_misses_of_a_prior_come_last(missed: tuple[int, ...], order: list[int]) -> None:
+    """While nothing reaches the target, batch sizes that missed it in the prior have their turn after the others."""
+    job = missed_prior(*missed)
+    assert [job.run(job.next(), None, 100.0).batch_size for _ in range(10)] == order * 2
 
 
 # Reasons
