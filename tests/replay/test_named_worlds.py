@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from wattwise import Client
+from wattwise.spec import Policy
 from wattwise_replay.compare import HINDSIGHT, compare
 from wattwise_replay.engines import Fixed
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.named_worlds import NAMES, named_world
 from wattwise_replay.over_grpc import OverGrpc
-from wattwise_replay.play import play
+from wattwise_replay.play import Ledger, play
 from wattwise_replay.workload import Workload, epoch_cost
 from wattwise_replay.world import MAX_TRIES, World, draws
 from wattwise_server.domain import EndReason
@@ -144,16 +146,40 @@ def test_what_delivers_nothing_is_not_the_best_in_hindsight() -> None:
     assert ledger.delivered.all()
 
 
+@pytest.mark.parametrize("policy", ["POLICY_PRUNING_GTS", "POLICY_KNOWLEDGE_GRADIENT"])
 @pytest.mark.parametrize("name", ["default-crashes", "all-crash", "memory-limit", "default-out-of-memory"])
-def test_crashes_are_the_same_over_grpc(name: str, grpc_server: LiveServer) -> None:
+def test_crashes_are_the_same_over_grpc(name: str, policy: Policy, grpc_server: LiveServer) -> None:
     """A server that is notified of crashes chooses as the policies in process, to the last digit of the costs."""
     made = named_world(name)
-    spec = job(made, seed=3)
+    spec = job(made, policy, seed=3)
     here = play(InProcess(spec), World(made), seed=3, recurrences=20)
     with Client(grpc_server.address) as client:
         over = play(OverGrpc(client, spec), World(made), seed=3, recurrences=20)
     assert over.trials == here.trials
     assert any(trial.failure for trial in here.trials)
+
+
+@pytest.mark.parametrize("window", [0, 8])
+def test_priors_are_the_same_over_grpc(window: int, grpc_server: LiveServer) -> None:
+    """With a prior job and crashes, overlapping recurrences choose as in process, to the last digit of the costs."""
+    before, made = named_world("default-crashes").mirrored(), named_world("all-crash")
+    earlier = job(before, "POLICY_KNOWLEDGE_GRADIENT", seed=4)
+    earlier = replace(earlier, job_id=f"replay-earlier-{window}")
+    later = replace(job(made, "POLICY_KNOWLEDGE_GRADIENT", seed=5), job_id=f"replay-later-{window}", window_size=window)
+
+    def ledger(prior: InProcess | OverGrpc, warm: Callable[[], InProcess | OverGrpc]) -> Ledger:
+        play(prior, World(before), seed=4, recurrences=12, overlap=0.3)
+        return play(warm(), World(made), seed=5, recurrences=20, overlap=0.3)
+
+    prior = InProcess(earlier)
+    here = ledger(prior, lambda: InProcess(later, priors=[prior]))
+    with Client(grpc_server.address) as client:
+        known = OverGrpc(client, earlier)
+        over = ledger(known, lambda: OverGrpc(client, later, [known]))
+    assert over.trials == here.trials
+    assert any(trial.failure for trial in here.trials)
+    cold = play(InProcess(later), World(made), seed=5, recurrences=20, overlap=0.3)
+    assert [trial.batch_size for trial in cold.trials] != [trial.batch_size for trial in here.trials]
 
 
 def test_more_tries_do_not_change_the_first() -> None:
