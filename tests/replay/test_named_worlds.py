@@ -15,7 +15,7 @@ from wattwise_replay.errors import ReplayError
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.named_worlds import NAMES, named_world
 from wattwise_replay.over_grpc import OverGrpc
-from wattwise_replay.play import Ledger, play
+from wattwise_replay.play import play
 from wattwise_replay.workload import Workload, epoch_cost
 from wattwise_replay.world import MAX_TRIES, World, draws
 from wattwise_server.domain import EndReason
@@ -161,25 +161,24 @@ def test_crashes_are_the_same_over_grpc(name: str, policy: Policy, grpc_server: 
 
 @pytest.mark.parametrize("window", [0, 8])
 def test_priors_are_the_same_over_grpc(window: int, grpc_server: LiveServer) -> None:
-    """With a prior job and crashes, overlapping recurrences choose as in process, to the last digit of the costs."""
-    before, made = named_world("default-crashes").mirrored(), named_world("all-crash")
-    earlier = job(before, "POLICY_KNOWLEDGE_GRADIENT", seed=4)
-    earlier = replace(earlier, job_id=f"replay-earlier-{window}")
+    """After a prior job with misses, overlapping trials of which some crash lead to the same choices and beliefs."""
+    before, made = named_world("all-fail"), named_world("all-crash")
+    earlier = replace(job(before, "POLICY_KNOWLEDGE_GRADIENT", seed=4), job_id=f"replay-earlier-{window}")
     later = replace(job(made, "POLICY_KNOWLEDGE_GRADIENT", seed=5), job_id=f"replay-later-{window}", window_size=window)
-
-    def ledger(prior: InProcess | OverGrpc, warm: Callable[[], InProcess | OverGrpc]) -> Ledger:
-        play(prior, World(before), seed=4, recurrences=12, overlap=0.3)
-        return play(warm(), World(made), seed=5, recurrences=20, overlap=0.3)
-
     prior = InProcess(earlier)
-    here = ledger(prior, lambda: InProcess(later, priors=[prior]))
-    with Client(grpc_server.address) as client:
-        known = OverGrpc(client, earlier)
-        over = ledger(known, lambda: OverGrpc(client, later, [known]))
-    assert over.trials == here.trials
+    known = play(prior, World(before), seed=4, recurrences=8, overlap=0.3)
+    assert not all(trial.target_reached for trial in known.trials)
+    warm = InProcess(later, priors=[prior])
+    here = play(warm, World(made), seed=5, recurrences=20, overlap=0.3)
     assert any(trial.failure for trial in here.trials)
-    cold = play(InProcess(later), World(made), seed=5, recurrences=20, overlap=0.3)
-    assert [trial.batch_size for trial in cold.trials] != [trial.batch_size for trial in here.trials]
+    with Client(grpc_server.address) as client:
+        there = OverGrpc(client, earlier)
+        assert play(there, World(before), seed=4, recurrences=8, overlap=0.3).trials == known.trials
+        successor = OverGrpc(client, later, [there])
+        over = play(successor, World(made), seed=5, recurrences=20, overlap=0.3)
+        states = client.get_job(successor.job_id).batch_size_states
+    assert over.trials == here.trials
+    assert [state.expected_cost for state in states] == [belief.expected_cost for belief in warm.beliefs]
 
 
 def test_more_tries_do_not_change_the_first() -> None:

@@ -720,6 +720,14 @@ def test_misses_of_a_prior_come_last(missed: tuple[int, ...], order: list[int]) 
     assert [job.run(job.next(), None, 100.0).batch_size for _ in range(10)] == order * 2
 
 
+def test_what_also_reached_the_target_in_a_prior_is_no_miss() -> None:
+    """A batch size with misses in the prior has its usual turn if it reached the target there as well."""
+    job = kg_job()
+    reached = Moments(1, math.log(20))
+    job.search = POLICY.register(job.spec, [Prior(32, {16: reached, 32: reached}, {16: (2, math.log(40))})])
+    assert [job.run(job.next(), None, 100.0).batch_size for _ in range(5)] == [32, 16, 64, 8, 128]
+
+
 # Reasons
 
 
