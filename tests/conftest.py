@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import grpc
+import hypothesis
 import pytest
 from wattwise import v1
 
@@ -15,6 +16,10 @@ from tests.watched import WatchedServer
 
 # Hundreds of processes import NumPy; starting its thread pool costs each of them a tenth of a second.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# No test depends on the machine's speed.
+hypothesis.settings.register_profile("wattwise", deadline=None)
+hypothesis.settings.load_profile("wattwise")
 
 
 def pytest_runtest_setup() -> None:

@@ -933,15 +933,17 @@ class _Prospects:
         """The batch size of the next trial, and the reason."""
         best = self.best
         if self.knowledge.retry:
-            return best, f"{self._alone(best)}, the least known; the trial that ended last delivered no model"
+            return best, f"{self._alone(best)}, the least of those tried; the trial that ended last delivered no model"
         default = self.spec.batch_sizes.index(self.spec.default_batch_size)
         untried = default in self.places and not (self.knowledge.known[default] or self.running[default])
         if self.belief.prior_trust < 0.5 and untried:
             return default, f"{self._beside(default)}; the prior jobs were wrong, so the default is tried"
         if self.worth != best:
-            return self.worth, f"{self._beside(self.worth)}; worth a trial for the next {self.launches:.0f} launches"
+            launches = f"{self.launches:.0f} launches"
+            return self.worth, f"{self._beside(self.worth)}; worth a trial: its result counts for the next {launches}"
         if (end := self._second_look()) is not None:
-            return end, f"{self._beside(end)}; a single trial does not rule out that more in this direction is better"
+            beyond = "smaller" if end < best else "larger"
+            return end, f"{self._beside(end)}; tried only once, and {beyond} batch sizes depend on it"
         if (other := self._insured()) is not None:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
         return best, f"{self._alone(best)}, the least of {_counted(len(self.places), 'batch size')}"
@@ -1036,13 +1038,16 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
 
     place = min(map(int, places), key=order)
     arm = search.arms[place]
+    which = "the default" if knowledge.first is None else "the best of the prior jobs"
     if place == center and not search.num_trials:
-        which = "the default" if knowledge.first is None else "the best of the prior jobs"
         return place, f"{which} is tried first"
     ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
     seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
-    tried = f"of this one {', '.join(seen)}" if seen else "this one is not tried yet"
-    return place, f"no batch size that may be chosen has reached the target; {tried}, the nearest to {start}"
+    chosen = which if place == center else f"the nearest to {which}, {start},"
+    return place, (
+        "no batch size that may be chosen has reached the target yet; "
+        f"this is {chosen} among the least tried ({', '.join(seen) or 'no trial'})"
+    )
 
 
 def _usable(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import v1
 from wattwise_server.observability.logs import HumanFormatter, JsonFormatter
@@ -173,7 +173,6 @@ def test_human_lines_quote_special_characters(server: LiveServer) -> None:
     assert 'job="test-\\n2026 ERROR forged"' in lines[-1]
 
 
-@settings(deadline=None)
 @given(event=st.text(), value=st.text() | st.floats() | st.integers())
 def test_one_event_is_one_line(event: str, value: float | str) -> None:
     """Any event is one printable line, in the human format and in JSON, and the JSON object contains all of it."""

@@ -747,7 +747,7 @@ def test_reason_has_the_numbers() -> None:
     number = r"[\d.]+"
     pattern = (
         rf"expected ({number}) ± {number} kJ, the best known is (\d+) with {number} kJ; "
-        r"worth a trial for the next (\d+) launches"
+        r"worth a trial: its result counts for the next (\d+) launches"
     )
     found = re.fullmatch(pattern, reasons[0])
     assert found
@@ -942,7 +942,7 @@ REASONS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     outcomes=st.lists(OUTCOMES, max_size=25),
     batch_sizes=st.sets(st.integers(1, 2**31 - 1), min_size=1, max_size=6),

@@ -100,7 +100,7 @@ async def act(site: Site, event: Any, running: list[TrialKey], epochs: dict[int,
     return None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(events=EVENTS, window=st.sampled_from([0, 2]), rounds=st.sampled_from([0, 2]))
 @example(events=LOST_AND_BACK, window=0, rounds=2)
 @example(events=PREEMPTED_AND_BACK, window=0, rounds=2)
