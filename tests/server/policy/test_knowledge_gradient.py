@@ -29,7 +29,7 @@ from wattwise_server.domain import (
 from wattwise_server.policy.base import ArmBelief, Choice, Dispatched, Exhausted, Prior
 from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import available
-from wattwise_server.policy.knowledge_gradient import Constants
+from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
 from wattwise_server.policy.registry import POLICIES
 
 from tests.server.policy.simulated import NOW, SimulatedJob, spec
@@ -63,6 +63,14 @@ def run_all(job: SimulatedJob, launches: int) -> list[Trial]:
 def sizes(trials: list[Trial]) -> list[int]:
     """Their batch sizes."""
     return [trial.batch_size for trial in trials]
+
+
+def show(job: SimulatedJob, batch_size: int, epochs: int, *, reached: bool = True) -> None:
+    """Adds a trial of so many epochs of 100 J, whatever the bound."""
+    last = Measurement(epochs, 2.0 * epochs, 100.0 * epochs, 1.0 if reached else 0.0, NOW)
+    trial = job.dispatch(batch_size)._replace(last=last, target_reached=reached)
+    reason = EndReason.TARGET_REACHED if reached else EndReason.MAX_EPOCHS
+    job.succeed(trial, 100.0 * epochs, reason, converged=reached)
 
 
 def next_size(job: SimulatedJob) -> int:
@@ -268,6 +276,18 @@ def test_bound_doubles_after_two_stops_in_a_row() -> None:
     assert bound(job, 8) == pytest.approx(2.0 * least_expected(job))
 
 
+def test_misses_where_nothing_is_reached_stop_no_other_batch_size() -> None:
+    """Misses of a batch size that never reaches the target are no sign that trials of the best known one fail."""
+    job = kg_job()
+    for _ in range(4):
+        show(job, 32, 10)
+    for _ in range(3):
+        show(job, 128, 50, reached=False)
+    assert bound(job, 32) is None
+    show(job, 32, 50, reached=False)
+    assert bound(job, 32) is not None
+
+
 def test_bound_of_the_best_known_batch_size_doubles_too() -> None:
     """Where even the best known batch size is stopped, each stop in a row doubles its bound from the third on."""
     job = kg_job(batch_sizes=(32,), max_epochs=1000)
@@ -364,6 +384,81 @@ def test_out_of_memory_everywhere_leaves_nothing() -> None:
         assert job.choose() == Choice(TrialType.MAB, size, job.choose().reason)  # type: ignore[union-attr]
         job.fail(job.next(), OUT_OF_MEMORY)
     assert isinstance(job.choose(), Exhausted)
+
+
+def test_out_of_memory_is_no_crash_of_others() -> None:
+    """A batch size that does not fit into memory makes no other one look as if it crashed."""
+    job = kg_job()
+    run_all(job, 2)
+    known = belief_of(job, 32)
+    job.fail(job.dispatch(128), OUT_OF_MEMORY, cost=1000.0)
+    assert belief_of(job, 32) == known
+    assert known.failure_rate == 0
+
+
+def test_untried_batch_size_crashes_as_often_as_the_others() -> None:
+    """Crashes at one batch size are expected at the others too, less where trials have ended without one."""
+    job = kg_job()
+    for _ in range(2):
+        show(job, 32, 10)
+        show(job, 16, 10)
+        job.fail(job.dispatch(16), ERROR, cost=500.0)
+    rates = {size: belief_of(job, size).failure_rate or 0.0 for size in SIZES}
+    assert 0 < rates[32] < rates[128] == rates[8] < rates[16]
+
+
+def test_misses_count_for_the_others_that_reach_the_target() -> None:
+    """Misses without a reason at one batch size make models of the others more expensive, but not their trials."""
+    jobs = [kg_job(), kg_job()]
+    for job, missed in zip(jobs, (0, 3), strict=True):
+        for _ in range(4):
+            show(job, 32, 10)
+            show(job, 16, 10)
+        for _ in range(missed):
+            show(job, 16, 11, reached=False)
+    usual, more = ((belief_of(job, 32).expected_cost or 0) / -belief_of(job, 32).mean for job in jobs)
+    assert usual == pytest.approx(1, abs=1e-3)
+    assert more > 1.05
+
+
+def test_longest_miss_counts() -> None:
+    """Of two trials that missed the target the longer one tells more, in whatever order they ended."""
+    jobs = [kg_job() for _ in range(3)]
+    for job, missed in zip(jobs, ((20, 5), (5, 20), (5, 5)), strict=True):
+        show(job, 32, 10)
+        for epochs in missed:
+            show(job, 64, epochs, reached=False)
+    first, second, short = (belief_of(job, 64).expected_cost or 0 for job in jobs)
+    assert first == pytest.approx(second, rel=1e-9)
+    assert short < 0.8 * first
+
+
+def test_one_bad_draw_closes_no_direction() -> None:
+    """A neighbour of the best batch size with a single success is tried again if better ones may lie beyond it."""
+    job = kg_job()
+    # No insight is worth a trial for its own sake.
+    job.policy = KnowledgeGradient(Constants(horizon=0.0, misfit_horizon=0.0, insurance=0.0, second_look=3.0))
+    for _ in range(6):
+        show(job, 32, 10)
+    show(job, 16, 20)
+    show(job, 64, 12)
+    assert next_size(job) == 64
+    job.next()
+    assert next_size(job) == 32
+    show(job, 64, 12)
+    assert next_size(job) == 32
+
+
+def test_insights_are_used_the_longer_the_older_a_job() -> None:
+    """After 300 trials a result is taken to be of use for 300 launches more."""
+    job = kg_job(batch_sizes=(32, 64))
+    for _ in range(300):
+        show(job, 32, 10)
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    found = re.search(r"for the next (\d+) launches", choice.reason)
+    assert found
+    assert int(found[1]) >= 300 + Constants().horizon
 
 
 def test_crashes_at_the_end_of_training_count() -> None:
@@ -625,10 +720,10 @@ def test_power_of_the_first_trial_is_the_hint() -> None:
 # Priors
 
 
-def with_prior(trials: int, **fields: Any) -> SimulatedJob:
-    """A job with a prior in which each batch size has this many trials, and 128 is the best."""
+def with_prior(trials: int, spread: float = 0.0, **fields: Any) -> SimulatedJob:
+    """A job with a prior in which each batch size has this many trials, of this variance, and 128 is the best."""
     epochs = dict(zip(SIZES, (60, 40, 30, 20, 10), strict=True))
-    told = {size: Moments(trials, math.log(epochs[size])) for size in SIZES}
+    told = {size: Moments(trials, math.log(epochs[size]), spread * trials) for size in SIZES}
     job = kg_job(**fields)
     job.search = POLICY.register(job.spec, [Prior(128, told, {})])
     return job
@@ -638,13 +733,29 @@ def test_prior_weighs_at_most_four_trials() -> None:
     """A prior with a hundred times as many trials is as certain; one with a single trial is less certain."""
     doubts = {}
     for trials in (1, 4, 400):
-        job = with_prior(trials)
+        job = with_prior(trials, spread=0.5)
         assert job.choose() == Choice(TrialType.MAB, 128, "the best of the prior jobs is tried first")
         job.run(job.next(), 10, 100.0)
         belief = belief_of(job, 8)
         doubts[trials] = (belief.deviation or 0) / (belief.expected_cost or 1)
     assert doubts[400] == pytest.approx(doubts[4], rel=0.05)
     assert doubts[1] > 1.03 * doubts[4]
+
+
+def test_priors_add_up() -> None:
+    """What two prior jobs tell counts together; the first trial has the best batch size of the first one named."""
+    eight, large = {8: Moments(4, math.log(100))}, {128: Moments(4, math.log(3))}
+    jobs = [kg_job() for _ in range(4)]
+    priors = [Prior(8, eight, {}), Prior(128, large, {})]
+    for job, known in zip(jobs, (priors, priors[::-1], priors[:1], priors[1:]), strict=True):
+        job.search = POLICY.register(job.spec, known)
+    assert [next_size(job) for job in jobs] == [8, 128, 8, 128]
+    for job in jobs:
+        show(job, 32, 20)
+    both, reverse, first, second = ([belief_of(job, size).expected_cost or 0 for size in (8, 128)] for job in jobs)
+    assert both == reverse
+    assert both[0] > 2 * second[0]
+    assert both[1] < 0.5 * first[1]
 
 
 def test_prior_without_a_success_starts_at_the_default() -> None:
@@ -670,10 +781,7 @@ def wrong_prior(**fields: Any) -> SimulatedJob:
 def test_default_is_tried_if_the_prior_was_wrong() -> None:
     """Once the trials contradict the prior, the default gets its trial, although it is far from all that was tried."""
     job = wrong_prior()
-    choice = job.choose()
-    assert isinstance(choice, Choice)
-    assert choice.batch_size == 8
-    assert "the prior jobs were wrong" in choice.reason
+    assert next_size(job) == 8
     job.run(job.next(), 60, 100.0)
     assert next_size(job) != 8
 
