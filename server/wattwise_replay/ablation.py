@@ -29,7 +29,7 @@ from wattwise_replay.acceptance import RANDOM_WORLDS, Limit, Row, rows
 from wattwise_replay.compare import EARLY
 from wattwise_replay.decisions import Setup, play_all, ratio_line
 from wattwise_replay.errors import ReplayError
-from wattwise_replay.tables import WIDTH, markdown_table
+from wattwise_replay.tables import WIDTH, counted, markdown_table
 
 _COMPLETE = "POLICY_KNOWLEDGE_GRADIENT"
 _COLUMNS = {
@@ -119,8 +119,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     console = Console(width=WIDTH, highlight=False)
     console.print(
-        f"Total cost ÷ cost of the best batch size in hindsight, mean over {args.seeds} seeds: geometric mean over a "
-        f"column's cases (worst case), over all recurrences and over the first {EARLY}.\n"
+        f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(args.seeds, 'seed')}: geometric "
+        f"mean over a column's cases (worst case), over all recurrences and over the first {EARLY}.\n"
     )
     titles = [title for row in chosen for title in (row.title, f"first {EARLY}")]
     lines = [ratio_line(row, names, scores, Limit(None), first) for row in chosen for first in (None, EARLY)]

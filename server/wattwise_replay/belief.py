@@ -11,7 +11,7 @@ from typing import Any
 from wattwise_server.policy.base import ArmBelief, Choice
 from wattwise_server.policy.cost import unit_of
 
-from wattwise_replay.engines import to_the_end
+from wattwise_replay.engines import WithFallback, to_the_end
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import PlayedTrial, play
 from wattwise_replay.plot import new_figure, save
@@ -63,12 +63,12 @@ def snapshots(
         overlap: Share of recurrences that overlap with the one before.
 
     Raises:
-        ReplayError: the policy fails, or has no batch size left.
+        ReplayError: the policy fails.
     """
     for number in (*(early for early in _EARLY if early < recurrences), recurrences):
         # Played again from the start: the draws of the first recurrences do not depend on how many follow.
         engine = make()
-        trials = play(engine, world, 0, number, overlap).trials
+        trials = play(WithFallback(engine, world.workload), world, 0, number, overlap).trials
         beliefs = engine.beliefs
         best = _best(beliefs, trials)
         bounds = [engine.bound(each.batch_size) for each in beliefs if each.batch_size != best]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from wattwise import v1
 from wattwise.spec import Policy
 from wattwise_server.policy import registry
 
-from wattwise_replay.engines import Engine, Fixed, GridSearch
+from wattwise_replay.engines import Engine, Fixed, GridSearch, WithFallback
 from wattwise_replay.play import Ledger, play
 from wattwise_replay.world import World
 
@@ -39,12 +39,14 @@ class Comparison:
         recurrences: Recurrences per seed.
         best_sizes: The best batch size in hindsight; with a drift also the best one after it.
         ledgers: The ledgers of each contender, by seed.
+        fallbacks: Launches for which a policy had no batch size left, by policy and seed.
     """
 
     world: World
     recurrences: int
     best_sizes: Sequence[int]
     ledgers: dict[str, Sequence[Ledger]]
+    fallbacks: Mapping[str, Sequence[int]]
 
     def totals(self, name: str, what: str, first: int | None = None) -> np.ndarray:
         """Sums over the recurrences, or the first of them, seed by seed.
@@ -73,6 +75,8 @@ def compare(
 ) -> Comparison:
     """Plays a world with every baseline and policy.
 
+    A launch for which a policy has no batch size left trains the default without early stopping.
+
     Args:
         world: The world.
         make: Creates the engine of a policy.
@@ -82,7 +86,7 @@ def compare(
         overlap: Share of recurrences that overlap with the one before.
 
     Raises:
-        ReplayError: A policy has no batch size left.
+        ReplayError: A policy fails.
     """
     workload = world.workload
     horizon = workload.horizon if recurrences is None else recurrences
@@ -96,11 +100,14 @@ def compare(
         AT_BEST_LIMIT: ledgers(lambda _: Fixed(workload, default)),
         GRID: ledgers(lambda _: GridSearch(workload, world.eta)),
     }
+    fallbacks = {}
     for policy in policies:
-        found[policy] = ledgers(lambda seed, policy=policy: make(world, policy, seed))  # type: ignore[misc]
+        engines = [WithFallback(make(world, policy, seed), workload) for seed in range(seeds)]
+        found[policy] = ledgers(engines.__getitem__)
+        fallbacks[policy] = [engine.fallbacks for engine in engines]
     fixed = {size: ledgers(lambda _, size=size: Fixed(workload, size)) for size in workload.sizes}  # type: ignore[misc]
     sizes, found[HINDSIGHT] = _hindsight(world, horizon, fixed)
-    return Comparison(world, horizon, sizes, found)
+    return Comparison(world, horizon, sizes, found, fallbacks)
 
 
 def _hindsight(

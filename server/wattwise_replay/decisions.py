@@ -25,7 +25,7 @@ from wattwise_replay.acceptance import AnyRow, Case, ComparedRow, LaunchesRow, L
 from wattwise_replay.compare import EARLY, POLICIES
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.scores import MAX_TRIES, Contender, Score, joined, score
-from wattwise_replay.tables import WIDTH, markdown_table
+from wattwise_replay.tables import WIDTH, counted, markdown_table
 from wattwise_replay.workload import Workload
 
 _PAPERS = "POLICY_PRUNING_GTS"
@@ -81,9 +81,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     lines = [line for row in chosen for line in _lines(row, names, scores)]
     console.print(
-        f"Total cost ÷ cost of the best batch size in hindsight, mean over {args.seeds} seeds: geometric mean over a "
-        f"row's cases (worst case).\nA recurrence ends after {MAX_TRIES} trials; without a model it counts at least "
-        f"{MAX_TRIES} times the best.\n"
+        f"Total cost ÷ cost of the best batch size in hindsight, mean over {counted(args.seeds, 'seed')}: geometric "
+        f"mean over a row's cases (worst case).\nA recurrence ends after {MAX_TRIES} trials; without a model it counts "
+        f"at least {MAX_TRIES} times the best.\n"
     )
     _print(console, lines, names)
     if args.details:

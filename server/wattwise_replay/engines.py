@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from wattwise_server.domain import EndReason
 from wattwise_server.policy.cost import weighed
 
+from wattwise_replay.errors import NoBatchSizeLeftError
 from wattwise_replay.workload import Workload
 from wattwise_replay.world import TrialCourse
 
@@ -43,7 +44,7 @@ class Engine(Protocol):
         """The next trial.
 
         Raises:
-            ReplayError: no batch size is left.
+            NoBatchSizeLeftError: no batch size is left.
         """
 
     def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
@@ -96,6 +97,35 @@ class GridSearch:
             each = weighed(self._eta, self._workload.max_power_watts, epochs.joules, epochs.seconds)
             self._costs[trial.batch_size] = ended.epochs * each
         return ended
+
+
+class WithFallback:
+    """An engine whose launches train the default batch size when no other is left, as a trainer without an answer does.
+
+    Args:
+        engine: The engine.
+        workload: Its workload.
+    """
+
+    def __init__(self, engine: Engine, workload: Workload) -> None:
+        self.power = engine.power
+        self.fallbacks = 0
+        self._engine = engine
+        self._workload = workload
+
+    def dispatch(self) -> Dispatch:
+        """The engine's choice, or the default with a number below 0."""
+        try:
+            return self._engine.dispatch()
+        except NoBatchSizeLeftError:
+            self.fallbacks += 1
+            return Dispatch(-self.fallbacks, self._workload.default_batch_size)
+
+    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
+        """As the engine, or to the target or the last epoch."""
+        if trial.number < 0:
+            return to_the_end(epochs, self._workload.max_epochs)
+        return self._engine.run(trial, epochs)
 
 
 def to_the_end(epochs: TrialCourse, max_epochs: int) -> TrialEnd:

@@ -9,12 +9,11 @@ import numpy as np
 from wattwise_server.policy.base import Policy
 
 from wattwise_replay.acceptance import Case
-from wattwise_replay.engines import Dispatch, Engine, TrialEnd, to_the_end
-from wattwise_replay.errors import NoBatchSizeLeftError
+from wattwise_replay.engines import WithFallback, to_the_end
 from wattwise_replay.in_process import InProcess, reads_priors
 from wattwise_replay.play import play, play_prior
 from wattwise_replay.workload import Workload, cheapest, epoch_cost, job_spec
-from wattwise_replay.world import TrialCourse, World, course, draws
+from wattwise_replay.world import World, course, draws
 
 MAX_TRIES = 50
 """Largest number of trials per recurrence. One that gives up counts as if every trial had cost at least what the best
@@ -59,35 +58,6 @@ class Score:
     def undelivered(self, first: int | None = None) -> int:
         """Number of the first recurrences that were given up."""
         return int((~self.delivered[:, :first]).sum())
-
-
-class WithFallback:
-    """An engine whose launches train the default batch size when no other is left, as a trainer without an answer does.
-
-    Args:
-        engine: The engine.
-        workload: Its workload.
-    """
-
-    def __init__(self, engine: Engine, workload: Workload) -> None:
-        self.power = engine.power
-        self.fallbacks = 0
-        self._engine = engine
-        self._workload = workload
-
-    def dispatch(self) -> Dispatch:
-        """The engine's choice, or the default with a number below 0."""
-        try:
-            return self._engine.dispatch()
-        except NoBatchSizeLeftError:
-            self.fallbacks += 1
-            return Dispatch(-self.fallbacks, self._workload.default_batch_size)
-
-    def run(self, trial: Dispatch, epochs: TrialCourse) -> TrialEnd:
-        """As the engine, or to the target or the last epoch."""
-        if trial.number < 0:
-            return to_the_end(epochs, self._workload.max_epochs)
-        return self._engine.run(trial, epochs)
 
 
 def score(

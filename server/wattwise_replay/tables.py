@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,13 @@ def print_comparison(comparison: Comparison) -> None:
     console = Console(width=WIDTH)
     best = " then ".join(map(str, comparison.best_sizes))
     console.print(
-        f"{workload.setting}: {comparison.recurrences} recurrences, {_seeds(comparison)} seeds; "
+        f"{workload.setting}: {counted(comparison.recurrences, 'recurrence')}, {counted(_seeds(comparison), 'seed')}; "
         f"default batch size {workload.default_batch_size}, best in hindsight {best}\n",
         highlight=False,
     )
     for first in (None, EARLY) if comparison.recurrences > EARLY else (None,):
         console.print(_sums(comparison, first))
+    _print_notes(console, _notes(comparison))
     choices = markdown_table("trials by batch size", *(f"*{size}" for size in workload.sizes))
     for name in comparison.ledgers:
         choices.add_row(name, *_shares(comparison, name))
@@ -54,7 +55,9 @@ def print_all(comparisons: Sequence[Comparison]) -> None:
             setting = "" if place else comparison.world.workload.setting
             early = _text(_ratio(comparison, name, "costs", first=EARLY), 3)
             table.add_row(setting, name, *_ratios(comparison, name), early, _regret(comparison, name))
-    Console(width=WIDTH).print(table)
+    console = Console(width=WIDTH)
+    console.print(table)
+    _print_notes(console, [f"{each.world.workload.setting}, {note}" for each in comparisons for note in _notes(each)])
 
 
 def print_beliefs(found: Sequence[Snapshot], workload: Workload, policy: str) -> None:
@@ -104,6 +107,7 @@ def _contender(comparison: Comparison, name: str) -> dict[str, Any]:
         "regret_joules": _interval(mean_of(comparison.regret(name)[:, -1])),
         "cumulative_regret_joules": comparison.regret(name).mean(axis=0).tolist(),
         "undelivered": [int((~ledger.delivered).sum()) for ledger in ledgers],
+        "fallbacks": list(comparison.fallbacks.get(name, [0] * len(ledgers))),
         "choices": [[_choice(trial) for trial in ledger.trials] for ledger in ledgers],
     }
 
@@ -124,6 +128,27 @@ def _choice(trial: PlayedTrial) -> dict[str, Any]:
 def _interval(value: Mean) -> dict[str, float | None]:
     known = np.isfinite(value.half_width)
     return {"mean": value.mean, "half_width_95": value.half_width if known else None}
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    """What the numbers do not say: launches for which no batch size was left, and recurrences without a model."""
+    recurrences = comparison.recurrences * _seeds(comparison)
+    for name, ledgers in comparison.ledgers.items():
+        fallbacks = comparison.fallbacks.get(name, ())
+        if any(fallbacks):
+            seeds = f"{sum(map(bool, fallbacks))} of {counted(len(fallbacks), 'seed')}"
+            default = comparison.world.workload.default_batch_size
+            yield (
+                f"{name}: no batch size was left for {counted(sum(fallbacks), 'launch')} in {seeds}; they trained the "
+                f"default, {default}, without early stopping"
+            )
+        if undelivered := sum(int((~ledger.delivered).sum()) for ledger in ledgers):
+            yield f"{name}: {undelivered:,} of {counted(recurrences, 'recurrence')} ended without a model"
+
+
+def _print_notes(console: Console, notes: Iterable[str]) -> None:
+    if lines := "\n".join(f"- {note}" for note in notes):
+        console.print(f"{lines}\n", highlight=False)
 
 
 def _sums(comparison: Comparison, first: int | None) -> Table:
@@ -172,6 +197,12 @@ def _text(value: Mean, digits: int) -> str:
     if not value.half_width > _NOTHING * abs(value.mean):
         return mean
     return f"{mean} ± {value.half_width:.2g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 seed", "20 seeds"."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def markdown_table(*columns: str) -> Table:

@@ -56,6 +56,13 @@ def test_the_next_choice_and_the_best_known_are_those_of_the_policy() -> None:
     assert (first.next.batch_size, first.beliefs[0].expected_cost) == (16, 100.0)
 
 
+def test_without_a_batch_size_the_default_is_trained() -> None:
+    """Nothing converges, and the paper's policy gives up: its launches are the default's; there is no next trial."""
+    *_, last = taken(world(None, None), 4, "POLICY_PRUNING_GTS")
+    assert (last.recurrences, last.next) == (4, None)
+    assert {trial.batch_size for trial in last.trials if trial.recurrence == 3} == {8}
+
+
 def test_only_a_batch_size_that_delivered_is_the_best_known() -> None:
     """16 is expected to cost less than 8, but only 8 has reached the target."""
     beliefs = [ArmBelief(size, -cost, 1.0, 1.0, 1, cost, 1.0) for size, cost in ((8, 100.0), (16, 50.0))]

@@ -162,6 +162,34 @@ def test_a_server_gives_the_same_table(grpc_server: LiveServer, capsys: pytest.C
     assert capsys.readouterr().out == here
 
 
+def test_without_a_batch_size_the_default_is_trained(
+    grpc_server: LiveServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only 1024 converges: pruning gives up, the others go on; a note has its launches, also with --server."""
+    words = ("replay", "--synthetic", "one-converges", "--seeds", "2", "--recurrences", "2")
+    assert main(words) == 0
+    here = capsys.readouterr().out
+    assert (
+        "- POLICY_PRUNING_GTS: no batch size was left for 76 launches in 2 of 2 seeds; they trained the default, 256, "
+        "without early stopping\n- POLICY_PRUNING_GTS: 4 of 4 recurrences ended without a model\n" in here
+    )
+    assert "POLICY_GTS: no" not in here
+    assert main((*words, "--json", "-")) == 0
+    (setting,) = json.loads(capsys.readouterr().out)
+    found = {name: each["fallbacks"] for name, each in setting["contenders"].items() if any(each["fallbacks"])}
+    assert found == {"POLICY_PRUNING_GTS": [38, 38]}
+    choices = setting["contenders"]["POLICY_PRUNING_GTS"]["choices"][0]
+    assert {choice["batch_size"] for choice in choices[-38:]} == {256}
+    assert main((*words, "--server", grpc_server.address)) == 0
+    assert capsys.readouterr().out == here
+
+
+def test_numbers_of_one_are_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    """One recurrence, one seed."""
+    assert main(("replay", *_SHORT)) == 0
+    assert "synthetic-1/simulated: 1 recurrence, 1 seed; " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
