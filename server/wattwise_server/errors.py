@@ -6,7 +6,7 @@ maps them to gRPC statuses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -122,7 +122,7 @@ class NoBatchSizeConvergedError(ServiceError):
         """Takes the batch sizes by cause: `failed`, `out_of_memory`, `missed` and `untried`."""
         listed = {cause: ", ".join(map(str, sizes)) for cause, sizes in causes.items() if sizes}
         found = "; ".join(f"{_CAUSES[cause]}: {sizes}" for cause, sizes in listed.items())
-        message = f"no batch size of job {job_id!r} is left to try ({found}); {_remedy(listed)}"
+        message = f"no batch size of job {job_id!r} is left to try ({found}); {remedy(listed)}"
         super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round), **listed})
 
 
@@ -134,7 +134,8 @@ _CAUSES = {
 }
 
 
-def _remedy(causes: Mapping[str, str]) -> str:
+def remedy(causes: Container[str]) -> str:
+    """What helps a job that does not reach its target, by what happened to its batch sizes."""
     steps = []
     if "failed" in causes:
         steps.append("fix what makes trials crash")
@@ -142,7 +143,7 @@ def _remedy(causes: Mapping[str, str]) -> str:
         steps.append("list smaller batch_sizes")
     changes = " or ".join(steps)
     if "missed" in causes:
-        other = "other batch_sizes, an easier target_metric, more max_epochs or a larger beta_knob"
+        other = "other batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob"
         return f"{changes + ', and ' if changes else ''}register the job under a new job_id with {other}"
     return f"{changes}, and register the job under a new job_id"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from wattwise_server.errors import NoBatchSizeConvergedError
 
-CHANGED = "other batch_sizes, an easier target_metric, more max_epochs or a larger beta_knob"
+CHANGED = "other batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
+from wattwise_server.errors import remedy
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside."""
@@ -106,6 +107,17 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
     }
 
 
+def advice(search: Search) -> str:
+    """Why launching the job again will hardly deliver a model, and what to change; empty while it may."""
+    if not search.surviving:
+        causes = [cause for cause, sizes in ruled_out(search).items() if sizes]
+        return f"no batch size is left to try: {remedy(causes)}"
+    able = [arm for arm in search.surviving if not failing(arm)]
+    if able and all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
+        return f"every batch size that may be chosen has missed the target: {remedy(['missed'])}"
+    return ""
+
+
 class Status(Enum):
     """Whether a batch size may be chosen."""
 
@@ -126,11 +138,11 @@ def state(search: Search, arm: Arm) -> State:
     """The state of a batch size for the next trial."""
     if arm.excluded:
         ran_out = [a.batch_size for a in search.arms if a.out_of_memory and a.batch_size <= arm.batch_size]
-        reason = (
-            f"trials with batch size {' and '.join(map(str, ran_out))} ran out of memory; only a trial that is still "
-            f"running can show that {arm.batch_size} fits, by ending with a decision"
-        )
-        return State(Status.OUT_OF_MEMORY, reason)
+        if any(a.running for a in search.arms if a.batch_size >= ran_out[-1]):
+            helps = f"{arm.batch_size} is allowed again if the trial that is still running ends with a decision"
+        else:
+            helps = f"register the job under a new job_id if {arm.batch_size} fits after all"
+        return State(Status.OUT_OF_MEMORY, f"trials with {_listed(ran_out)} ran out of memory; {helps}")
     if arm.pruned:
         why = "missed the target" if arm.num_succeeded > arm.num_converged else "lies beyond one that missed the target"
         return State(Status.PRUNED, f"pruned: it {why}; a job with a new job_id tries it again")
@@ -160,7 +172,14 @@ def _known(arm: Arm) -> str:
         "failed": arm.num_failed,
     }
     parts = [f"{count} {what}" for what, count in ended.items() if count]
-    return f"of its trials {', '.join(parts)}" if parts else "none of its trials has ended yet"
+    if parts:
+        return f"of its trials {', '.join(parts)}"
+    return "its first trial is running" if arm.running else "not tried yet"
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    *others, last = map(str, sizes)
+    return f"batch sizes {', '.join(others)} and {last}" if others else f"batch size {last}"
 
 
 def _with_excluded(arms: Sequence[Arm]) -> tuple[Arm, ...]:

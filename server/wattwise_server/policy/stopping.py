@@ -87,6 +87,8 @@ def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, best_kno
             return f"continue: {metric} in {epoch}; {price}"
         case EndReason.TARGET_REACHED:
             return f"target reached: {metric} in {epoch}; {price}"
+        case EndReason.COST_BOUND if verdict.target_reached:
+            return f"target reached, but cost bound exceeded: {price} in {epoch}; {metric}"
         case EndReason.COST_BOUND:
             return f"cost bound exceeded: {price} in {epoch}; {metric}"
         case _:

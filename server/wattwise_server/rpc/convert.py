@@ -28,7 +28,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
 from wattwise_server.policy.base import ArmBelief
-from wattwise_server.policy.failures import state
+from wattwise_server.policy.failures import advice, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.usecases.job_spec import JobDraft
@@ -183,6 +183,7 @@ def job(known: Job) -> v1.Job:
         other_monitor=_monitor(known.other_monitor),
         power_limits=_power_limits(known),
         batch_size_states=_batch_size_states(search, beliefs),
+        advice=advice(search),
     )
 
 

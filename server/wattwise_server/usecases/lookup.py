@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from wattwise_server.domain import Decision, Job, Trial, TrialKey
+from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
+from wattwise_server.policy.failures import advice
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
@@ -66,4 +67,12 @@ def with_current_cost(job: Job, trial: Trial) -> Trial:
 
 def decision_for(job: Job, trial: Trial) -> Decision:
     """The answer to a trial's trainer."""
-    return with_monitor_notes(trial, decision(job.spec, with_current_cost(job, trial)))
+    return with_notes(job, trial, decision(job.spec, with_current_cost(job, trial)))
+
+
+def with_notes(job: Job, trial: Trial, decision: Decision) -> Decision:
+    """The decision with what its monitor means for it and, if the target was missed, with what to do next."""
+    decision = with_monitor_notes(trial, decision)
+    if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
+        return decision
+    return decision._replace(message=f"{decision.message}; {advice(job.search) or 'launch the job again'}")

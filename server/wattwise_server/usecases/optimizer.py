@@ -58,8 +58,8 @@ from wattwise_server.usecases.lookup import (
     find_trial,
     is_best_known,
     with_current_cost,
+    with_notes,
 )
-from wattwise_server.usecases.monitors import with_monitor_notes
 from wattwise_server.usecases.report import Report, to_measurement
 
 _EXPIRED_PER_BATCH = 100
@@ -308,8 +308,9 @@ class Optimizer:
                 self._publish(tx, _epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)
         if verdict.end_reason is not None:
-            self._lifecycle.stop_over_bound(tx, self._lifecycle.succeed(tx, job, trial, verdict))
-        return with_monitor_notes(trial, decide(job.spec, measurement, verdict, best_known))
+            job = self._lifecycle.succeed(tx, job, trial, verdict)
+            self._lifecycle.stop_over_bound(tx, job)
+        return with_notes(job, trial, decide(job.spec, measurement, verdict, best_known))
 
     def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))

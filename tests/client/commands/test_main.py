@@ -218,7 +218,16 @@ def test_stuck_job_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
     trainer = Trainer(stub, batch_sizes=[16], policy=v1.POLICY_UNSPECIFIED)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
-    assert "under a new job_id" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
+    assert "list smaller batch_sizes" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
+
+
+def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
+    """Once every batch size has missed the target, the job shows what to change."""
+    trainer = Trainer(stub, batch_sizes=[8, 16], policy=v1.POLICY_UNSPECIFIED)
+    trainer.run(10, converges=False)
+    assert not any(line.startswith("advice") for line in ask("jobs", "show", trainer.job_id).splitlines())
+    trainer.run(10, converges=False)
+    assert "target_metric" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
 
 
 def test_policy_of_a_newer_server() -> None:

@@ -7,6 +7,8 @@ import signal
 
 import pytest
 from wattwise import Client, v1
+from wattwise.driver.folder import ADVICE
+from wattwise_server.errors import remedy
 
 from tests.client.driver.running import JOB_ID, PYTHON, Runs, ended, result, servers_of, shell, with_client, write_job
 from tests.live_server import LiveServer
@@ -194,6 +196,11 @@ def test_missing_or_malformed_result(runs: Runs) -> None:
     wrong = shell('echo \'{{"metric": "good"}}\' > {log_dir}/result.json')
     done = runs.run(write_job(runs.folder, wrong), "--fresh")
     assert "result.json has metric 'good'" in done.stdout
+
+
+def test_advice_against_missed_targets() -> None:
+    """The driver and the server give the same advice."""
+    assert remedy(["missed"]) == ADVICE
 
 
 def test_failed_tries_end_the_run(runs: Runs) -> None:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from wattwise_server.domain import Arm, EndReason, Moments, Search, Stage
+from wattwise_server.errors import NoBatchSizeConvergedError
 from wattwise_server.policy.base import Exhausted
-from wattwise_server.policy.failures import Status, available, ruled_out, state
+from wattwise_server.policy.failures import Status, advice, available, ruled_out, state
 from wattwise_server.policy.thompson import belief, draw
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -119,7 +120,7 @@ def test_out_of_memory_trials_of_smaller_batch_sizes_count() -> None:
     assert sizes(job.search) == [8, 16, 32, 64]
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
     assert sizes(job.search) == [8, 16]
-    assert "trials with batch size 16 and 32 ran out of memory" in state(job.search, job.search.arm(64)).reason
+    assert "trials with batch sizes 16 and 32 ran out of memory" in state(job.search, job.search.arm(64)).reason
 
 
 def test_every_decided_trial_shows_that_its_batch_size_fits() -> None:
@@ -201,9 +202,52 @@ def test_states_of_batch_sizes() -> None:
     assert found[16].reason == f"its last 3 trials failed; it may be tried again {again}"
     walking = replace(search, stage=Stage.PRUNING)
     assert state(walking, search.arm(16)).reason.endswith("once every other batch size has a result in this round")
-    assert found[32].reason == "none of its trials has ended yet"
+    assert found[32].reason == "not tried yet"
+    assert state(search, replace(search.arm(32), running=1)).reason == "its first trial is running"
     assert "trials with batch size 64 ran out of memory" in found[64].reason
     assert "new job_id" in found[8].reason
+
+
+@pytest.mark.parametrize(
+    ("running", "helps"),
+    [
+        (None, "register the job under a new job_id if 64 fits after all"),
+        (8, "register the job under a new job_id if 64 fits after all"),
+        (32, "64 is allowed again if the trial that is still running ends with a decision"),
+    ],
+)
+def test_state_of_an_excluded_batch_size_says_what_brings_it_back(running: int | None, helps: str) -> None:
+    """A running trial of a batch size that ran out of memory or a larger one can show that it fits; else a new job."""
+    job = bandit(8, 16, 32, 64)
+    if running:
+        job.dispatch(running)
+    fail_at(job, 16, EndReason.OUT_OF_MEMORY)
+    fail_at(job, 32, EndReason.OUT_OF_MEMORY)
+    reason = state(job.search, job.search.arm(64)).reason
+    assert reason == f"trials with batch sizes 16 and 32 ran out of memory; {helps}"
+
+
+def test_advice_once_everything_has_missed() -> None:
+    """A job gets advice once every batch size that may be chosen has missed, until one reaches the target."""
+    job = bandit(8, 16, 32, 64)
+    fail_at(job, 64, EndReason.OUT_OF_MEMORY)
+    for _ in range(3):
+        fail_at(job, 32)
+    job.succeed(job.dispatch(8), 100, converged=False)
+    assert advice(job.search) == ""
+    late = job.dispatch(16)
+    job.succeed(job.dispatch(16), 100, converged=False)
+    assert "under a new job_id with other batch_sizes, an easier target_metric" in advice(job.search)
+    job.succeed(late, 100)
+    assert advice(job.search) == ""
+
+
+def test_advice_when_nothing_fits() -> None:
+    """If everything ran out of memory, the advice is the one of the error that the next launch gets."""
+    job = bandit(8, 16)
+    fail_at(job, 8, EndReason.OUT_OF_MEMORY)
+    assert advice(job.search).endswith(": list smaller batch_sizes, and register the job under a new job_id")
+    assert advice(job.search).partition(": ")[2] in NoBatchSizeConvergedError("j", 0, ruled_out(job.search)).message
 
 
 def test_expected_cost_counts_misses_and_failures() -> None:

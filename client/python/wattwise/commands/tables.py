@@ -197,12 +197,8 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "policy", policy(spec)
     if has_stages(spec):
         yield "stage", stage(job)
-    if stuck(job):
-        advice = (
-            "no batch size is left to try; the states below say why. Launch the job under a new job_id with other "
-            "batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob"
-        )
-        yield "advice", advice
+    if job.advice:
+        yield "advice", job.advice
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
     if job.HasField("min_cost"):
         yield "min cost", f"{joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"

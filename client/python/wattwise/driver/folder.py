@@ -26,6 +26,12 @@ from wattwise.driver.interruption import uninterrupted
 from wattwise.errors import WattwiseError
 from wattwise.rpc.client import new_request_id
 
+ADVICE = (
+    "register the job under a new job_id with other batch_sizes, an easier target_metric, a larger max_epochs or a "
+    "larger beta_knob"
+)
+"""Against missed targets, in the server's words."""
+
 _MAX_RUNS = 9_999
 
 
@@ -155,8 +161,8 @@ class RunFolder:
             reasons = Counter(record.end_reason for record in failed).most_common()
             raise TriesExhaustedError(
                 f"recurrence {recurrence} has had {len(failed)} failed trials (max_tries = {max_tries}); end reasons: "
-                f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. Lower target_metric, raise "
-                "max_epochs or change batch_sizes, under a new job_id; fix the command if it fails; or raise max_tries"
+                f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. Fix the command if it fails; if the "
+                f"target is missed, {ADVICE}; or raise max_tries"
             )
         launch = LaunchRecord(number, recurrence, len(tries) + 1, new_request_id())
         path = self._launches / f"{number:06}.json"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wattwise import v1
 from wattwise.commands.humanize import end_reason
 from wattwise.driver.execution import OUTPUT
+from wattwise.driver.folder import ADVICE
 from wattwise.driver.launching import Launcher, RecurringRun
 from wattwise.driver.preflight import job_faults
 from wattwise.errors import WattwiseError
@@ -125,7 +126,7 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
             "result.json. Fix the command and run this again"
         )
     else:
-        advice = f"see {output}; lower target_metric, raise max_epochs or change default_batch_size, under a new job_id"
+        advice = f"see {output}, and {ADVICE}, or with another default_batch_size"
     raise DefaultFailedError(
         f"the default batch size {record.batch_size} did not reach the target in the first recurrence (trial "
         f"{record.trial}, end reason: {record.end_reason}): {advice}"

@@ -94,8 +94,8 @@ class _BatchSizeStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     BATCH_SIZE_STATUS_PRUNED: _BatchSizeStatus.ValueType  # 2
     """It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again."""
     BATCH_SIZE_STATUS_OUT_OF_MEMORY: _BatchSizeStatus.ValueType  # 3
-    """It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
-    running reaches the target.
+    """It does not fit into memory. It is not chosen again, unless a trial that is still running shows that it fits, by
+    ending with a decision.
     """
     BATCH_SIZE_STATUS_SET_ASIDE: _BatchSizeStatus.ValueType  # 4
     """Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
@@ -112,8 +112,8 @@ BATCH_SIZE_STATUS_ALLOWED: BatchSizeStatus.ValueType  # 1
 BATCH_SIZE_STATUS_PRUNED: BatchSizeStatus.ValueType  # 2
 """It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again."""
 BATCH_SIZE_STATUS_OUT_OF_MEMORY: BatchSizeStatus.ValueType  # 3
-"""It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
-running reaches the target.
+"""It does not fit into memory. It is not chosen again, unless a trial that is still running shows that it fits, by
+ending with a decision.
 """
 BATCH_SIZE_STATUS_SET_ASIDE: BatchSizeStatus.ValueType  # 4
 """Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
@@ -459,6 +459,7 @@ class Job(google.protobuf.message.Message):
     OTHER_MONITOR_FIELD_NUMBER: builtins.int
     POWER_LIMITS_FIELD_NUMBER: builtins.int
     BATCH_SIZE_STATES_FIELD_NUMBER: builtins.int
+    ADVICE_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
     pruning_round: builtins.int
@@ -474,6 +475,10 @@ class Job(google.protobuf.message.Message):
     """Batch size of that trial. Unset if there is none."""
     num_trials: builtins.int
     """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
+    advice: builtins.str
+    """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, or each that may be
+    chosen has missed the target and none has ever reached it. Empty: launching the job may deliver one.
+    """
     @property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
@@ -526,9 +531,10 @@ class Job(google.protobuf.message.Message):
         other_monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
         power_limits: collections.abc.Iterable[Global___PowerLimit] | None = ...,
         batch_size_states: collections.abc.Iterable[Global___BatchSizeState] | None = ...,
+        advice: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "arms", b"arms", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "advice", b"advice", "arms", b"arms", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
     @typing.overload

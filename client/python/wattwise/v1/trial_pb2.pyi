@@ -97,8 +97,8 @@ class _EndReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     END_REASON_ERROR: _EndReason.ValueType  # 6
     """Reported by the trainer: training crashed."""
     END_REASON_OUT_OF_MEMORY: _EndReason.ValueType  # 7
-    """Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If one
-    of them has converged before, that takes two such trials without a converged one in between.
+    """Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If a
+    trial of this or a larger one was decided before, that takes two such trials without a decided one in between.
     """
     END_REASON_PREEMPTED: _EndReason.ValueType  # 8
     """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
@@ -127,8 +127,8 @@ END_REASON_COMPLETED: EndReason.ValueType  # 5
 END_REASON_ERROR: EndReason.ValueType  # 6
 """Reported by the trainer: training crashed."""
 END_REASON_OUT_OF_MEMORY: EndReason.ValueType  # 7
-"""Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If one
-of them has converged before, that takes two such trials without a converged one in between.
+"""Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If a
+trial of this or a larger one was decided before, that takes two such trials without a decided one in between.
 """
 END_REASON_PREEMPTED: EndReason.ValueType  # 8
 """Reported by the trainer: the machine was preempted. This is not a failure of the batch size, which is tried again.
@@ -356,7 +356,7 @@ class Decision(google.protobuf.message.Message):
     target_reached: builtins.bool
     """Whether the metric reached the target at any cost. If true, the model is good."""
     message: builtins.str
-    """One sentence with the numbers of the decision. Never empty."""
+    """One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never empty."""
     cost: builtins.float
     """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
     cost_bound: builtins.float

@@ -117,8 +117,8 @@ export enum BatchSizeStatus {
   /** BATCH_SIZE_STATUS_PRUNED - It missed the target in a pruning round of POLICY_PRUNING_GTS, or lies beyond one that did. It is not chosen again. */
   BATCH_SIZE_STATUS_PRUNED = "BATCH_SIZE_STATUS_PRUNED",
   /**
-   * BATCH_SIZE_STATUS_OUT_OF_MEMORY - It does not fit into memory. It is not chosen again, unless a trial of this or a larger batch size that is still
-   * running reaches the target.
+   * BATCH_SIZE_STATUS_OUT_OF_MEMORY - It does not fit into memory. It is not chosen again, unless a trial that is still running shows that it fits, by
+   * ending with a decision.
    */
   BATCH_SIZE_STATUS_OUT_OF_MEMORY = "BATCH_SIZE_STATUS_OUT_OF_MEMORY",
   /**
@@ -407,6 +407,11 @@ export interface Job {
   powerLimits: PowerLimit[];
   /** The state of every batch size, in ascending order. Always set. */
   batchSizeStates: BatchSizeState[];
+  /**
+   * Why another launch will hardly deliver a model, and what to change: no batch size is left to try, or each that may be
+   * chosen has missed the target and none has ever reached it. Empty: launching the job may deliver one.
+   */
+  advice: string;
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -1230,6 +1235,7 @@ function createBaseJob(): Job {
     otherMonitor: undefined,
     powerLimits: [],
     batchSizeStates: [],
+    advice: "",
   };
 }
 
@@ -1277,6 +1283,9 @@ export const Job: MessageFns<Job> = {
     }
     for (const v of message.batchSizeStates) {
       BatchSizeState.encode(v!, writer.uint32(106).fork()).join();
+    }
+    if (message.advice !== "") {
+      writer.uint32(114).string(message.advice);
     }
     return writer;
   },
@@ -1408,6 +1417,14 @@ export const Job: MessageFns<Job> = {
             message.batchSizeStates.push(BatchSizeState.decode(reader, reader.uint32()));
             continue;
           }
+          case 14: {
+            if (tag !== 114) {
+              break;
+            }
+
+            message.advice = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1442,6 +1459,7 @@ export const Job: MessageFns<Job> = {
       : undefined;
     message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
     message.batchSizeStates = object.batchSizeStates?.map((e) => BatchSizeState.fromPartial(e)) || [];
+    message.advice = object.advice ?? "";
     return message;
   },
 };

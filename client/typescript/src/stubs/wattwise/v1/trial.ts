@@ -125,8 +125,8 @@ export enum EndReason {
   /** END_REASON_ERROR - Reported by the trainer: training crashed. */
   END_REASON_ERROR = "END_REASON_ERROR",
   /**
-   * END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If one
-   * of them has converged before, that takes two such trials without a converged one in between.
+   * END_REASON_OUT_OF_MEMORY - Reported by the trainer: training ran out of memory, so this batch size and larger ones are not tried again. If a
+   * trial of this or a larger one was decided before, that takes two such trials without a decided one in between.
    */
   END_REASON_OUT_OF_MEMORY = "END_REASON_OUT_OF_MEMORY",
   /**
@@ -315,7 +315,7 @@ export interface Decision {
   converged: boolean;
   /** Whether the metric reached the target at any cost. If true, the model is good. */
   targetReached: boolean;
-  /** One sentence with the numbers of the decision. Never empty. */
+  /** One sentence with the numbers of the decision; if the target was missed, also with what to do next. Never empty. */
   message: string;
   /** Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet. */
   cost: number;
