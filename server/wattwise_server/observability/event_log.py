@@ -6,7 +6,7 @@ import logging
 from contextvars import copy_context
 from functools import partial
 
-from wattwise_server.domain import EndReason, Trial, TrialStatus
+from wattwise_server.domain import EndReason, Job, JobSpec, Trial, TrialStatus
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     EpochReported,
@@ -17,6 +17,8 @@ from wattwise_server.observability.events import (
     NoEnergy,
     Notification,
     PowerProfiled,
+    PriorDiffers,
+    PriorUnused,
     TrialDispatched,
     TrialEnded,
     TrialRevived,
@@ -74,8 +76,21 @@ def _log(event: Event) -> None:
             _log_trial(trial, "monitors differ", logging.WARNING, **kinds)
         case NoEnergy(trial):
             _log_trial(trial, "no energy", logging.WARNING, monitor=str(trial.monitor) or None)
+        case PriorDiffers(job, prior):
+            targets = {"target": _target(job.spec), "prior_target": _target(prior.spec)}
+            log_event(log, logging.WARNING, "prior differs", **_names(job, prior), **targets)
+        case PriorUnused(job, prior, why):
+            log_event(log, logging.WARNING, "prior unused", **_names(job, prior), why=why)
         case PowerProfiled(trial, limits, cheapest):
             _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
+
+
+def _names(job: Job, prior: Job) -> dict[str, str]:
+    return {"job": job.spec.job_id, "prior_job": prior.spec.job_id}
+
+
+def _target(spec: JobSpec) -> str:
+    return f"{'at least' if spec.higher_is_better_metric else 'at most'} {spec.target_metric:g}"
 
 
 def _log_report(trial: Trial) -> None:

@@ -76,6 +76,23 @@ class NoEnergy:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorDiffers:
+    """A new job names a prior job with another target."""
+
+    job: Job
+    prior: Job
+
+
+@dataclass(frozen=True, slots=True)
+class PriorUnused:
+    """A new job names a prior job that tells it nothing; `why` says the cause."""
+
+    job: Job
+    prior: Job
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class PowerProfiled:
     """A trial reported a profile of this many power limits; `cheapest` is the best known for its batch size."""
 
@@ -94,6 +111,8 @@ Event: TypeAlias = (
     | TrialRevived
     | MonitorsDiffer
     | NoEnergy
+    | PriorDiffers
+    | PriorUnused
     | PowerProfiled
 )
 

@@ -38,6 +38,8 @@ from wattwise_server.observability.events import (
     JobRegistered,
     NoEnergy,
     Observer,
+    PriorDiffers,
+    PriorUnused,
     TrialDispatched,
 )
 from wattwise_server.policy.base import Dispatched, Exhausted, Prior
@@ -101,17 +103,19 @@ class Optimizer:
             draft = {"policy": known.spec.policy, **draft}
         listed = () if known else draft.get("prior_job_ids", ())[:MAX_PRIOR_JOBS]
         # Read before the job's own transaction: no call ever locks two jobs.
-        found = {job_id: await self._job(job_id) for job_id in listed}
+        found = {job_id: await self._job(job_id) for job_id in listed if job_id != draft.get("job_id")}
         spec = resolve(draft, new_id, unknown_jobs=[job_id for job_id, job in found.items() if job is None])
-        priors = [await self._prior(job) for job in found.values() if job is not None]
+        priors = [(prior, await self._prior(prior)) for prior in found.values() if prior is not None]
         async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
                 check_identical(tx.job.spec, spec)
                 return tx.job, False
             await self._make_room(counted, spec.job_id_prefix)
-            job = Job(spec, POLICIES[spec.policy].register(spec, priors), self._clock())
+            job = Job(spec, POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors]), self._clock())
             tx.save_job(job)
             self._publish(tx, JobRegistered(job))
+            for prior, evidence in priors:
+                self._warn_of_prior(tx, job, prior, evidence)
             return job, True
 
     async def _prior(self, job: Job) -> Prior:
@@ -120,6 +124,18 @@ class Optimizer:
         after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
         trials = await self._store.trials(job.spec.job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
         return prior_of(beliefs, trials)
+
+    def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:
+        """Logs what makes a prior job misleading or useless; both may be intended."""
+        spec = job.spec
+        target = spec.target_metric, spec.higher_is_better_metric
+        if target != (prior.spec.target_metric, prior.spec.higher_is_better_metric):
+            self._publish(tx, PriorDiffers(job, prior))
+        tried = evidence.epochs.keys() | evidence.missed.keys()
+        if not tried:
+            self._publish(tx, PriorUnused(job, prior, "none of its trials was decided"))
+        elif tried.isdisjoint(spec.batch_sizes):
+            self._publish(tx, PriorUnused(job, prior, "no batch size in common"))
 
     async def _job(self, job_id: str) -> Job | None:
         async with self._store.transaction(job_id) as tx:

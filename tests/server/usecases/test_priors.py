@@ -14,6 +14,7 @@ from tests.credentials import bearing, issue
 from tests.jobs import Trainer, job_spec
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.watched import WatchedServer
 
 Stub = v1.BatchSizeOptimizerStub
 SIZES = (8, 16, 32, 64)
@@ -114,6 +115,39 @@ def test_malformed_priors_are_refused(grpc_stub: Stub, priors: list[str]) -> Non
     with refused() as refusal:
         register(grpc_stub, kg_spec(job_id="test-own", prior_job_ids=priors))
     assert (refusal.code, list(refusal.faults)) == (grpc.StatusCode.INVALID_ARGUMENT, ["job.prior_job_ids"])
+
+
+def test_job_that_names_itself_has_one_fault(grpc_stub: Stub) -> None:
+    """A new job's own id is not reported as a job that is not registered, too."""
+    with refused() as refusal:
+        register(grpc_stub, kg_spec(job_id="test-own", prior_job_ids=["test-own"]))
+    assert refusal.message.count("prior_job_ids") == 1
+    assert "names the job itself" in refusal.faults["job.prior_job_ids"]
+
+
+def test_misleading_and_useless_priors_are_logged(watched: WatchedServer) -> None:
+    """One warning at registration for a prior with another target, and for one that tells the new job nothing."""
+    stub, names = watched.trainer, ("best", "loss", "untried", "small")
+    specs = [
+        kg_spec(job_id="test-best"),
+        kg_spec(job_id="test-loss", target_metric=0.95, higher_is_better_metric=False),
+        kg_spec(job_id="test-untried"),
+        kg_spec(job_id="test-small", batch_sizes=[2, 4], default_batch_size=4),
+    ]
+    for spec, launches in zip(specs, (1, 1, 0, 1), strict=True):
+        train(stub, spec, dict.fromkeys((2, 4, *SIZES), 5), launches)
+    new = kg_spec(prior_job_ids=[f"test-{name}" for name in names])
+    for _ in range(2):
+        register(stub, new)
+    (differs,) = watched.events("prior differs")
+    assert (differs["level"], differs["job"], differs["prior_job"]) == ("warning", new.job_id, "test-loss")
+    assert (differs["target"], differs["prior_target"]) == ("at least 0.9", "at most 0.95")
+    unused = watched.events("prior unused")
+    assert {(line["level"], line["job"]) for line in unused} == {("warning", new.job_id)}
+    assert {line["prior_job"]: line["why"] for line in unused} == {
+        "test-untried": "none of its trials was decided",
+        "test-small": "no batch size in common",
+    }
 
 
 def test_deleted_prior_changes_nothing(grpc_server: LiveServer) -> None:
