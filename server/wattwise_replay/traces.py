@@ -9,11 +9,12 @@ average_power in W). Other files of this form are read too: `Source` says where 
 from __future__ import annotations
 
 import csv
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.workload import BatchSize, PowerPoint, RecordedRun, Workload, validated
@@ -27,7 +28,16 @@ COLUMNS: Sequence[str] = tuple(dict.fromkeys(_TRAIN_COLUMNS + _POWER_COLUMNS))
 
 _NEVER = ("nan", "")
 
-_Row = dict[str, str]
+_MOST_OVER_LIMIT = 1.25
+"""Average power over the power limit that is taken for a measurement. GPUs exceed low limits: the A40 of the paper's
+traces, at 100 W, by a fifth."""
+
+_SHOWN = 5
+"""Faults of a file that an error shows, and targets of those that there are."""
+
+_ONE = "keep one, or select lines with a filter"
+
+T = TypeVar("T")
 
 
 class TraceOptions(NamedTuple):
@@ -125,15 +135,18 @@ def read(source: Source) -> Workload:
     """A workload from its files: the batch sizes that have both recorded runs and measured power.
 
     Raises:
-        ReplayError: a file cannot be read or is invalid, or no batch size has both.
+        ReplayError: a file cannot be read; with every fault of both files; or no batch size has both.
     """
-    runs, run_columns = _runs(source)
-    points, power_columns = _points(source)
-    if unknown := [column for column in source.filter if column not in {*run_columns, *power_columns}]:
+    train, power = _File(source.runs, source, _TRAIN_COLUMNS), _File(source.power, source, _POWER_COLUMNS)
+    runs, points = _runs(train, source), _points(power, source)
+    columns = list(dict.fromkeys((*train.names, *power.names)))
+    if unknown := [column for column in source.filter if column not in columns]:
         raise ReplayError(
             f"neither {source.runs} nor {source.power} has a column {', '.join(unknown)} to filter by; "
-            f"there are {', '.join(dict.fromkeys((*run_columns, *power_columns)))}"
+            f"there are {', '.join(columns)}"
         )
+    if faults := [file.faults for file in (train, power) if file.faults]:
+        raise ReplayError("; ".join(faults))
     sizes = [BatchSize(size, tuple(runs[size]), tuple(points[size])) for size in sorted(set(runs) & set(points))]
     highest = max((point.power_limit_watts for each in points.values() for point in each), default=0.0)
     return validated(
@@ -150,29 +163,109 @@ def read(source: Source) -> Workload:
     )
 
 
-def _runs(source: Source) -> tuple[dict[int, list[RecordedRun]], Sequence[str]]:
-    """The recorded runs by batch size; a run without a line for the target never reached it. And the file's columns."""
-    file = _File(source.runs, source, _TRAIN_COLUMNS)
+class _LineError(Exception):
+    """What is wrong with a line."""
+
+
+class _Row:
+    """A line: its number in the file, and its fields by the columns' own names.
+
+    Args:
+        line: The number.
+        fields: By the names in the file.
+        columns: What a column is called in the file, where it has another name.
+    """
+
+    def __init__(self, line: int, fields: Mapping[str, str], columns: Mapping[str, str]) -> None:
+        self.line = line
+        self._fields = fields
+        self._columns = columns
+
+    def column(self, name: str) -> str:
+        """What a column is called in the file."""
+        return self._columns.get(name, name)
+
+    def text(self, name: str) -> str:
+        """A field as it is written."""
+        return self._fields[self.column(name)].strip()
+
+    def whole(self, name: str) -> int:
+        """A whole number above 0."""
+        return int(self._number(name, "a whole number above 0", lambda value: value > 0 and value == int(value)))
+
+    def positive(self, name: str) -> float:
+        """A number above 0."""
+        return self._number(name, "a number above 0", lambda value: value > 0)
+
+    def finite(self, name: str) -> float:
+        """A number."""
+        return self._number(name, "a number", lambda _: True)
+
+    def _number(self, name: str, kind: str, holds: Callable[[float], bool]) -> float:
+        text = self.text(name)
+        value = _number(text)
+        if value is None or not math.isfinite(value) or not holds(value):
+            raise _LineError(f"{self.column(name)} is {text!r}, not {kind}")
+        return value
+
+
+class _Run(NamedTuple):
+    """A line of the file of recorded runs."""
+
+    size: int
+    run: str
+    metric: float
+    epoch: int | None
+
+
+def _runs(file: _File, source: Source) -> dict[int, list[RecordedRun]]:
+    """The recorded runs by batch size; a run without a line for the target never reached it."""
     reached: dict[int, dict[str, int | None]] = defaultdict(dict)
-    for line, row in file.rows():
-        size, run = file.number(line, row, "batch_size"), row[file.column("run")]
-        reached[int(size)].setdefault(run, None)
-        reaches = row[file.column("target_epoch")].lower() not in _NEVER
-        if reaches and file.number(line, row, "target_metric") == source.target_metric:
-            reached[int(size)][run] = int(file.number(line, row, "target_epoch"))
-    runs = {size: [RecordedRun(epoch) for _, epoch in sorted(by_run.items())] for size, by_run in reached.items()}
-    return runs, file.names
+    first: dict[tuple[int, str, float], int] = {}
+    for line, (size, run, metric, epoch) in file.parsed(_run):
+        if (before := first.setdefault((size, run, metric), line)) != line:
+            file.fault(line, f"batch size {size}, run {run} and target {metric:g} are in line {before} already; {_ONE}")
+        reached[size].setdefault(run, None)
+        if metric == source.target_metric:
+            reached[size][run] = epoch
+    targets = {metric for _, _, metric in first}
+    if targets and source.target_metric not in targets and not file.faults:
+        nearest = sorted(targets, key=lambda target: abs(target - source.target_metric))[:_SHOWN]
+        known = ", ".join(f"{target:g}" for target in sorted(nearest))
+        raise ReplayError(f"{source.runs}: no line has the target {source.target_metric:g}; there are {known}")
+    return {size: [RecordedRun(epoch) for _, epoch in sorted(by_run.items())] for size, by_run in reached.items()}
 
 
-def _points(source: Source) -> tuple[dict[int, list[PowerPoint]], Sequence[str]]:
-    """The measured power by batch size, by ascending limit, and the file's columns."""
-    file = _File(source.power, source, _POWER_COLUMNS)
+def _run(row: _Row) -> _Run:
+    epoch = None if row.text("target_epoch").lower() in _NEVER else row.whole("target_epoch")
+    return _Run(row.whole("batch_size"), row.text("run"), row.finite("target_metric"), epoch)
+
+
+def _points(file: _File, source: Source) -> dict[int, list[PowerPoint]]:
+    """The measured power by batch size, by ascending limit."""
     points: dict[int, list[PowerPoint]] = defaultdict(list)
-    for line, row in file.rows():
-        numbers = (file.number(line, row, name) for name in ("power_limit", "time_per_epoch", "average_power"))
-        points[int(file.number(line, row, "batch_size"))].append(PowerPoint(*numbers))
-    by_limit = {size: sorted(each, key=lambda point: point.power_limit_watts) for size, each in points.items()}
-    return by_limit, file.names
+    first: dict[tuple[int, float], int] = {}
+    highest = math.inf if source.max_power_watts is None else source.max_power_watts
+    for line, (size, point) in file.parsed(_point):
+        limit = point.power_limit_watts
+        if (before := first.setdefault((size, limit), line)) != line:
+            file.fault(line, f"batch size {size} at {limit:g} W is in line {before} already; {_ONE}")
+        if limit > highest:
+            file.fault(line, f"{file.column('power_limit')} is {limit:g}, above max_power_watts, which is {highest:g}")
+        points[size].append(point)
+    return {size: sorted(each, key=lambda point: point.power_limit_watts) for size, each in points.items()}
+
+
+def _point(row: _Row) -> tuple[int, PowerPoint]:
+    point = PowerPoint(row.positive("power_limit"), row.positive("time_per_epoch"), row.positive("average_power"))
+    if point.average_watts > _MOST_OVER_LIMIT * point.power_limit_watts:
+        over = f"{_MOST_OVER_LIMIT - 1:.0%}"
+        limit = f"{row.column('power_limit')}, {point.power_limit_watts:g}"
+        raise _LineError(
+            f"{row.column('average_power')} is {point.average_watts:g}, more than {over} above its {limit}; "
+            "both are in watts"
+        )
+    return row.whole("batch_size"), point
 
 
 class _File:
@@ -189,33 +282,56 @@ class _File:
         self._path = path
         self._source = source
         self._columns = columns
+        self._faults: list[str] = []
+
+    @property
+    def faults(self) -> str:
+        """The file's faults; empty if there are none."""
+        more = len(self._faults) - _SHOWN
+        shown = [*self._faults[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        return f"{self._path}, {'; '.join(shown)}" if shown else ""
+
+    def fault(self, line: int, text: str) -> None:
+        """Notes what is wrong with a line."""
+        self._faults.append(f"line {line}: {text}")
 
     def column(self, name: str) -> str:
         """What a column is called in the file."""
         return self._source.columns.get(name, name)
 
-    def rows(self) -> Iterator[tuple[int, _Row]]:
-        """The workload's lines, with their numbers."""
+    def parsed(self, parse: Callable[[_Row], T]) -> Iterator[tuple[int, T]]:
+        """The workload's lines without a fault, with their numbers."""
+        for row in self._rows():
+            try:
+                found = parse(row)
+            except _LineError as fault:  # noqa: PERF203 - all faulty lines are found
+                self.fault(row.line, str(fault))
+            else:
+                yield row.line, found
+
+    def _rows(self) -> Iterator[_Row]:
+        """The workload's lines."""
         try:
             with self._path.open(encoding="utf-8-sig", newline="") as file:
-                reader = csv.DictReader(file, restval="(nothing)")
-                self.names = list(reader.fieldnames or ())
+                reader = csv.reader(file)
+                self.names = next(reader, [])
+                if not self.names:
+                    raise ReplayError(
+                        f"{self._path} is empty; its columns are {', '.join(map(self.column, self._columns))}"
+                    )
                 if missing := [name for name in map(self.column, self._columns) if name not in self.names]:
                     raise ReplayError(f"{self._path} has no column {', '.join(sorted(missing))}; {self._source.remedy}")
-                for row in reader:
-                    if all(_is(row[name], value) for name, value in self._source.filter.items() if name in row):
-                        yield reader.line_num, row
+                for fields in filter(None, reader):
+                    if len(fields) != len(self.names):
+                        self.fault(reader.line_num, f"has {len(fields)} fields, and the header {len(self.names)}")
+                    elif self._is_chosen(by_name := dict(zip(self.names, fields, strict=True))):
+                        yield _Row(reader.line_num, by_name, self._source.columns)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not a CSV file in UTF-8"
             raise ReplayError(f"cannot read {self._path}: {reason}; {self._source.remedy}") from error
 
-    def number(self, line: int, row: _Row, name: str) -> float:
-        """A number above 0."""
-        text = row[self.column(name)]
-        value = _number(text)
-        if value is None or not 0 < value < float("inf"):
-            raise ReplayError(f"{self._path}, line {line}: {self.column(name)} is {text!r}, not a number above 0")
-        return value
+    def _is_chosen(self, fields: Mapping[str, str]) -> bool:
+        return all(_is(fields[name], value) for name, value in self._source.filter.items() if name in fields)
 
 
 def _is(text: str, value: str | float) -> bool:

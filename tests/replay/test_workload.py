@@ -63,7 +63,7 @@ def test_missing_workload_or_gpu_is_named(folder: Path, workload_name: str, gpu:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("84.0,3\n", "84.0,soon\n", "line 3: target_epoch is 'soon', not a number above 0"),
+        ("84.0,3\n", "84.0,soon\n", "line 3: target_epoch is 'soon', not a whole number above 0"),
         ("target_epoch\n", "epoch\n", "has no column target_epoch"),
     ],
 )

@@ -164,24 +164,123 @@ def test_all_faults_are_named_at_once(file: Path) -> None:
     assert "workload.runs: " in str(refused.value)
 
 
+def _faults(file: Path) -> list[str]:
+    """The faults of a refused workload: file, line and text of each."""
+    with pytest.raises(ReplayError) as refused:
+        workload_file.load(file)
+    text = str(refused.value)
+    assert "\n" not in text
+    assert text.startswith(f"{file}: ")
+    found = text.removeprefix(f"{file}: ").replace(f"{file.parent}/", "")
+    # A fault may contain a semicolon, before what to do.
+    return re.split(r"; (?=line |and \d|power\.csv)", found)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            b"batch_size,trial,accuracy,epoch,model\n8,1,0.9,soon,small\n",
-            "line 2: epoch is 'soon', not a number above 0",
-        ),
-        (b"batch_size,trial,accuracy,epoch,model\nmany,1,0.9,2,small\n", "line 2: batch_size is 'many', not a number"),
-        (b"batch_size,trial,accuracy,model,epoch\n8,1,0.9,small\n", r"line 2: epoch is '\(nothing\)', not a number"),
-        (b"\xff\xfe", "runs.csv: it is not a CSV file in UTF-8"),
-        (b"", "runs.csv has no column accuracy, batch_size, epoch, trial"),
+        (b"\xff\xfe", "cannot read runs.csv: it is not a CSV file in UTF-8; change it, or map the column in [columns]"),
+        (b"", "runs.csv is empty; its columns are batch_size, trial, accuracy, epoch"),
+        (b"\n", "runs.csv is empty; "),
+        (b"batch_size,trial,epoch\n", "runs.csv has no column accuracy; change it, or map the column in [columns]"),
     ],
 )
-def test_a_faulty_csv_file_is_named_with_its_line(file: Path, content: bytes, message: str) -> None:
-    """The column has the name that it has in the file."""
+def test_a_csv_file_that_cannot_be_read_is_named(file: Path, content: bytes, message: str) -> None:
+    """The columns have the names that they have in the file."""
     (file.parent / "runs.csv").write_bytes(content)
-    with pytest.raises(ReplayError, match=message):
-        workload_file.load(file)
+    (found,) = _faults(file)
+    assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("8,3,0.9,soon,small", "epoch is 'soon', not a whole number above 0"),
+        ("8,3,0.9,10.5,small", "epoch is '10.5', not a whole number above 0"),
+        ("8,3,0.8,0,small", "epoch is '0', not a whole number above 0"),
+        ("many,3,0.9,2,small", "batch_size is 'many', not a whole number above 0"),
+        ("8.5,3,0.9,2,small", "batch_size is '8.5', not a whole number above 0"),
+        ("8,3,,2,small", "accuracy is '', not a number"),
+        ("8,3,inf,,small", "accuracy is 'inf', not a number"),
+        ("8,3,0.9", "has 3 fields, and the header 5"),
+        ("8,3,0,9,2,small", "has 6 fields, and the header 5"),
+        (
+            "8,2,0.90,4,small",
+            "batch size 8, run 2 and target 0.9 are in line 3 already; keep one, or select lines with a filter",
+        ),
+    ],
+)
+def test_a_faulty_run_is_named_with_its_line(file: Path, line: str, message: str) -> None:
+    """The columns have the names that they have in the file."""
+    path = file.parent / "runs.csv"
+    path.write_text(path.read_text() + line + "\n")
+    assert _faults(file) == [f"runs.csv, line 7: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("8,300,5,-1,1", "watts is '-1', not a number above 0"),
+        ("8,300,nan,150,1", "time_per_epoch is 'nan', not a number above 0"),
+        ("8,300,5", "has 3 fields, and the header 5"),
+        ("8,300,5,375.1,1", "watts is 375.1, more than 25% above its power_limit, 300; both are in watts"),
+        ("8,200.0,6,140,1", "batch size 8 at 200 W is in line 3 already; keep one, or select lines with a filter"),
+        ("8,301,5,150,1", "power_limit is 301, above max_power_watts, which is 300"),
+    ],
+)
+def test_a_faulty_line_of_power_is_named(file: Path, line: str, message: str) -> None:
+    """The highest limit of the workload is 300 W."""
+    path = file.parent / "power.csv"
+    path.write_text(path.read_text().replace("average_power", "watts") + line + "\n")
+    file.write_text(_FILE.replace("max_epochs", "max_power_watts = 300\nmax_epochs") + 'average_power = "watts"\n')
+    assert _faults(file) == [f"power.csv, line 6: {message}"]
+
+
+def test_measured_power_may_exceed_its_limit_by_a_quarter(file: Path) -> None:
+    """Real GPUs exceed low limits: 125 W at a limit of 100 W."""
+    path = file.parent / "power.csv"
+    path.write_text(path.read_text().replace("8,100,10,80", "8,100,10,125"))
+    assert workload_file.load(file).of(8).points[0].average_watts == 125
+
+
+def test_lines_that_the_filter_leaves_out_are_not_checked(file: Path) -> None:
+    """Only their number of fields is: the filter needs the fields."""
+    path = file.parent / "runs.csv"
+    path.write_text(path.read_text() + "8,3,none,soon,large\n")
+    assert len(workload_file.load(file).of(8).runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [("0.97", "no line has the target 0.97; there are 0.8, 0.9"), ("-1", "no line has the target -1; there are")],
+)
+def test_a_target_that_no_line_has_is_refused(file: Path, target: str, message: str) -> None:
+    """The targets of the lines are named."""
+    file.write_text(_FILE.replace("target_metric = 0.9", f"target_metric = {target}"))
+    (found,) = _faults(file)
+    assert found.startswith(f"runs.csv: {message}")
+
+
+def test_a_target_may_be_below_0(file: Path) -> None:
+    """A loss, for instance."""
+    path = file.parent / "runs.csv"
+    path.write_text(path.read_text().replace(",0.9,", ",-0.9,"))
+    file.write_text(_FILE.replace("target_metric = 0.9", "target_metric = -0.9\nhigher_is_better = false"))
+    assert workload_file.load(file).of(8).runs == (RecordedRun(4), RecordedRun(None))
+
+
+def test_the_faults_of_both_files_are_named_at_once(file: Path) -> None:
+    """Of seven faults in one file five are shown."""
+    runs, power = file.parent / "runs.csv", file.parent / "power.csv"
+    runs.write_text(runs.read_text() + "8,3,0.9,soon,small\n" * 7)
+    power.write_text(power.read_text() + "8,300\n")
+    found = _faults(file)
+    assert found[:2] == [f"{at}: epoch is 'soon', not a whole number above 0" for at in ("runs.csv, line 7", "line 8")]
+    assert found[4:] == [
+        "line 11: epoch is 'soon', not a whole number above 0",
+        "and 2 more",
+        "power.csv, line 6: has 2 fields, and the header 5",
+    ]
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
