@@ -67,9 +67,16 @@ def test_config_of_a_zeus_monitor(machine: Machine, run: Runner, monkeypatch: py
 
 
 def test_config_of_a_zeus_monitor_without_gpus() -> None:
-    """A monitor without GPUs has no configuration; the error names an alternative."""
-    with pytest.raises(MonitorError, match=r"measures no GPU.*RaplMonitor"):
+    """A monitor without GPUs has no configuration; the error names the job's `gpu` and another monitor."""
+    with pytest.raises(MonitorError, match=r"measures no GPU.*gpu=GpuConfig\(.*RaplMonitor"):
         gpu_config(ZeusShaped([]))
+
+
+def test_config_of_a_zeus_monitor_whose_gpus_are_not_found(machine: Machine, run: Runner) -> None:
+    """On a machine without these GPUs the error names the job's `gpu` first."""
+    machine.show()
+    with pytest.raises(MonitorError, match=r"ZeusShaped.* cannot be looked up: .*no NVIDIA GPU; set gpu=GpuConfig\("):
+        run(case_config_of_zeus, [0])
 
 
 def test_mixed_models(machine: Machine, run: Runner) -> None:

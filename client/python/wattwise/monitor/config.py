@@ -31,8 +31,14 @@ def gpu_config(monitor: Monitor) -> GpuConfig:
         return config
     if not monitor.gpu_indices:
         problem = f"{monitor!r} measures no GPU, so its power limit is unknown"
-        raise MonitorError(problem, Remedy.OTHER_MONITOR)
-    return gpu_config_of(_gpus(monitor.gpu_indices))
+        raise MonitorError(problem, Remedy.GPU_CONFIG, Remedy.OTHER_MONITOR)
+    try:
+        gpus = _gpus(monitor.gpu_indices)
+    except MonitorError as error:
+        # Such a monitor may measure GPUs that no library of a vendor shows.
+        remedies = dict.fromkeys([Remedy.GPU_CONFIG, *error.remedies])
+        raise MonitorError(f"the GPUs of {monitor!r} cannot be looked up: {error.problem}", *remedies) from error
+    return gpu_config_of(gpus)
 
 
 def _gpus(gpu_indices: Sequence[int]) -> Sequence[MeasuredGpu]:

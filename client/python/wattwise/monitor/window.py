@@ -29,8 +29,9 @@ class WindowMeasurement(Protocol):
 class Monitor(Protocol):
     """An energy monitor: those of this package, Zeus's `ZeusMonitor`, or your own.
 
-    A monitor may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are looked up. And it may
-    have a `kind: str`, the name that is shown beside its energy: "estimate" if it does not measure.
+    A monitor may also have `gpu_config() -> GpuConfig`; without it the GPUs of `gpu_indices` are looked up, unless the
+    job has a `gpu`. And it may have a `kind: str`, the name that is shown beside its energy: "estimate" if it does not
+    measure.
     """
 
     @property
