@@ -1037,7 +1037,9 @@ def test_tiny_and_huge_costs(epoch_cost: float) -> None:
 
 
 OUTCOMES = st.tuples(
-    st.sampled_from(["reach", "reach", "reach", "miss", "error", "lost", "memory", "preempted", "wait", "free"]),
+    st.sampled_from(
+        ["reach", "reach", "reach", "miss", "error", "lost", "memory", "preempted", "revive", "wait", "free"]
+    ),
     st.integers(1, 20),
     st.sampled_from([0.0, 1e-9, 0.5, 10.0, 1e4, 1e12]),
     st.integers(0, 5),
@@ -1050,14 +1052,31 @@ REASONS = {
 }
 
 
+TOLD = st.tuples(
+    st.integers(0, 5),
+    st.builds(
+        # Epochs are below 2^31, so that the variance of their logarithm is at most 116.
+        lambda count, mean, variance: Moments(count, mean, count * variance if count > 1 else 0.0),
+        st.sampled_from([0, 1, 5, 10**6]),
+        st.floats(0, 21),
+        st.floats(0, 100),
+    ),
+    st.tuples(st.sampled_from([0, 1, 5, 10**6]), st.floats(0, 21)),
+)
+"""What a prior job tells about the batch size at this place."""
+
+
 @settings(max_examples=60)
 @given(
     outcomes=st.lists(OUTCOMES, max_size=25),
     batch_sizes=st.sets(st.integers(1, 2**31 - 1), min_size=1, max_size=6),
     window=st.sampled_from([0, 1, 4]),
     beta=st.sampled_from([None, 0.01, 2.0]),
+    told=st.one_of(st.just([]), st.lists(TOLD, max_size=6)),
 )
-def test_any_events(outcomes: list[Any], batch_sizes: set[int], window: int, beta: float | None) -> None:
+def test_any_events(
+    outcomes: list[Any], batch_sizes: set[int], window: int, beta: float | None, told: list[Any]
+) -> None:
     """After any events: allowed batch sizes only, finite numbers, bounds above 0, and a state that survives as text."""
     listed = tuple(sorted(batch_sizes))
     job = kg_job(
@@ -1068,7 +1087,14 @@ def test_any_events(outcomes: list[Any], batch_sizes: set[int], window: int, bet
         max_epochs=20,
         disable_early_stopping=beta is None,
     )
+    priors = [
+        Prior(listed[place % len(listed)] if epochs.count else None, {listed[place % len(listed)]: epochs}, missed)
+        for place, epochs, misses in told
+        for missed in ({listed[place % len(listed)]: misses} if misses[0] else {},)
+    ]
+    job.search = POLICY.register(job.spec, priors)
     running: list[Trial] = []
+    resumable: list[Trial] = []
     for outcome, epochs, epoch_cost, place in outcomes:
         choice = job.choose()
         left = {arm.batch_size for arm in available(job.search, job.trials + 1)}
@@ -1083,8 +1109,14 @@ def test_any_events(outcomes: list[Any], batch_sizes: set[int], window: int, bet
         if outcome == "wait":
             continue
         trial = running.pop(place % len(running))
-        if outcome in REASONS:
-            job.fail(trial, REASONS[outcome], cost=epochs * epoch_cost)
+        if outcome == "revive" and resumable:
+            revived = resumable.pop(place % len(resumable))
+            job.revive(revived)
+            running += [trial, revived]
+        elif outcome in REASONS:
+            failed = job.fail(trial, REASONS[outcome], cost=epochs * epoch_cost)
+            if outcome in ("lost", "preempted"):
+                resumable.append(failed)
         else:
             job.run(trial, epochs if outcome == "reach" else None, epoch_cost)
         check_belief(job)
