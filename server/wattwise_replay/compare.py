@@ -58,6 +58,10 @@ class Comparison:
         """
         return np.array([getattr(ledger, what)[:first].sum() for ledger in self.ledgers[name]])
 
+    def delivers(self, name: str, first: int | None = None) -> bool:
+        """Whether every seed has a model from the recurrences, or the first of them."""
+        return all(ledger.delivered[:first].any() for ledger in self.ledgers[name])
+
     def regret(self, name: str) -> np.ndarray:
         """Cumulative cost above that of the best batch size in hindsight, in J; shape (seeds, recurrences)."""
         pairs = zip(self.ledgers[name], self.ledgers[HINDSIGHT], strict=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from wattwise_server.policy.cost import unit_of
 
 from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, HINDSIGHT, Comparison
 from wattwise_replay.errors import ReplayError
@@ -58,8 +59,10 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
     rows = math.ceil(len(comparisons) / columns)
     figure = new_figure(4.2 * columns, 3.4 * rows)
     panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    # One unit, so that panels can be compared.
+    unit = unit_of(min(_largest(comparison) for comparison in comparisons))
     for panel, comparison in zip(panels, comparisons, strict=False):
-        _panel(panel, comparison)
+        _panel(panel, comparison, unit)
     for empty in panels[len(comparisons) :]:
         empty.set_visible(False)
     figure.legend(
@@ -100,11 +103,16 @@ def save(figure: Any, path: Path) -> None:
         raise ReplayError(f"cannot write {path}: {error}") from error
 
 
-def _panel(panel: Any, comparison: Comparison) -> None:
+def _largest(comparison: Comparison) -> float:
+    """The largest mean regret, in joules."""
+    return max(float(np.abs(comparison.regret(name).mean(axis=0)).max()) for name in comparison.ledgers)
+
+
+def _panel(panel: Any, comparison: Comparison, unit: tuple[str, float]) -> None:
     for name in comparison.ledgers:
         if name == HINDSIGHT:
             continue
-        regret = comparison.regret(name) / 1e6
+        regret = comparison.regret(name) / unit[1]
         seeds, recurrences = regret.shape
         places, mean = np.arange(1, recurrences + 1), regret.mean(axis=0)
         # Dashed, so that an identical line below stays visible.
@@ -117,5 +125,5 @@ def _panel(panel: Any, comparison: Comparison) -> None:
         panel.axvline(comparison.world.drift_at + 0.5, color="black", linewidth=0.8, linestyle=":")
     panel.set_title(comparison.world.workload.setting)
     panel.set_xlabel("recurrence")
-    panel.set_ylabel("cumulative regret, MJ")
+    panel.set_ylabel(f"cumulative regret, {unit[0]}")
     panel.spines[["top", "right"]].set_visible(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from wattwise_server.policy.cost import with_unit
+from wattwise_server.policy.cost import unit_of, with_unit
 
 from wattwise_replay.belief import Snapshot
 from wattwise_replay.compare import DEFAULT, EARLY, HINDSIGHT, Comparison
@@ -21,6 +22,8 @@ from wattwise_replay.workload import Workload
 WIDTH = 100_000
 _NOTHING = 1e-9
 """A relative interval below this is a rounding error."""
+
+_NO_MODEL = "-"
 
 _SUMS = {"cost": "costs", "energy": "joules", "time": "seconds"}
 _RATIOS = tuple(f"{name} ÷ default" for name in _SUMS)
@@ -70,9 +73,10 @@ def print_beliefs(found: Sequence[Snapshot], workload: Workload, policy: str) ->
         known = ("", "", "")
         if best is not None:
             place = workload.sizes.index(best)
-            known = (f"{best}", with_unit(each.beliefs[place].expected_cost or 0.0), with_unit(each.costs[place]))
-        reason = each.next.reason if each.next else "no batch size is left"
-        table.add_row(f"{each.recurrences}", f"{len(each.trials)}", *known, bound, reason)
+            true = with_unit(each.costs[place]) if math.isfinite(each.costs[place]) else _NO_MODEL
+            known = (f"{best}", with_unit(each.beliefs[place].expected_cost or 0.0), true)
+        upcoming = f"{each.next.batch_size}: {each.next.reason}" if each.next else "no batch size is left"
+        table.add_row(f"{each.recurrences}", f"{len(each.trials)}", *known, bound, upcoming)
     console.print(table)
 
 
@@ -125,7 +129,9 @@ def _choice(trial: PlayedTrial) -> dict[str, Any]:
     }
 
 
-def _interval(value: Mean) -> dict[str, float | None]:
+def _interval(value: Mean | None) -> dict[str, float | None]:
+    if value is None:
+        return {"mean": None, "half_width_95": None}
     known = np.isfinite(value.half_width)
     return {"mean": value.mean, "half_width_95": value.half_width if known else None}
 
@@ -154,31 +160,44 @@ def _print_notes(console: Console, notes: Iterable[str]) -> None:
 def _sums(comparison: Comparison, first: int | None) -> Table:
     """Each contender's sums over all recurrences, or the first of them."""
     title = "all recurrences" if first is None else f"first {first} recurrences"
-    columns = ("total cost, MJ", "energy, MJ", "time, h", *_RATIOS, "cost ÷ best", _REGRET)
+    # The same units in both tables, so that their numbers can be compared.
+    compared = [name for name in comparison.ledgers if comparison.delivers(name)] or [HINDSIGHT]
+    unit, joules = unit_of(max(comparison.totals(name, "costs").mean() for name in compared))
+    regrets = [comparison.regret(name)[:, -1].mean() / comparison.recurrences for name in compared]
+    regret_unit, regret_joules = unit_of(max(map(abs, regrets)))
+    regret = f"regret, {regret_unit} a recurrence"
+    columns = (f"total cost, {unit}", f"energy, {unit}", "time, h", *_RATIOS, "cost ÷ best", regret)
     table = markdown_table(title, *(f"*{name}" for name in columns))
     for name in comparison.ledgers:
+        sums = (("costs", joules), ("joules", joules), ("seconds", 3600))
+        amounts = [_text(_amount(comparison, name, what, first, size), 4) for what, size in sums]
         to_best = _text(_ratio(comparison, name, "costs", HINDSIGHT, first), 3)
         ratios = _ratios(comparison, name, first)
-        table.add_row(name, *_amounts(comparison, name, first), *ratios, to_best, _regret(comparison, name, first))
+        table.add_row(name, *amounts, *ratios, to_best, _regret(comparison, name, first, regret_joules))
     return table
 
 
-def _amounts(comparison: Comparison, name: str, first: int | None) -> Sequence[str]:
-    units = (("costs", 1e-6), ("joules", 1e-6), ("seconds", 1 / 3600))
-    return [_text(mean_of(comparison.totals(name, what, first)).times(unit), 4) for what, unit in units]
+def _amount(comparison: Comparison, name: str, what: str, first: int | None, unit: float) -> Mean | None:
+    """A sum over recurrences; None for 0, since what costs nothing delivers no model."""
+    totals = comparison.totals(name, what, first)
+    return mean_of(totals).times(1 / unit) if totals.any() else None
 
 
 def _ratios(comparison: Comparison, name: str, first: int | None = None) -> Sequence[str]:
     return [_text(_ratio(comparison, name, what, first=first), 3) for what in _SUMS.values()]
 
 
-def _regret(comparison: Comparison, name: str, first: int | None = None) -> str:
+def _regret(comparison: Comparison, name: str, first: int | None = None, unit: float = 1e3) -> str:
+    if not comparison.delivers(name, first):
+        return _NO_MODEL
     cumulative = comparison.regret(name)[:, :first]
-    return _text(mean_of(cumulative[:, -1]).times(1e-3 / cumulative.shape[1]), 3)
+    return _text(mean_of(cumulative[:, -1]).times(1 / unit / cumulative.shape[1]), 3)
 
 
-def _ratio(comparison: Comparison, name: str, what: str, other: str = DEFAULT, first: int | None = None) -> Mean:
-    """The ratio to another contender, by seed, so that both had the same draws."""
+def _ratio(comparison: Comparison, name: str, what: str, other: str = DEFAULT, first: int | None = None) -> Mean | None:
+    """The ratio to another contender, by seed, so that both had the same draws; None where one has no model."""
+    if not (comparison.delivers(name, first) and comparison.delivers(other, first)):
+        return None
     return mean_of(comparison.totals(name, what, first) / comparison.totals(other, what, first))
 
 
@@ -192,7 +211,9 @@ def _seeds(comparison: Comparison) -> int:
     return len(next(iter(comparison.ledgers.values())))
 
 
-def _text(value: Mean, digits: int) -> str:
+def _text(value: Mean | None, digits: int) -> str:
+    if value is None:
+        return _NO_MODEL
     mean = f"{value.mean:.{digits}g}"
     if not value.half_width > _NOTHING * abs(value.mean):
         return mean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -111,6 +112,15 @@ def test_the_picture_has_a_panel_for_each_snapshot(
     assert [written.count(label) for label in (*drawn, f"all-crash/simulated, {policy}")] == [1] * (len(drawn) + 1)
     lines = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [cells[1].strip() for cells in lines[2:]] == ["1", "4", "12"]
+    assert all(re.match(r" \d+: \w", cells[-2]) for cells in lines[2:])
+
+
+def test_after_a_drift_the_best_known_may_have_no_true_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only 1024 converged before the drift, and only 32 does after it."""
+    words = ("--recurrences", "8", "--drift-at", "7", "--belief", str(tmp_path / "belief.svg"))
+    assert main(("replay", "--synthetic", "one-converges", *words)) == 0
+    *_, last = (line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|"))
+    assert [last[place].strip() for place in (1, 3, 5)] == ["8", "1024", "-"]
 
 
 def test_the_same_numbers_give_the_same_file(tmp_path: Path) -> None:

@@ -10,14 +10,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from wattwise.commands.main import main
-from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, POLICIES
+from wattwise_replay.compare import AT_BEST_LIMIT, DEFAULT, GRID, POLICIES, compare
+from wattwise_replay.engines import Fixed
 from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import Ledger, play
+from wattwise_replay.plot import draw
 from wattwise_replay.synthetic import synthetic
+from wattwise_replay.tables import print_comparison
 from wattwise_replay.workload import job_spec
 from wattwise_replay.world import World
 
 from tests.live_server import LiveServer
+from tests.replay.worlds import workload
 
 _SHORT = ("--synthetic", "1", "--seeds", "1", "--recurrences", "1")
 # A replay that starts fails at this address.
@@ -174,6 +178,8 @@ def test_without_a_batch_size_the_default_is_trained(
         "without early stopping\n- POLICY_PRUNING_GTS: 4 of 4 recurrences ended without a model\n" in here
     )
     assert "POLICY_GTS: no" not in here
+    # Of those with a model; the others spend megajoules.
+    assert "| regret, kJ a recurrence |" in here
     assert main((*words, "--json", "-")) == 0
     (setting,) = json.loads(capsys.readouterr().out)
     found = {name: each["fallbacks"] for name, each in setting["contenders"].items() if any(each["fallbacks"])}
@@ -182,6 +188,44 @@ def test_without_a_batch_size_the_default_is_trained(
     assert {choice["batch_size"] for choice in choices[-38:]} == {256}
     assert main((*words, "--server", grpc_server.address)) == 0
     assert capsys.readouterr().out == here
+
+
+def test_a_contender_without_a_model_has_no_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """The default runs out of memory at once and costs nothing: a dash, also in what is compared with it."""
+    words = ("replay", "--synthetic", "default-out-of-memory", "--seeds", "2", "--recurrences", "41")
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("|")]
+    default, alike, *others = lines[2:9]
+    assert default == ["default at maximum power", *"--------"]
+    assert alike[1:] == default[1:]
+    assert [cells[4:7] for cells in others] == [["-", "-", "-"]] * 5
+    assert all(float(cells[7].split()[0]) >= 1 for cells in others)
+    assert "nan" not in printed
+    assert "inf" not in printed
+    assert "\n- default at maximum power: 82 of 82 recurrences ended without a model\n" in printed
+    assert main((*words, "--json", "-")) == 0
+    (setting,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert setting["contenders"]["POLICY_GTS"]["cost_ratio_to_default"] == {"mean": None, "half_width_95": None}
+    assert setting["contenders"][DEFAULT]["cost_ratio_to_best"]["mean"] is None
+
+
+@pytest.mark.parametrize(("target_epoch", "unit"), [(4, "J"), (40, "kJ"), (40_000, "MJ")])
+def test_units_follow_the_costs(
+    target_epoch: int, unit: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One recurrence, in which 8 costs twice 16: 100 J an epoch."""
+    made = workload(target_epoch, target_epoch // 2, max_epochs=target_epoch)
+    found = compare(World(made, 1.0), lambda *_: Fixed(made, 16), (), seeds=1, recurrences=1)
+    print_comparison(found)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    header = next(cells for cells in lines if cells and cells[0] == "all recurrences")
+    columns = [f"total cost, {unit}", f"energy, {unit}", f"regret, {unit} a recurrence"]
+    assert [header[place] for place in (1, 2, -1)] == columns
+    alike = next(cells for cells in lines if cells and cells[0] == AT_BEST_LIMIT)
+    assert (float(alike[1]), float(alike[-1])) == ((400.0, 200.0) if unit == "J" else (4.0, 2.0))
+    draw([found], tmp_path / "regret.svg")
+    assert f"cumulative regret, {unit}" in (tmp_path / "regret.svg").read_text()
 
 
 def test_numbers_of_one_are_singular(capsys: pytest.CaptureFixture[str]) -> None:
