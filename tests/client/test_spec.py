@@ -93,6 +93,15 @@ def test_unknown_policy_lists_the_choices() -> None:
         job_spec(policy="POLICY_GT").to_proto()
 
 
+def test_warning_for_beta_below_one_names_what_it_multiplies(caplog: pytest.LogCaptureFixture) -> None:
+    """The default policy multiplies the least expected cost, the paper's policies multiply the lowest cost."""
+    for policy in (None, "POLICY_PRUNING_GTS"):
+        job_spec(beta_knob=0.9, policy=policy).warn_if_doubtful()
+    default, paper = caplog.messages
+    assert "0.9 times the least expected cost" in default
+    assert "0.9 times the lowest cost" in paper
+
+
 @pytest.mark.parametrize(("beta", "warned"), [(0.9, True), (1.0, False), (None, False)])
 def test_warning_for_beta_below_one(
     grpc_addr: str, caplog: pytest.LogCaptureFixture, beta: float | None, warned: bool

@@ -103,10 +103,10 @@ class JobSpec(_Message):
             the first launch is as good as before.
         eta_knob: weight of energy against time. 0 minimises only time, 0.5 (the default) weighs a joule of energy
             and a joule's worth of time equally, 1 minimises only energy.
-        beta_knob: a trial is stopped when its cost exceeds this multiple of the lowest expected cost (under the paper's
+        beta_knob: a trial is stopped when its cost exceeds this multiple of the least expected cost (under the paper's
             policies, see `policy`: of the job's lowest cost). Values near 1 stop early and may stop good batch sizes;
-            2 (the default) limits a bad batch size to twice the lowest cost; from 5 on almost nothing is stopped. Below
-            1 even a repetition of the cheapest trial is stopped; a warning is logged.
+            2 (the default) limits a bad batch size to twice that cost; from 5 on almost nothing is stopped. Below 1
+            even a batch size that is a little cheaper is stopped; a warning is logged.
         disable_early_stopping: True never stops a trial for its cost. Cannot be combined with `beta_knob`.
         target_metric: the validation metric at which a model is good enough (default 0.5). If it is too ambitious, no
             batch size reaches it; if it is too modest, models are worse than they could be.
@@ -168,10 +168,11 @@ class JobSpec(_Message):
         """Logs a warning for values that are valid but rarely intended."""
         beta = self.beta_knob
         if beta is not None and 0 < beta < 1:
+            paper = self.policy in ("POLICY_PRUNING_GTS", "POLICY_GTS")
             log.warning(
-                "beta_knob=%g is below 1: after a trial has converged, all others are stopped before they converge "
-                "unless they cost less than %g times the lowest cost; use 1 or more, usually 1.5 to 3",
-                *(beta, beta),
+                "beta_knob=%g is below 1: after a trial has converged, those of other batch sizes are stopped before "
+                "they converge unless they cost less than %g times the %s; use 1 or more, usually 1.5 to 3",
+                *(beta, beta, "lowest cost" if paper else "least expected cost"),
             )
 
     def named(self) -> JobSpec:

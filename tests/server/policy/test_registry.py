@@ -118,3 +118,5 @@ def test_one_file_and_one_enum_value_add_a_policy(server: Path, tmp_path: Path) 
             (32, -30.0, 1),
             (64, -50.0, 1),
         ]
+        states = [state for state in shown.batch_size_states if state.HasField("expected_cost")]
+        assert [(state.batch_size, state.expected_cost) for state in states] == [(8, 40.0), (16, 22.5), (32, 30.0)]

@@ -118,7 +118,7 @@ class Client:
 
         Raises:
             JobNotFoundError: if the job is not registered.
-            NoBatchSizeConvergedError: if no batch size of the job reached its target.
+            NoBatchSizeConvergedError: if no batch size is left to try.
         """
         request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id(), resume=resume)
         return self._call(self._optimizer.GetNextBatchSize, request, timeout)

@@ -182,7 +182,7 @@ class BatchSizeOptimizer:
             UnsupportedCallError: if another gRPC server listens at the address.
             InvalidJobSpecError: if the job's configuration is invalid.
             JobDiffersError: if the job is registered with another configuration.
-            NoBatchSizeConvergedError: if no batch size of the job can reach the target.
+            NoBatchSizeConvergedError: if no batch size is left to try.
             ResumeError: if the trial of the loaded checkpoint cannot continue.
             MonitorError: if the energy or the GPUs cannot be measured; says what to pass instead.
         """
