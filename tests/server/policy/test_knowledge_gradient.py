@@ -1087,11 +1087,10 @@ def test_any_events(
         max_epochs=20,
         disable_early_stopping=beta is None,
     )
-    priors = [
-        Prior(listed[place % len(listed)] if epochs.count else None, {listed[place % len(listed)]: epochs}, missed)
-        for place, epochs, misses in told
-        for missed in ({listed[place % len(listed)]: misses} if misses[0] else {},)
-    ]
+    priors = []
+    for place, reached, missed in told:
+        size = listed[place % len(listed)]
+        priors.append(Prior(size if reached.count else None, {size: reached}, {size: missed} if missed[0] else {}))
     job.search = POLICY.register(job.spec, priors)
     running: list[Trial] = []
     resumable: list[Trial] = []
