@@ -1044,9 +1044,11 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
     ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
     seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
     chosen = which if place == center else f"the nearest to {which}, {start},"
+    skipped = missing - {center} and place not in missing
     return place, (
         "no batch size that may be chosen has reached the target yet; "
         f"this is {chosen} among the least tried ({', '.join(seen) or 'no trial'})"
+        f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
     )
 
 
