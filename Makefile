@@ -70,13 +70,11 @@ replay: $(VENV)/.dev ## compute the table and the plot of docs/results.md from t
 belief: $(VENV)/.dev ## draw docs/belief.svg: what the default policy believes after 1, 4 and 12 recurrences of a synthetic workload
 	$(BIN)/wattwise replay --synthetic large-optimum --recurrences 12 --belief docs/belief.svg
 
-decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder)
-	@test -f '$(TRACES)/summary_train.csv' || { echo "set TRACES to the folder of the traces: make decisions TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
-	$(BIN)/python -m wattwise_replay.decisions --traces '$(TRACES)' $(DECISIONS)
+decisions: $(VENV)/.dev ## print what the policies cost beside the best possible, and whether limits are met (TRACES=folder for measured rows)
+	$(BIN)/python -m wattwise_replay.decisions $(if $(TRACES),--traces '$(TRACES)') $(DECISIONS)
 
-ablation: $(VENV)/.dev ## print what each part of POLICY_KNOWLEDGE_GRADIENT brings (TRACES=folder)
-	@test -f '$(TRACES)/summary_train.csv' || { echo "set TRACES to the folder of the traces: make ablation TRACES=/path/to/traces; docs/results.md says where they come from" >&2; exit 1; }
-	$(BIN)/python -m wattwise_replay.ablation --traces '$(TRACES)' $(ABLATION)
+ablation: $(VENV)/.dev ## print what each part of POLICY_KNOWLEDGE_GRADIENT brings (TRACES=folder for measured columns)
+	$(BIN)/python -m wattwise_replay.ablation $(if $(TRACES),--traces '$(TRACES)') $(ABLATION)
 
 conformance: $(VENV)/.test ## replay the behaviour tables with the clients of all languages
 	$(BIN)/python -m tests.conformance

@@ -27,7 +27,7 @@ from wattwise_server.policy.knowledge_gradient import Constants, Deviation, Floa
 
 from wattwise_replay.acceptance import RANDOM_WORLDS, Limit, Row, rows
 from wattwise_replay.compare import EARLY
-from wattwise_replay.decisions import Setup, play_all, ratio_line
+from wattwise_replay.decisions import Setup, play_all, playable, ratio_line
 from wattwise_replay.errors import ReplayError
 from wattwise_replay.tables import WIDTH, counted, markdown_table
 
@@ -110,9 +110,9 @@ def main(words: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(words)
     setup = Setup(args.traces, (_COMPLETE,), "wattwise_replay.ablation:PARTS")
     names = [_COMPLETE, *PARTS]
-    chosen = [row for row in columns() if args.traces or not any(case.needs_traces for case in row.cases)]
-    cases = list(dict.fromkeys(case for row in chosen for case in row.cases))
     try:
+        chosen, left_out = playable(list(columns()), args.traces)
+        cases = list(dict.fromkeys(case for row in chosen for case in row.cases))
         scores = play_all(setup, cases, names, args.seeds, args.processes)
     except ReplayError as error:
         print(f"ablation: {error}", file=sys.stderr)  # noqa: T201 - the command's output
@@ -128,6 +128,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for place, name in enumerate(names):
         table.add_row("(complete)" if name == _COMPLETE else name, *(line.cells[place].text for line in lines))
     console.print(table)
+    console.print(left_out, end="")
     return 0
 
 

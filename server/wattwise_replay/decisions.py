@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -31,6 +31,8 @@ from wattwise_replay.workload import Workload
 _PAPERS = "POLICY_PRUNING_GTS"
 _USUAL = ("POLICY_KNOWLEDGE_GRADIENT", _PAPERS)
 _SEEDS_AT_ONCE = 5
+
+R = TypeVar("R", bound=AnyRow)
 
 
 class Setup(NamedTuple):
@@ -73,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> int:
     console = Console(width=WIDTH, highlight=False)
     try:
         names = list(_contenders(setup))
-        chosen = [row for row in rows() if _is_chosen(row, args)]
+        chosen, left_out = playable([row for row in rows() if args.rows is None or row.group in args.rows], args.traces)
         cases = list(dict.fromkeys(case for row in chosen for case in row.cases))
         scores = play_all(setup, cases, names, args.seeds, args.processes)
     except ReplayError as error:
@@ -88,7 +90,21 @@ def main(words: Sequence[str] | None = None) -> int:
     _print(console, lines, names)
     if args.details:
         _print_details(console, cases, names, scores)
+    console.print(left_out, end="")
     return int(any(line.cells[0].met is False for line in lines))
+
+
+def playable(wanted: Sequence[R], folder: Path | None) -> tuple[Sequence[R], str]:
+    """The rows that can be played, all of them with traces, and a note about those that are left out.
+
+    Raises:
+        ReplayError: there are none.
+    """
+    kept = [row for row in wanted if folder is not None or not any(case.needs_traces for case in row.cases)]
+    names = ", ".join(row.title for row in wanted if row not in kept)
+    if not kept:
+        raise ReplayError(f"these rows need --traces DIR, the folder of the traces (docs/results.md): {names}")
+    return kept, f"Left out, since they need --traces DIR: {names}.\n" if names else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -113,11 +129,6 @@ def _parser() -> argparse.ArgumentParser:
         "--processes", type=int, default=os.cpu_count(), metavar="N", help="default: one for each processor"
     )
     return parser
-
-
-def _is_chosen(row: AnyRow, args: argparse.Namespace) -> bool:
-    measured = any(case.needs_traces for case in row.cases)
-    return (args.rows is None or row.group in args.rows) and (args.traces is not None or not measured)
 
 
 @lru_cache(maxsize=1)

@@ -117,7 +117,7 @@ def test_every_row_is_there() -> None:
 
 def test_a_case_has_its_prior(folder: Path) -> None:
     """The workload on another GPU with the same target, or its measurements reversed."""
-    (folder / "summary_power_v1.csv").write_text((folder / "summary_power_t4.csv").read_text().replace(",100,", ",50,"))
+    (folder / "summary_power_v1.csv").write_text((folder / "summary_power_t4.csv").read_text().replace(",100,", ",80,"))
     case = Case("squad/t4", target=83.5, prior="v1")
     prior = case.load_prior(folder)
     assert prior is not None
@@ -152,16 +152,23 @@ def test_limits_that_are_met_give_status_0(capsys: pytest.CaptureFixture[str]) -
 def test_without_traces_no_measured_row_is_played(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows that need traces are left out."""
+    """Rows that need traces are left out, and named; if no other was chosen, that is an error."""
     rows = [
         Row("settings", "measured", [Case("squad/a40")], Limit(1.0), None),
         Row("named", "made", [Case("3", recurrences=3)], Limit(99.0), Limit(99.0)),
     ]
     monkeypatch.setattr(decisions, "rows", lambda: iter(rows))
     assert decisions.main(("--seeds", "1", "--policy", "POLICY_GTS")) == 0
-    printed = capsys.readouterr().out
-    assert "measured" not in printed
-    assert "| made" in printed
+    table, _, note = capsys.readouterr().out.partition("Left out, since they need --traces DIR: ")
+    assert "measured" not in table
+    assert "| made" in table
+    assert note == "measured.\n"
+    assert decisions.main(("--seeds", "1", "--rows", "named", "--policy", "POLICY_GTS")) == 0
+    assert "--traces" not in capsys.readouterr().out
+    assert decisions.main(("--rows", "settings")) == 1
+    refused = capsys.readouterr().err
+    assert refused.startswith("decisions: these rows need --traces DIR, the folder of the traces (docs/results.md): ")
+    assert refused.endswith(": measured\n")
 
 
 def _found(ratio: float, launches: int = 1) -> Score:
