@@ -876,7 +876,8 @@ class KnowledgeGradient:
         running = np.array([arm.running for arm in search.arms])
         belief = self._belief(spec, knowledge)
         values = self._values(spec, search, knowledge, belief)
-        return _Prospects(self, spec, knowledge, places, running, belief, values)
+        working = np.array([not failing(arm) for arm in search.arms])
+        return _Prospects(self, spec, knowledge, places, running, working, belief, values)
 
 
 @dataclass(frozen=True)
@@ -889,6 +890,7 @@ class _Prospects:
         knowledge: What is known.
         places: The indices of the allowed batch sizes, ascending.
         running: The number of running trials, by batch size (n,).
+        working: Whether a batch size does not keep failing (n,).
         belief, values: The belief and its values.
     """
 
@@ -897,6 +899,7 @@ class _Prospects:
     knowledge: Knowledge
     places: NDArray[np.int64]
     running: NDArray[np.int64]
+    working: NDArray[np.bool_]
     belief: Belief
     values: Values
 
@@ -907,8 +910,10 @@ class _Prospects:
 
     @cached_property
     def best(self) -> int:
-        """The best known batch size."""
-        return int(self.reached[np.argmin(self.values.model[self.reached])])
+        """The best known batch size; at best not one that keeps failing and is due again."""
+        working = self.reached[self.working[self.reached]]
+        places = working if len(working) else self.reached
+        return int(places[np.argmin(self.values.model[places])])
 
     @cached_property
     def price(self) -> Floats:

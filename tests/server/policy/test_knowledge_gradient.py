@@ -323,6 +323,21 @@ def test_what_keeps_failing_is_not_the_best_known() -> None:
     assert bound(job, 32) is None
 
 
+def test_launch_after_a_miss_gets_what_does_not_keep_failing() -> None:
+    """After a miss the next launch delivers with a batch size that works, though a cheaper failing one is due again."""
+    job = kg_job()
+    job.run(job.dispatch(16), 40, 100.0)
+    job.run(job.dispatch(32), 4, 100.0)
+    for _ in range(3):
+        job.fail(job.dispatch(32), ERROR, cost=1.0)
+    for _ in range(4):
+        job.run(job.dispatch(16), 40, 100.0)
+    assert 32 in {arm.batch_size for arm in available(job.search, job.trials + 2)}
+    assert (belief_of(job, 32).expected_cost or 0) < (belief_of(job, 16).expected_cost or 0)
+    job.fail(job.dispatch(64), ERROR, cost=1.0)
+    assert next_size(job) == 16
+
+
 def test_what_fails_is_the_best_known_if_nothing_else_has_converged() -> None:
     """If only a batch size that keeps failing has reached the target, it sets the bound of the others."""
     job = kg_job()
