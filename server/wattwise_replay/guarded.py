@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
+import sys
 import traceback
 from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +18,18 @@ from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Pol
 from wattwise_replay.errors import ReplayError
 
 T = TypeVar("T")
+
+_LARGEST = sys.float_info.max
+_BELIEFS = {
+    "mean": (False, -_LARGEST, _LARGEST),
+    "precision": (False, 0.0, math.inf),
+    "reward_precision": (False, 0.0, math.inf),
+    "observations": (False, 0, _LARGEST),
+    "expected_cost": (True, 0.0, _LARGEST),
+    "deviation": (True, 0.0, _LARGEST),
+    "failure_rate": (True, 0.0, 1.0),
+}
+"""For each number of a belief, whether it may be None, and its limits."""
 
 
 class Guarded:
@@ -61,12 +77,12 @@ class Guarded:
     def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
         """The cost at which a running trial of this batch size is stopped."""
         return self._called(
-            lambda: f"bound for batch size {batch_size}", lambda: self._policy.bound(spec, search, batch_size)
+            lambda: f"bound for batch size {batch_size}", lambda: _bound(self._policy.bound(spec, search, batch_size))
         )
 
     def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
         """What it believes about every batch size."""
-        return self._called(lambda: "belief", lambda: self._policy.belief(spec, search))
+        return self._called(lambda: "belief", lambda: _belief(spec, self._policy.belief(spec, search)))
 
     def _called(self, call: Callable[[], str], answer: Callable[[], T]) -> T:
         # A context manager would take as long as a policy does.
@@ -86,7 +102,7 @@ class Guarded:
 
 def _choice(spec: JobSpec, choice: object) -> Choice | Exhausted:
     if not isinstance(choice, Choice | Exhausted):
-        raise TypeError(f"returned {choice!r}, which is neither a Choice nor Exhausted")
+        raise TypeError(f"returned {_shown(choice)}, which is neither a Choice nor Exhausted")
     if isinstance(choice, Choice) and choice.batch_size not in spec.batch_sizes:
         raise ValueError(f"chose batch size {choice.batch_size!r}, which the job does not have")
     return choice
@@ -94,5 +110,33 @@ def _choice(spec: JobSpec, choice: object) -> Choice | Exhausted:
 
 def _search(state: object) -> Search:
     if not isinstance(state, Search):
-        raise TypeError(f"returned {state!r}, which is not a Search")
+        raise TypeError(f"returned {_shown(state)}, which is not a Search")
     return state
+
+
+def _bound(bound: object) -> float | None:
+    if bound is not None and (not isinstance(bound, Real) or math.isnan(bound)):
+        raise TypeError(f"returned {_shown(bound)}, which is neither a cost nor None")
+    return None if bound is None else float(bound)
+
+
+def _belief(spec: JobSpec, beliefs: object) -> Sequence[ArmBelief]:
+    if not isinstance(beliefs, Sequence) or not all(isinstance(each, ArmBelief) for each in beliefs):
+        raise TypeError(f"returned {_shown(beliefs)}, which is not a sequence of ArmBelief")
+    sizes = [each.batch_size for each in beliefs]
+    if sizes != list(spec.batch_sizes):
+        job = ", ".join(map(str, spec.batch_sizes))
+        raise ValueError(f"returned batch sizes {_shown(sizes)}; return one ArmBelief for each of {job}, in this order")
+    for each in beliefs:
+        for name, (is_optional, least, most) in _BELIEFS.items():
+            value = getattr(each, name)
+            if is_optional and value is None:
+                continue
+            if not isinstance(value, Real) or not least <= float(value) <= most:
+                raise ValueError(f"returned {name} {_shown(value)} for batch size {each.batch_size}")
+    return beliefs
+
+
+def _shown(value: object) -> str:
+    """A value in one short line."""
+    return " ".join(reprlib.repr(value).split())

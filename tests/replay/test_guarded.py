@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, cast
@@ -14,7 +15,7 @@ from wattwise_replay.in_process import InProcess
 from wattwise_replay.play import play
 from wattwise_server.domain import JobSpec, Search, TrialType
 from wattwise_server.policy import gts, registry
-from wattwise_server.policy.base import Choice, Event, Exhausted, Prior, Succeeded
+from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, Succeeded
 from wattwise_server.policy.gts import Gts
 
 from tests.replay.worlds import job, world
@@ -41,6 +42,12 @@ class Faulty(Gts):
         after = super().observe(spec, search, event)
         return self._faulty("observe", after) if isinstance(event, Succeeded) else after
 
+    def bound(self, spec: JobSpec, search: Search, batch_size: int) -> float | None:
+        return self._faulty("bound", super().bound(spec, search, batch_size))
+
+    def belief(self, spec: JobSpec, search: Search) -> Sequence[ArmBelief]:
+        return self._faulty("belief", super().belief(spec, search))
+
     def _faulty(self, method: str, right: T) -> T:
         if method != self._method:
             return right
@@ -59,6 +66,9 @@ class Faulty(Gts):
         ("next", Choice(TrialType.MAB, 7, "why"), "next for trial 2: ValueError: chose batch size 7"),
         ("observe", ValueError("odd"), "observe for Succeeded of trial 1: ValueError: odd"),
         ("observe", None, "observe for Succeeded of trial 1: TypeError: returned None"),
+        ("bound", KeyError("arms"), "bound for batch size 8: KeyError: 'arms'"),
+        ("bound", "100", "bound for batch size 8: TypeError: returned '100', which is neither a cost nor None"),
+        ("bound", math.nan, "bound for batch size 8: TypeError: returned nan, which is neither a cost nor None"),
     ],
 )
 def test_the_policy_and_the_event_are_named(
@@ -71,6 +81,60 @@ def test_the_policy_and_the_event_are_named(
         play(InProcess(job(here.workload, "POLICY_GTS")), here, seed=1, recurrences=3)
     assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
     assert f"failed in {message}" in str(failed.value)
+
+
+def _beliefs(**changed: object) -> list[ArmBelief]:
+    """Of batch sizes 8 and 16, the second with something else."""
+    right = [ArmBelief(size, -100.0, 0.0, math.inf, 0) for size in (8, 16)]
+    return [right[0], right[1]._replace(**changed)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (ValueError("odd"), "ValueError: odd"),
+        (None, "TypeError: returned None, which is not a sequence of ArmBelief"),
+        (np.ones((2, 2)), "TypeError: returned array([[1., 1... [1., 1.]]), which is not a sequence of ArmBelief"),
+        ([(8, 100.0)], "TypeError: returned [(8, 100.0)], which is not a sequence of ArmBelief"),
+        ([], "ValueError: returned batch sizes []; return one ArmBelief for each of 8, 16, in this order"),
+        (_beliefs()[::-1], "ValueError: returned batch sizes [16, 8]; return one ArmBelief for each of 8, 16"),
+        (_beliefs(batch_size=32), "ValueError: returned batch sizes [8, 32]; "),
+        (_beliefs(mean=math.inf), "ValueError: returned mean inf for batch size 16"),
+        (_beliefs(mean=None), "ValueError: returned mean None for batch size 16"),
+        (_beliefs(precision=math.nan), "ValueError: returned precision nan for batch size 16"),
+        (_beliefs(observations="2"), "ValueError: returned observations '2' for batch size 16"),
+        (_beliefs(expected_cost=math.nan), "ValueError: returned expected_cost nan for batch size 16"),
+        (_beliefs(expected_cost=-1.0), "ValueError: returned expected_cost -1.0 for batch size 16"),
+        (_beliefs(deviation=math.inf), "ValueError: returned deviation inf for batch size 16"),
+        (_beliefs(failure_rate=1.5), "ValueError: returned failure_rate 1.5 for batch size 16"),
+    ],
+)
+def test_a_faulty_belief_is_named(monkeypatch: pytest.MonkeyPatch, answer: object, message: str) -> None:
+    """One line names the policy, its file and the call."""
+    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty("belief", answer))
+    engine = InProcess(job(world(5, 4).workload, "POLICY_GTS"))
+    with pytest.raises(ReplayError) as failed:
+        _ = engine.beliefs
+    assert str(failed.value).startswith("POLICY_GTS (policy/gts.py")
+    assert f"failed in belief: {message}" in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+def test_a_belief_without_an_opinion_is_drawn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No expected cost and no doubt; NumPy's numbers are numbers. Without batch sizes one line replaces the picture."""
+    picture = tmp_path / "belief.svg"
+    words = ("replay", "--synthetic", "large-optimum", "--recurrences", "2", "--policy", "POLICY_GTS")
+    beliefs = [ArmBelief(8 << place, np.float32(-1), math.inf, math.inf, 0) for place in range(10)]
+    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty("belief", beliefs))
+    assert main((*words, "--belief", str(picture))) == 0
+    assert picture.exists()
+    monkeypatch.setitem(registry.POLICIES, "GTS", Faulty("belief", []))
+    assert main((*words, "--belief", str(picture))) == 1
+    printed = capsys.readouterr().err
+    assert "POLICY_GTS (policy/gts.py) failed in belief: ValueError: returned batch sizes []" in printed
+    assert printed.count("\n") == 1
 
 
 def test_the_line_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
