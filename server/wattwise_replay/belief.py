@@ -166,7 +166,7 @@ def _draw_belief(panel: Any, snapshot: Snapshot, joules: float) -> None:
 
 def _band(belief: ArmBelief, deviations: int) -> tuple[float, float]:
     """An interval of the cost, in joules: ln cost is taken as normal, so that it stays above 0; NaN while unknown."""
-    if belief.expected_cost is None or belief.deviation is None:
+    if not belief.expected_cost or belief.deviation is None:
         return math.nan, math.nan
     variance = math.log1p((belief.deviation / belief.expected_cost) ** 2)
     median, factor = belief.expected_cost * math.exp(-variance / 2), math.exp(deviations * math.sqrt(variance))

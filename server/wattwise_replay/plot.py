@@ -17,7 +17,7 @@ from wattwise_replay.statistics import quantile
 _LEGEND_COLUMNS = {1: 1, 2: 2, 3: 3, 4: 5}
 """Columns of the legend by columns of panels."""
 
-_NEEDED = 'plots need matplotlib: pip install "wattwise[replay]"'
+_NEEDED = "plots need matplotlib; run `make setup`, or `pip install '.[replay]'`, in a checkout"
 
 # Okabe and Ito's palette, which is safe for colour blindness.
 _COLOURS = {

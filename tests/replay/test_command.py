@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +57,19 @@ def test_it_prints_every_contender(capsys: pytest.CaptureFixture[str]) -> None:
     assert "synthetic-1/simulated: 12 recurrences, 2 seeds; default batch size 1024, best in hindsight" in printed
     for name in ("default at maximum power", "grid search", "POLICY_PRUNING_GTS", "POLICY_GTS", "best in hindsight"):
         assert printed.count(f"| {name}") == 2
+
+
+def test_the_docs_explain_every_row_and_column(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names of policies and units aside."""
+    assert main((*_QUICK, "--policy", "POLICY_GTS")) == 0
+    page = (Path(__file__).parents[2] / "docs/replay.md").read_text()
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    header = next(cells for cells in lines if cells and cells[0] == "all recurrences")
+    rows = {cells[0] for cells in lines if len(cells) == len(header)} - {"all recurrences", "POLICY_GTS"}
+    names = {name for name in rows if not name.startswith("-")} | {name.split(",")[0] for name in header[1:]}
+    assert len(names) == 13
+    explained = re.findall(r"^\| ([^|]+) \|", page.partition("## The tables")[2].partition("\n## ")[0], re.MULTILINE)
+    assert names <= {name for cell in explained for name in cell.split(", ")}
 
 
 def test_first_recurrences_have_their_own_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,6 +247,17 @@ def test_numbers_of_one_are_singular(capsys: pytest.CaptureFixture[str]) -> None
     """One recurrence, one seed."""
     assert main(("replay", *_SHORT)) == 0
     assert "synthetic-1/simulated: 1 recurrence, 1 seed; " in capsys.readouterr().out
+
+
+def test_a_plot_without_matplotlib_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The package is installed from a checkout."""
+    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
+    for option in ("--plot", "--belief"):
+        assert main(("replay", "--synthetic", "1", option, "picture.svg")) == 1
+        expected = "plots need matplotlib; run `make setup`, or `pip install '.[replay]'`, in a checkout"
+        assert capsys.readouterr().err == f"wattwise replay: {expected}\n"
 
 
 @pytest.mark.parametrize(
