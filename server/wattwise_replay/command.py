@@ -26,7 +26,7 @@ from wattwise_replay.over_grpc import OverGrpc
 from wattwise_replay.play import play_prior
 from wattwise_replay.plot import check_plot, draw
 from wattwise_replay.synthetic import synthetic
-from wattwise_replay.tables import as_json, print_all, print_beliefs, print_comparison
+from wattwise_replay.tables import as_json, counted, print_all, print_beliefs, print_comparison
 from wattwise_replay.workload import Workload, job_spec
 from wattwise_replay.world import World
 
@@ -205,8 +205,8 @@ def _check_drift(args: argparse.Namespace, workloads: Sequence[Workload]) -> Non
         recurrences = workload.horizon if args.recurrences is None else args.recurrences
         if args.drift_at >= recurrences:
             raise ReplayError(
-                f"{workload.setting} has {recurrences} recurrences, so --drift-at {args.drift_at} has no effect; "
-                "lower it, or raise --recurrences"
+                f"{workload.setting} has {counted(recurrences, 'recurrence')}, so --drift-at {args.drift_at} has no "
+                "effect; lower it, or raise --recurrences"
             )
 
 

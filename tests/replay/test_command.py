@@ -274,7 +274,7 @@ def test_a_plot_without_matplotlib_says_how_to_install_it(
         ((*_UNREACHABLE, "--plot", "no/such/regret.svg"), "cannot write no/such/regret.svg: No such file"),
         ((*_UNREACHABLE, "--json", "no/such/file"), "cannot write no/such/file: No such file"),
         ((*_UNREACHABLE, "--json", "/"), "cannot write /: Is a directory"),
-        ((*_UNREACHABLE, "--drift-at", "1"), "--drift-at 1 has no effect"),
+        ((*_UNREACHABLE, "--drift-at", "1"), "has 1 recurrence, so --drift-at 1 has no effect"),
         (("--synthetic", "1", "--drift-at", "112"), "112 recurrences"),
         (("--synthetic", "1", "--belief", "no/such/belief.svg"), "cannot write no/such/belief.svg: No such file"),
         (("--synthetic", "1", "--belief", "belief.xyz"), "use an extension such as .svg"),
