@@ -27,12 +27,13 @@ Gaussians; its first two moments are used. A trial that missed the target is a c
 With a small batch a training takes about ten epochs, give or take a factor of three: that is const. So a job whose
 first trial takes hundreds of epochs is expected to need fewer with smaller batches.
 
-The next trial is the one whose cost now, less what knowing its result is expected to save over the coming launches, is
-least: the knowledge gradient (Frazier, Powell and Dayanik, "A Knowledge-Gradient Policy for Sequential Information
-Collection", SIAM J. Control Optim. 47(5), 2008), for correlated beliefs (the same authors, INFORMS J. Comput. 21(4),
-2009) and with the cost of the trials themselves (Ryzhov, Powell and Frazier, Oper. Res. 60(1), 2012). A trial is
-stopped at β times the least R, a trial of the best batch size only if trials are known to fail without a reason and
-starting again is expected to cost less than going on.
+A trial pays off if its cost now, less what knowing its result is expected to save over the coming launches, is less
+than that of the best known batch size: the knowledge gradient (Frazier, Powell and Dayanik, "A Knowledge-Gradient
+Policy for Sequential Information Collection", SIAM J. Control Optim. 47(5), 2008), for correlated beliefs (the same
+authors, INFORMS J. Comput. 21(4), 2009) and with the cost of the trials themselves (Ryzhov, Powell and Frazier, Oper.
+Res. 60(1), 2012). Of several that pay off the cheap ones come first, for the others can follow. A trial is stopped at β
+times the least expected cost of one that reaches the target, a trial of the best batch size only if trials are known to
+fail without a reason and starting again is expected to cost less than going on.
 
 All is deterministic. The state is `Knowledge`, kept as JSON in `Search.notes`: a few sums for each batch size.
 """
@@ -119,6 +120,7 @@ class Constants:
         hint_doubt: Weight of every K beside the 1 of the K that power suggests.
         horizon: Launches for which an insight is used, besides as many as there were.
         misfit_horizon: As many more for each unit of misfit: the less the law says, the more there is to learn.
+        soon: Launches for which an insight is used before that of another trial follows.
         reach: How far beyond the batch sizes that reached the target a trial may go, in octaves, or to the next one.
         second_look: Standard deviations within which the end of the known range is tried a second time.
         model_weight: Weight of the model in the probability of a miss, in trials.
@@ -150,6 +152,7 @@ class Constants:
     hint_doubt: float = 1.5
     horizon: float = 50.0
     misfit_horizon: float = 70.0
+    soon: float = 25.0
     reach: float = 1.6
     second_look: float = 1.0
     model_weight: float = 3.0
@@ -929,10 +932,20 @@ class _Prospects:
 
     @cached_property
     def worth(self) -> int:
-        """The batch size with the least cost now less the worth of knowing its result."""
+        """The batch size to try, or the best known one if no result is worth what its trial costs.
+
+        A trial pays off if its cost less the worth of its result is lower than that of the best known one. Of several
+        such trials one can follow the other, so that their order only decides what is gained in between.
+        """
         near = self._within_reach()
         gain = np.maximum(self.values.model[near].min() - self._after(near), 0.0)
-        return int(near[np.argmin(self.price[near] - self.launches * gain)])
+        price = self.price[near]
+        whole = price - self.launches * gain
+        pays = whole < whole[near == self.best]
+        if not pays.any():
+            return self.best
+        soon = price - min(self.policy.constants.soon, self.launches) * gain
+        return int(near[np.argmin(np.where(pays, soon, np.inf))])
 
     def choice(self) -> tuple[int, str]:
         """The batch size of the next trial, and the reason."""
@@ -1051,7 +1064,7 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
     chosen = which if place == center else f"the nearest to {which}, {start},"
     skipped = missing - {center} and place not in missing
     return place, (
-        "no batch size that may be chosen has reached the target yet; "
+        f"no batch size that may be chosen has reached the target{' in the window' if spec.window_size else ' yet'}; "
         f"this is {chosen} among the least tried ({', '.join(seen) or 'no trial'})"
         f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
-from wattwise_server.policy.failures import advice
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
@@ -71,8 +70,12 @@ def decision_for(job: Job, trial: Trial) -> Decision:
 
 
 def with_notes(job: Job, trial: Trial, decision: Decision) -> Decision:
-    """The decision with what its monitor means for it and, if the target was missed, with what to do next."""
+    """The decision with what its monitor means for it and, if the target was missed, with what to do next.
+
+    All of it follows from the trial, so that a repetition gets the same decision.
+    """
     decision = with_monitor_notes(trial, decision)
     if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
         return decision
-    return decision._replace(message=f"{decision.message}; {advice(job.search) or 'launch the job again'}")
+    todo = f"launch the job again; if launches keep missing the target, see 'wattwise jobs show {job.spec.job_id}'"
+    return decision._replace(message=f"{decision.message}; {todo}")
