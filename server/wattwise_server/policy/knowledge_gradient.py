@@ -152,7 +152,7 @@ class Constants:
     hint_doubt: float = 1.5
     horizon: float = 50.0
     misfit_horizon: float = 70.0
-    soon: float = 25.0
+    soon: float = 40.0
     reach: float = 1.6
     second_look: float = 1.0
     model_weight: float = 3.0
