@@ -89,6 +89,7 @@ PARTS: Mapping[str, Callable[[], Policy]] = {
     # A prior of no crashes that no evidence outweighs.
     "crashes in the cost of a model": _with(crash_weight=1e12),
     "the bound by expected cost": _PapersBound,
+    "cheap trials first": _with(soon=math.inf),
     "the second look": _with(second_look=-math.inf),
     "the power hint": _with(hint=0.0),
     "stopping the best batch size": _with(patience=1e9),

@@ -23,6 +23,7 @@ from tests.server.policy.simulated import SimulatedJob, spec
 _WORLDS = ("all-fail", "all-crash", "small-optimum", "large-optimum", "flat-noisy", "two-humps")
 _RECURRENCES = 25
 _INSURANCE = "the insurance"
+_POWER_HINT = "the power hint"
 
 
 def trials(world: str, policy: Policy) -> tuple[PlayedTrial, ...]:
@@ -38,7 +39,7 @@ def complete() -> dict[str, tuple[PlayedTrial, ...]]:
     return {world: trials(world, KnowledgeGradient()) for world in _WORLDS}
 
 
-@pytest.mark.parametrize("part", [part for part in ablation.PARTS if part != _INSURANCE])
+@pytest.mark.parametrize("part", [part for part in ablation.PARTS if part not in (_INSURANCE, _POWER_HINT)])
 def test_every_part_has_an_effect(part: str, complete: dict[str, tuple[PlayedTrial, ...]]) -> None:
     """In one of a few worlds, other trials are run without it, or trials end elsewhere."""
     assert any(trials(world, ablation.PARTS[part]()) != complete[world] for world in _WORLDS)
@@ -60,6 +61,18 @@ def test_without_the_insurance_untried_batch_sizes_stay_untried() -> None:
     assert isinstance(without, Choice)
     assert rich.arm(complete.batch_size).num_succeeded == 0
     assert rich.arm(without.batch_size).num_succeeded > 1
+
+
+def test_without_the_power_hint_the_power_of_the_first_trial_tells_nothing() -> None:
+    """All synthetic workloads draw the same power, so that it hardly changes a choice there, but what is expected."""
+    made = named_world("large-optimum")
+    job = job_spec(made, "replay-1", policy="POLICY_KNOWLEDGE_GRADIENT", eta=0.5, beta=2.0, seed=0, window=0)
+    complete, without = (
+        InProcess(job, ("VARIANT", policy)) for policy in (KnowledgeGradient(), ablation.PARTS[_POWER_HINT]())
+    )
+    for engine in (complete, without):
+        play(engine, World(made), 0, 1)
+    assert complete.beliefs != without.beliefs
 
 
 def test_the_table_has_a_row_for_each_part(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

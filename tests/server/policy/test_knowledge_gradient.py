@@ -372,6 +372,19 @@ def test_early_stopping_off_stops_nothing() -> None:
 # Which batch size is next
 
 
+@pytest.mark.parametrize(("default", "epochs", "cheaper", "dearer"), [(128, 24, 64, 256), (64, 10, 128, 32)])
+def test_of_two_trials_that_pay_off_the_cheaper_comes_first(
+    default: int, epochs: int, cheaper: int, dearer: int
+) -> None:
+    """Although the result of the dearer one would be worth a little more, it may turn out to be unnecessary."""
+    job = kg_job(batch_sizes=(16, 32, 64, 128, 256), default_batch_size=default)
+    job.run(job.next(), epochs)
+    assert (belief_of(job, cheaper).expected_cost or 0) < (belief_of(job, dearer).expected_cost or 0)
+    assert next_size(job) == cheaper
+    job.policy = KnowledgeGradient(Constants(soon=math.inf))
+    assert next_size(job) == dearer
+
+
 def test_concurrent_launches_spread() -> None:
     """Running trials count: four first launches at once are four batch sizes, and later ones are not all the same."""
     job = kg_job()
