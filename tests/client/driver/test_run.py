@@ -113,7 +113,7 @@ def test_exit_becomes_the_end_reason(
     done = runs.run(write_job(runs.folder, command))
     assert done.returncode == 1
     assert "default batch size 16" in done.stderr
-    assert ("lower target_metric" if end_reason == v1.END_REASON_MAX_EPOCHS else "ix the command") in done.stderr
+    assert ("an easier target_metric" if end_reason == v1.END_REASON_MAX_EPOCHS else "ix the command") in done.stderr
     assert [trial.end_reason for trial in trials(server)] == [end_reason]
     (line,) = runs.history()
     assert (line["exit_code"], line["reached"]) == (exit_code, False)

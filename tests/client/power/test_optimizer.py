@@ -204,7 +204,7 @@ def case_any_table(machine: Machine, address: str) -> int:
     """Walks over many tables of costs; returns the number of walks."""
     walks = 0
 
-    @settings(max_examples=25, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None)
     @given(st.lists(st.integers(1, 9), min_size=7, max_size=7), st.integers(0, 1), st.integers(1, 2), st.booleans())
     def one(costs: Sequence[int], warmup: int, measured: int, fails: bool) -> None:
         nonlocal walks
