@@ -544,7 +544,7 @@ def _model(sizes: tuple[int, ...], constants: Constants) -> _Model:
 
 def _above(z: Floats) -> Floats:
     """P(Z > z) of a standard normal (Page, Applied Statistics 26(1), 1977; absolute error below 2e-4)."""
-    tail: Floats = 0.5 * (1 - np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+    tail: Floats = 0.5 - 0.5 * np.tanh(math.sqrt(2 / math.pi) * z * (1 + 0.044715 * (z * z)))
     return tail
 
 
