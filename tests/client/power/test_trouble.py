@@ -132,35 +132,35 @@ def case_forked(machine: Machine, address: str) -> tuple[int, list[list[float]]]
 
 
 def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[str], list[list[float]], list[float]]:
-    """The server dies during the walk and comes back: log lines, limits, and the server's limits in the end."""
+    """The server dies during the walk and comes back: log lines until then, limits, the server's limits in the end."""
     lines = log_lines(level)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         training.step()
         server.kill()
         training.steps(WALK_STEPS)
-        seen = [limits(machine)]
+        seen, logged = [limits(machine)], list(lines)
         server.start()
         for _ in range(200):
             training.steps(1)
             training.plo.on_epoch_end()
             if known := training.known():
                 break
-        return lines, [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
+        return logged, [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
 
 
 def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float], list[str]]:
-    """The server is unavailable at the first step: the limits visited before and after it is back, and warnings."""
+    """The server is unavailable at the first step: the limits visited before and after it is back, warnings before."""
     lines = log_lines()
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         server.kill()
         training.steps(20)
-        seen = [visited(machine)]
+        seen, warnings = [visited(machine)], list(lines)
         server.start()
         wait_until(lambda: _asks_again(training))
         training.steps(WALK_STEPS)
-        return [*seen, visited(machine)], limits(machine), lines
+        return [*seen, visited(machine)], limits(machine), warnings
 
 
 def _asks_again(training: Training) -> bool:
