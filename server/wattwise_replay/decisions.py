@@ -98,7 +98,7 @@ def playable(wanted: Sequence[R], folder: Path | None) -> tuple[Sequence[R], str
     """The rows that can be played, all of them with traces, and a note about those that are left out.
 
     Raises:
-        ReplayError: there are none.
+        ReplayError: all of them need traces, and there is no folder.
     """
     kept = [row for row in wanted if folder is not None or not any(case.needs_traces for case in row.cases)]
     names = ", ".join(row.title for row in wanted if row not in kept)

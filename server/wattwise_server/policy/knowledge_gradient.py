@@ -645,17 +645,15 @@ class KnowledgeGradient:
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
         knowledge, number = read(search.notes), event.trial.number
-        if isinstance(event, Failed) and number in knowledge.insuring:
-            knowledge = replace(
-                knowledge,
-                insuring=tuple(each for each in knowledge.insuring if each != number),
-                insured=knowledge.insured + (event.trial.cost or 0.0),
-            )
+        if isinstance(event, Succeeded | Failed) and number in knowledge.insuring:
+            extra = self._extra(spec, search, event)
+            left = tuple(each for each in knowledge.insuring if each != number)
+            knowledge = replace(knowledge, insuring=left, insured=knowledge.insured + extra)
         match event:
             case Dispatched(trial) if self._insures(spec, search, knowledge, trial):
                 knowledge = replace(knowledge, insuring=(*knowledge.insuring, number))
             case Succeeded(trial):
-                knowledge = self._learned(spec, search, knowledge, trial)
+                knowledge = self._learned(spec, knowledge, trial)
             case Failed(trial) if counts_as_failure(trial) and number > knowledge.delivered:
                 knowledge = replace(knowledge, retry=number)
             case Revived() if number == knowledge.retry:
@@ -705,7 +703,7 @@ class KnowledgeGradient:
         share = min(1.0, self.constants.prior_weight / trials) if trials else 0.0
         return Evidence(epochs, missed=missed, longest=longest, weight=share)
 
-    def _learned(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> Knowledge:
+    def _learned(self, spec: JobSpec, knowledge: Knowledge, trial: Trial) -> Knowledge:
         if trial.last is None or trial.cost is None:
             return knowledge
         place = spec.batch_sizes.index(trial.batch_size)
@@ -731,8 +729,6 @@ class KnowledgeGradient:
             hint=hint,
             trials=knowledge.trials + 1,
             total=knowledge.total + trial.cost,
-            insuring=tuple(each for each in knowledge.insuring if each != trial.number),
-            insured=knowledge.insured + self._extra(spec, search, knowledge, trial),
             delivered=max(knowledge.delivered, trial.number) if reached else knowledge.delivered,
             retry=None if reached else undelivered,
         )
@@ -752,12 +748,11 @@ class KnowledgeGradient:
             return False
         return self._prospects(spec, before, knowledge, places).worth != place
 
-    def _extra(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> float:
-        """What such a trial cost beyond the best known batch size, in joules."""
-        outlook = self._outlook(spec, search) if trial.number in knowledge.insuring else None
-        if outlook is None or trial.cost is None:
-            return 0.0
-        return max(0.0, trial.cost - float(outlook.values.model[outlook.best]))
+    def _extra(self, spec: JobSpec, search: Search, event: Succeeded | Failed) -> float:
+        """What such a trial cost beyond the best known batch size, in joules; all of its cost if it failed."""
+        cost = event.trial.cost or 0.0
+        outlook = self._outlook(spec, search) if isinstance(event, Succeeded) else None
+        return cost if outlook is None else max(0.0, cost - float(outlook.values.model[outlook.best]))
 
     # Belief
 

@@ -66,10 +66,10 @@ def with_current_cost(job: Job, trial: Trial) -> Trial:
 
 def decision_for(job: Job, trial: Trial) -> Decision:
     """The answer to a trial's trainer."""
-    return with_notes(job, trial, decision(job.spec, with_current_cost(job, trial)))
+    return with_notes(trial, decision(job.spec, with_current_cost(job, trial)))
 
 
-def with_notes(job: Job, trial: Trial, decision: Decision) -> Decision:
+def with_notes(trial: Trial, decision: Decision) -> Decision:
     """The decision with what its monitor means for it and, if the target was missed, with what to do next.
 
     All of it follows from the trial, so that a repetition gets the same decision.
@@ -77,5 +77,5 @@ def with_notes(job: Job, trial: Trial, decision: Decision) -> Decision:
     decision = with_monitor_notes(trial, decision)
     if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
         return decision
-    todo = f"launch the job again; if launches keep missing the target, see 'wattwise jobs show {job.spec.job_id}'"
+    todo = f"launch the job again; if launches keep missing the target, see 'wattwise jobs show {trial.job_id}'"
     return decision._replace(message=f"{decision.message}; {todo}")

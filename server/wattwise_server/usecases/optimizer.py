@@ -326,7 +326,7 @@ class Optimizer:
         if verdict.end_reason is not None:
             job = self._lifecycle.succeed(tx, job, trial, verdict)
             self._lifecycle.stop_over_bound(tx, job)
-        return with_notes(job, trial, decide(job.spec, measurement, verdict, best_known))
+        return with_notes(trial, decide(job.spec, measurement, verdict, best_known))
 
     def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))
