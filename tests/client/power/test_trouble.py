@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -44,6 +45,8 @@ from tests.client.power.training import (
 from tests.client.training.script import StepMonitor, job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
+
+BACK = re.compile(r"the Wattwise server at \S+ is back")
 
 # Functions named case_... run in their own process.
 
@@ -132,35 +135,43 @@ def case_forked(machine: Machine, address: str) -> tuple[int, list[list[float]]]
 
 
 def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[str], list[list[float]], list[float]]:
-    """The server dies during the walk and comes back: log lines until then, limits, the server's limits in the end."""
-    lines = log_lines(level)
+    """The server dies during the walk and comes back: log lines, limits, and the server's limits in the end."""
+    lines, told = log_lines(level), log_lines(logging.INFO)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         training.step()
         server.kill()
         training.steps(WALK_STEPS)
-        seen, logged = [limits(machine)], list(lines)
+        seen = [limits(machine)]
         server.start()
         for _ in range(200):
             training.steps(1)
             training.plo.on_epoch_end()
             if known := training.known():
                 break
-        return logged, [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
+        wait_until(lambda: _is_back(told))
+        # A copy: the session also warns of the server that is killed at the end.
+        return list(lines), [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
 
 
 def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float], list[str]]:
-    """The server is unavailable at the first step: the limits visited before and after it is back, warnings before."""
-    lines = log_lines()
+    """The server is unavailable at the first step: the limits visited before and after it is back, and warnings."""
+    lines, told = log_lines(), log_lines(logging.INFO)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         server.kill()
         training.steps(20)
-        seen, warnings = [visited(machine)], list(lines)
+        seen = [visited(machine)]
         server.start()
         wait_until(lambda: _asks_again(training))
         training.steps(WALK_STEPS)
-        return [*seen, visited(machine)], limits(machine), warnings
+        wait_until(lambda: _is_back(told))
+        # A copy: the session also warns of the server that is killed at the end.
+        return [*seen, visited(machine)], limits(machine), list(lines)
+
+
+def _is_back(lines: list[str]) -> bool:
+    return any(BACK.fullmatch(line) for line in lines)
 
 
 def _asks_again(training: Training) -> bool:
@@ -276,10 +287,11 @@ def test_profile_waits_for_the_server(machine: Machine, run: Runner, tmp_path: P
 
 
 def test_outage_during_a_profile_is_logged(machine: Machine, run: Runner, tmp_path: Path) -> None:
-    """The consequence for the profile is logged, even if the session has warned of the outage."""
+    """The consequence for the profile is logged, even if the session has warned of the outage; so is its end, once."""
     lines, _, _ = run(case_server_dies, machine, tmp_path, logging.INFO)
     (line,) = (line for line in lines if "call about power limits" in line)
     assert "repeated" in line
+    assert sum(bool(BACK.fullmatch(line)) for line in lines) == 1
 
 
 def test_server_unavailable_at_the_first_step(machine: Machine, run: Runner, tmp_path: Path) -> None:

@@ -6,11 +6,16 @@ import logging
 import math
 import os
 import signal
+import socket
+import struct
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
+from wattwise.power.calls import PowerLimitCalls
 from wattwise.training.exchange import Exchange
+from wattwise.training.session import Session
 
 from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.script import StepMonitor, begun, epochs, job_spec
@@ -37,7 +42,7 @@ def test_killed_server_comes_back(server: LiveServer, caplog: pytest.LogCaptureF
     server.start()
     with Client(server.address) as client:
         wait_until(lambda: epochs(client, bso.trial.id) == [1, 3])
-        wait_until(lambda: "is back" in caplog.messages[-1])
+        wait_until(lambda: f"the Wattwise server at {server.address} is back" in caplog.messages)
         bso.on_evaluate(0.4)
         wait_until(lambda: epochs(client, bso.trial.id) == [1, 3, 4])
         bso.on_evaluate(0.95)
@@ -204,14 +209,62 @@ def test_outage_that_another_call_noticed_first(caplog: pytest.LogCaptureFixture
     """Each outage is warned of once, by the call that notices it first."""
     exchange = Exchange("localhost:50051")
     for _ in range(2):
-        assert exchange.claim_outage_warning()
-        assert not exchange.claim_outage_warning()
+        assert exchange.claim_outage_warning(time.monotonic())
+        assert not exchange.claim_outage_warning(time.monotonic())
         exchange.lost("it is away")
         assert not caplog.records
         exchange.found()
     # An outage that ends before the session notices it.
-    assert exchange.claim_outage_warning()
+    assert exchange.claim_outage_warning(time.monotonic())
     exchange.found()
     exchange.lost("it is away")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert not exchange.claim_outage_warning()
+    assert not exchange.claim_outage_warning(time.monotonic())
+
+
+def test_end_of_every_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The end of an outage is logged even if only another call than the session's has noticed the outage."""
+    caplog.set_level(logging.INFO, logger="wattwise")
+    exchange = Exchange("localhost:50051")
+    exchange.found()
+    assert not caplog.records
+    exchange.claim_outage_warning(time.monotonic())
+    exchange.found()
+    exchange.found()
+    assert caplog.messages == ["the Wattwise server at localhost:50051 is back"]
+
+
+def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A call that began in an outage and is reset after its end does not warn again; the next outage is warned of."""
+    caplog.set_level(logging.INFO, logger="wattwise")
+    with Client(server.address) as client:
+        job = client.register_job(job_spec()).job
+        trial = client.get_next_batch_size(job.spec.job_id).trial.id
+    session = Session(server.address, trial, lease_seconds=0.0)
+    session.start()
+    session.report(v1.TrainingResult(trial=trial, current_epoch=1, metric=0.1, energy_joules=10, time_seconds=1))
+    server.kill()
+    wait_until(lambda: _count(caplog, logging.WARNING) == 1)
+    with ThreadPoolExecutor(1) as worker, socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"127.0.0.1:{proxy.getsockname()[1]}"
+        calls = PowerLimitCalls(
+            lambda: Client(address, timeout=20.0, search_timeout=0.0), trial, session.claim_outage_warning
+        )
+        answer = worker.submit(calls.ask)
+        held, _ = proxy.accept()
+        # An empty SETTINGS frame of HTTP/2 opens the connection; the call is under way once its path has arrived.
+        held.sendall(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+        received = b""
+        while b"GetPowerLimit" not in received:
+            received += held.recv(4096)
+        server.start()
+        wait_until(lambda: f"the Wattwise server at {server.address} is back" in caplog.messages)
+        # Closes with a reset.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        held.close()
+        assert answer.result() is None
+    assert "call about power limits" in caplog.messages[-1]
+    assert _count(caplog, logging.WARNING) == 1
+    server.kill()
+    wait_until(lambda: _count(caplog, logging.WARNING) == 2)
+    session.close(v1.END_REASON_COMPLETED, 0.0)

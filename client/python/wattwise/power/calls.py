@@ -25,7 +25,10 @@ class PowerLimitCalls:
     """
 
     def __init__(
-        self, connect: Callable[[], Client], trial: v1.TrialId, claim_outage_warning: Callable[[], bool] = lambda: True
+        self,
+        connect: Callable[[], Client],
+        trial: v1.TrialId,
+        claim_outage_warning: Callable[[float], bool] = lambda _begun_at: True,
     ) -> None:
         self._connect = connect
         self._trial = trial
@@ -67,17 +70,17 @@ class PowerLimitCalls:
         except WattwiseError as error:
             ended = time.monotonic()
             self._not_before = ended + _PAUSE_FACTOR * (ended - begun)
-            self._note_failure(error)
+            self._note_failure(error, begun)
             return None
         self._warned = False
         return answer
 
-    def _note_failure(self, error: WattwiseError) -> None:
+    def _note_failure(self, error: WattwiseError, begun: float) -> None:
         rejected = isinstance(error, InvalidRequestError | JobNotFoundError | TrialNotFoundError)
         if rejected:
             self.unreported = ()
         if not self._warned:
             self._warned = True
-            level = logging.WARNING if rejected or self._claim_outage_warning() else logging.INFO
+            level = logging.WARNING if rejected or self._claim_outage_warning(begun) else logging.INFO
             what = "dropped" if rejected else "repeated after the epoch"
             log.log(level, "%s; training continues, and the call about power limits is %s", error, what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import NamedTuple
 
 from wattwise import v1
@@ -55,6 +56,7 @@ class Exchange:
         self._refusal: WattwiseError | None = None
         self._warned = False
         self._outage_warned = False
+        self._outage_ended_at = 0.0
 
     @property
     def over(self) -> bool:
@@ -124,22 +126,27 @@ class Exchange:
             if self.away or self.over:
                 return
             self.away = True
+            level = logging.WARNING if self.claim_outage_warning(time.monotonic()) else logging.INFO
             self.changed.notify_all()
-        level = logging.WARNING if self.claim_outage_warning() else logging.INFO
         log.log(level, "%s; training continues, and the newest measurement is kept until the server is back", cause)
 
-    def claim_outage_warning(self) -> bool:
-        """Whether the caller should warn of the present outage: true for the first caller of each outage."""
+    def claim_outage_warning(self, begun_at: float) -> bool:
+        """Whether the caller should warn of the outage that failed its call: true for the first caller of each outage.
+
+        A call that began (in monotonic seconds) before an outage ended failed in that outage, which was warned of.
+        """
         with self.changed:
+            if begun_at < self._outage_ended_at:
+                return False
             first, self._outage_warned = not self._outage_warned, True
             return first
 
     def found(self) -> None:
-        """Marks the server as present."""
+        """Marks the server as present, and ends the outage that was warned of."""
         with self.changed:
-            self._outage_warned = False
-            if not self.away:
+            if not self._outage_warned:
                 return
+            self._outage_warned, self._outage_ended_at = False, time.monotonic()
             self.away = False
             self.changed.notify_all()
         log.info("the Wattwise server at %s is back", self._address)

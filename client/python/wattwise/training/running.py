@@ -147,9 +147,9 @@ class RunningTrial:
         """
         self._end_actions.add(action)
 
-    def claim_outage_warning(self) -> bool:
-        """Whether the caller should warn of the server's present outage: true for the first caller of each outage."""
-        return self._session is None or self._session.claim_outage_warning()
+    def claim_outage_warning(self, begun_at: float) -> bool:
+        """Whether the caller, whose call began then (monotonic seconds), should warn of the outage that failed it."""
+        return self._session is None or self._session.claim_outage_warning(begun_at)
 
     def client(self, timeout: float) -> Client:
         """A client for single calls about this trial, which tries an unreachable server only once."""

@@ -85,9 +85,9 @@ class Session:
         """The server's newest decision; None before the first."""
         return self._exchange.decision
 
-    def claim_outage_warning(self) -> bool:
+    def claim_outage_warning(self, begun_at: float) -> bool:
         """See `Exchange.claim_outage_warning`."""
-        return self._exchange.claim_outage_warning()
+        return self._exchange.claim_outage_warning(begun_at)
 
     def start(self) -> None:
         """Starts the session's thread."""
