@@ -82,10 +82,11 @@ _USUAL_WEIGHT = 2.0
 _MOST_CERTAIN = 0.99
 """Upper bound of a probability that is estimated from counts."""
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(5)
-# Gauss-Hermite nodes and weights for the surprise in ln E and the surprise in ln c.
-_Z_EPOCHS, _Z_COST = (axis.ravel() for axis in np.meshgrid(_NODES, _NODES))
-_Z_WEIGHTS = np.outer(_WEIGHTS, _WEIGHTS).ravel() / _WEIGHTS.sum() ** 2
+# Gauss-Hermite nodes and weights for the surprise in ln E and the surprise in ln c, of which the second is small.
+_EPOCHS_NODES, _EPOCHS_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+_COST_NODES, _COST_WEIGHTS = np.polynomial.hermite_e.hermegauss(2)
+_Z_EPOCHS, _Z_COST = (axis.ravel() for axis in np.meshgrid(_EPOCHS_NODES, _COST_NODES))
+_Z_WEIGHTS = np.outer(_COST_WEIGHTS, _EPOCHS_WEIGHTS).ravel() / (_EPOCHS_WEIGHTS.sum() * _COST_WEIGHTS.sum())
 
 
 class Deviation(NamedTuple):
@@ -406,10 +407,9 @@ class _Mixture(NamedTuple):
         shares /= shares.sum()
         across = cross.transpose(0, 2, 1)
         means = curves + across @ whitened
-        mean = np.einsum("knh,kh->n", means, shares)
-        covs = kernels - across @ cross
+        mean = (means @ shares[:, :, None]).sum(0)[:, 0]
         apart = (means - mean[:, None]) * np.sqrt(shares)[:, None, :]
-        cov = np.einsum("k,kij->ij", shares.sum(1), covs) + np.einsum("kih,kjh->ij", apart, apart)
+        cov = (shares.sum(1)[:, None, None] * (kernels - across @ cross) + apart @ apart.transpose(0, 2, 1)).sum(0)
         return _Fit(
             mean + center, cov, likelihood, float(shares.sum(1) @ self.amplitudes**2 / (self.amplitudes**2).mean())
         )
@@ -933,7 +933,7 @@ class _Prospects:
         such trials one can follow the other, so that their order only decides what is gained in between.
         """
         near = self._within_reach()
-        gain = np.maximum(self.values.model[near].min() - self._after(near), 0.0)
+        gain = np.maximum(self.values.model[self.places].min() - self._after(near), 0.0)
         price = self.price[near]
         whole = price - self.launches * gain
         pays = whole < whole[near == self.best]
@@ -971,24 +971,25 @@ class _Prospects:
         return np.array([p for p in places if smallest <= sizes[p] <= largest or p in below or p in above])
 
     def _after(self, near: NDArray[np.int64]) -> Floats:
-        """Expected least R after one more trial of each batch size (m,), by Gauss-Hermite quadrature.
+        """Expected least R of all batch sizes after one more trial of each near one (m,), by Gauss-Hermite quadrature.
 
-        What the running trials will tell, another trial does not need to find out.
+        A trial also tells what is beyond reach, where later trials may go. What the running trials will tell, another
+        trial does not need to find out.
         """
-        belief, values, knowledge = self.belief, self.values, self.knowledge
+        belief, values, knowledge, places = self.belief, self.values, self.knowledge, self.places
         later = belief.once_ended(self.running, knowledge.evidence)
-        grid = np.ix_(near, near)
+        grid = np.ix_(near, places)
         epochs_var = later.epochs_cov.diagonal()[near] + belief.noise[near]
         cost_var = later.cost_cov.diagonal()[near] + belief.cost_noise
         # How far the means move with one standard deviation of surprise: [trial of, mean of].
         by_epochs = later.epochs_cov[grid] / np.sqrt(epochs_var)[:, None]
         by_cost = later.cost_cov[grid] / np.sqrt(cost_var)[:, None]
-        left = np.maximum(belief.variance[near] - by_epochs**2 - by_cost**2, 0) + belief.noise[near]
+        left = np.maximum(belief.variance[places] - by_epochs**2 - by_cost**2, 0) + belief.noise[places]
         # [trial of, node, mean of]
-        mean = belief.mean[near] + by_epochs[:, None, :] * _Z_EPOCHS[:, None] + by_cost[:, None, :] * _Z_COST[:, None]
-        limit = values.log_limit[near]
-        ok, miss = self.policy.ends(knowledge, near, mean, left[:, None, :], limit)
-        then = Values(ok, miss, values.crash[near], values.crash_share, limit)
+        mean = belief.mean[places] + by_epochs[:, None, :] * _Z_EPOCHS[:, None] + by_cost[:, None, :] * _Z_COST[:, None]
+        limit = values.log_limit[places]
+        ok, miss = self.policy.ends(knowledge, places, mean, left[:, None, :], limit)
+        then = Values(ok, miss, values.crash[places], values.crash_share, limit)
         least: Floats = then.model.min(2) @ _Z_WEIGHTS
         return least
 
