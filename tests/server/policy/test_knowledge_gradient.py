@@ -202,7 +202,9 @@ def test_window_follows_a_drift() -> None:
         trial = job.next()
         epochs, epoch_cost = course(trial.batch_size)
         trials.append(job.run(trial, epochs * (3 if trial.batch_size < 128 else 1), epoch_cost))
-    assert set(sizes(trials[-10:])) <= {64, 128}
+    newest = Counter(sizes(trials[-10:]))
+    # What leaves the window is unknown again, so that a trial now and then goes elsewhere.
+    assert newest[64] + newest[128] >= 8
 
 
 def test_window_without_a_success() -> None:
@@ -372,12 +374,25 @@ def test_early_stopping_off_stops_nothing() -> None:
 # Which batch size is next
 
 
-@pytest.mark.parametrize(("default", "epochs", "cheaper", "dearer"), [(128, 24, 64, 256), (64, 10, 128, 32)])
+def test_trial_counts_for_what_it_tells_beyond_reach() -> None:
+    """After many epochs at the default, a smaller batch size is tried first: there may be cheaper ones further down.
+
+    Of what a trial tells about the batch sizes within reach alone, a larger one would tell more.
+    """
+    job = kg_job(batch_sizes=tuple(8 * 2**octave for octave in range(12)), default_batch_size=1024, max_epochs=100)
+    job.run(job.next(), 60)
+    assert next_size(job) == 512
+
+
+@pytest.mark.parametrize(
+    ("default", "epochs", "cheaper", "dearer"), [(64, 44, 128, 192), (128, 17, 256, 384), (192, 14, 96, 64)]
+)
 def test_of_two_trials_that_pay_off_the_cheaper_comes_first(
     default: int, epochs: int, cheaper: int, dearer: int
 ) -> None:
     """Although the result of the dearer one would be worth a little more, it may turn out to be unnecessary."""
-    job = kg_job(batch_sizes=(16, 32, 64, 128, 256), default_batch_size=default)
+    batch_sizes = (32, 64, 96, 128, 192, 256, 384, 512)
+    job = kg_job(batch_sizes=batch_sizes, default_batch_size=default, max_epochs=400)
     job.run(job.next(), epochs)
     assert (belief_of(job, cheaper).expected_cost or 0) < (belief_of(job, dearer).expected_cost or 0)
     assert next_size(job) == cheaper
