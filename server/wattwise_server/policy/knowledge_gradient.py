@@ -121,6 +121,7 @@ class Constants:
         hint_doubt: Weight of every K beside the 1 of the K that power suggests.
         horizon: Launches for which an insight is used, besides as many as there were.
         misfit_horizon: As many more for each unit of misfit: the less the law says, the more there is to learn.
+        windows: With a window, at most those of this many windows: a choice outlives the trials that led to it.
         soon: Launches for which an insight is used before that of another trial follows.
         reach: How far beyond the batch sizes that reached the target a trial may go, in octaves, or to the next one.
         second_look: Standard deviations within which the end of the known range is tried a second time.
@@ -153,6 +154,7 @@ class Constants:
     hint_doubt: float = 1.5
     horizon: float = 50.0
     misfit_horizon: float = 70.0
+    windows: float = 3.0
     soon: float = 40.0
     reach: float = 1.6
     second_look: float = 1.0
@@ -922,8 +924,9 @@ class _Prospects:
     @cached_property
     def launches(self) -> float:
         """The launches for which an insight is used."""
-        constants = self.policy.constants
-        return constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
+        constants, window = self.policy.constants, self.spec.window_size
+        launches = constants.horizon + constants.misfit_horizon * self.belief.misfit + self.knowledge.trials
+        return min(launches, constants.windows * window) if window else launches
 
     @cached_property
     def worth(self) -> int:
@@ -932,8 +935,8 @@ class _Prospects:
         A trial pays off if its cost less the worth of its result is lower than that of the best known one. Of several
         such trials one can follow the other, so that their order only decides what is gained in between.
         """
-        near = self._within_reach()
-        gain = np.maximum(self.values.model[self.places].min() - self._after(near), 0.0)
+        near = self.places[self._within_reach()]
+        gain = np.maximum(self.values.model[near].min() - self._after(near), 0.0)
         price = self.price[near]
         whole = price - self.launches * gain
         pays = whole < whole[near == self.best]
@@ -959,22 +962,27 @@ class _Prospects:
             return end, f"{self._beside(end)}; tried only once, and {beyond} batch sizes depend on it"
         if (other := self._insured()) is not None:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
-        return best, f"{self._alone(best)}, the least of {_counted(len(self.places), 'batch size')}"
+        return best, f"{self._alone(best)}, the least of those tried; no other is worth a trial"
 
-    def _within_reach(self) -> NDArray[np.int64]:
-        """The allowed batch sizes not far beyond those that reached the target, and at least the next on each side."""
-        places, first, last = self.places, self.reached[0], self.reached[-1]
-        sizes = self.spec.batch_sizes
+    def _within_reach(self, also: int | None = None) -> NDArray[np.bool_]:
+        """Whether each allowed batch size is not far beyond those that reached the target, or next to them (n,).
+
+        With `also`, as if it had reached the target too.
+        """
+        known = self.reached if also is None else np.append(self.reached, also)
+        places, first, last = self.places, known.min(), known.max()
+        sizes = np.array(self.spec.batch_sizes)
         reach = 2.0 ** (self.policy.constants.reach + 1e-9)
-        smallest, largest = sizes[first] / reach, sizes[last] * reach
-        below, above = places[places < first][-1:], places[places > last][:1]
-        return np.array([p for p in places if smallest <= sizes[p] <= largest or p in below or p in above])
+        near = (sizes[places] >= sizes[first] / reach) & (sizes[places] <= sizes[last] * reach)
+        below, above = np.flatnonzero(places < first)[-1:], np.flatnonzero(places > last)[:1]
+        near[below] = near[above] = True
+        return np.asarray(near)
 
     def _after(self, near: NDArray[np.int64]) -> Floats:
-        """Expected least R of all batch sizes after one more trial of each near one (m,), by Gauss-Hermite quadrature.
+        """Expected least R after one more trial of each near batch size (m,), by Gauss-Hermite quadrature.
 
-        A trial also tells what is beyond reach, where later trials may go. What the running trials will tell, another
-        trial does not need to find out.
+        A trial also leads on, to batch sizes that come within reach by it; those still farther away do not count, since
+        nothing can be done with them. What the running trials will tell, another trial does not need to find out.
         """
         belief, values, knowledge, places = self.belief, self.values, self.knowledge, self.places
         later = belief.once_ended(self.running, knowledge.evidence)
@@ -990,7 +998,8 @@ class _Prospects:
         limit = values.log_limit[places]
         ok, miss = self.policy.ends(knowledge, places, mean, left[:, None, :], limit)
         then = Values(ok, miss, values.crash[places], values.crash_share, limit)
-        least: Floats = then.model.min(2) @ _Z_WEIGHTS
+        leads_to = np.array([self._within_reach(place) for place in near])
+        least: Floats = np.where(leads_to[:, None, :], then.model, np.inf).min(2) @ _Z_WEIGHTS
         return least
 
     def _second_look(self) -> int | None:

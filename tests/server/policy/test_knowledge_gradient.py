@@ -377,11 +377,28 @@ def test_early_stopping_off_stops_nothing() -> None:
 def test_trial_counts_for_what_it_tells_beyond_reach() -> None:
     """After many epochs at the default, a smaller batch size is tried first: there may be cheaper ones further down.
 
-    Of what a trial tells about the batch sizes within reach alone, a larger one would tell more.
+    By what a trial tells about the batch sizes that are within reach already, a larger one would be.
     """
     job = kg_job(batch_sizes=tuple(8 * 2**octave for octave in range(12)), default_batch_size=1024, max_epochs=100)
-    job.run(job.next(), 60)
+    job.run(job.next(), 50)
     assert next_size(job) == 512
+
+
+def test_batch_sizes_beyond_reach_do_not_devalue_trials() -> None:
+    """Where the cheapest batch sizes are far from the default, trials lead there; an expensive one is not repeated.
+
+    Far predictions are vague. While they cannot be acted upon, a trial that corrects one downwards is no loss.
+    """
+    sizes = tuple(8 * 2**octave for octave in range(9))
+    job = kg_job(batch_sizes=sizes, default_batch_size=32, max_epochs=60)
+    noise, launched = np.random.default_rng(3), list[int]()
+    for _ in range(30):
+        trial = job.next()
+        epochs = round(50 * math.exp(0.1 * noise.standard_normal()))
+        launched.append(trial.batch_size)
+        job.run(trial, epochs, 100 * (1 + 1024 / trial.batch_size))
+    assert launched.count(16) <= 2
+    assert max(launched) >= 512
 
 
 @pytest.mark.parametrize(
@@ -913,7 +930,7 @@ def test_reason_has_the_numbers() -> None:
     # Of one trial the misfit is that before any trial.
     assert int(found[3]) == pytest.approx(Constants().horizon + Constants().misfit_horizon + 1, abs=5)
     assert 1 < float(found[1]) < 4
-    settled = rf"expected {number} ± {number} k?J, the least of 5 batch sizes"
+    settled = rf"expected {number} ± {number} k?J, the least of those tried; no other is worth a trial"
     assert re.fullmatch(settled, reasons[-1])
 
 
