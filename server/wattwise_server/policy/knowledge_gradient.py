@@ -73,6 +73,9 @@ LARGEST_WINDOW = 1000
 _FORMAT = 1
 """Of the state in `Search.notes`."""
 
+_LEAST_COST = 1e-100
+"""Joules; a trial that cost less tells nothing about costs. Squares of costs must not vanish."""
+
 _VAGUE = 25.0
 """Variance of the constant of k: nothing is known about it."""
 
@@ -709,8 +712,7 @@ class KnowledgeGradient:
         if trial.last is None or trial.cost is None:
             return knowledge
         place = spec.batch_sizes.index(trial.batch_size)
-        # A trial without cost tells nothing about costs.
-        epoch_cost = math.log(trial.cost / trial.last.epoch) if trial.cost > 0 else None
+        epoch_cost = math.log(trial.cost / trial.last.epoch) if trial.cost > _LEAST_COST else None
         seen = Seen(place, math.log(trial.last.epoch), epoch_cost, trial.target_reached)
         hint = knowledge.hint
         # Estimated energy tells nothing about how busy a GPU was.
@@ -793,7 +795,8 @@ class KnowledgeGradient:
         limit = np.log(_limit(spec, search, knowledge, belief))
         log_limit = np.minimum(limit, belief.cost + math.log(spec.max_epochs + 0.5))
         ok, miss = self.ends(knowledge, slice(None), belief.mean, belief.variance + belief.noise, log_limit)
-        # A batch size that does not fit into memory says nothing about how often the others crash.
+        # A batch size that does not fit into memory says nothing about how often the others crash. Crashes count
+        # whatever the window: the rules for failures need them all.
         crashes = [Arm(arm.batch_size) if arm.excluded else arm for arm in search.arms]
         failed = np.array([float(arm.num_failed) for arm in crashes])
         if not failed.any():
@@ -812,7 +815,8 @@ class KnowledgeGradient:
         """Values of ok and q at some batch sizes (m,), given mean and variance of ln C (…, m).
 
         q is the share of trials that missed the target. Its prior: a trial is too slow, or misses for another reason as
-        often as at the other batch sizes.
+        often as at the other batch sizes. Too slow by `max_epochs` is too expensive at the expected cost of an epoch,
+        which overrates such a miss a little while that cost is uncertain.
         """
         slow = _above((log_limit - mean) / np.sqrt(spread))
         reached, missed = knowledge.reached[places], knowledge.missed[places]

@@ -136,7 +136,7 @@ def case_forked(machine: Machine, address: str) -> tuple[int, list[list[float]]]
 
 def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[str], list[list[float]], list[float]]:
     """The server dies during the walk and comes back: log lines, limits, and the server's limits in the end."""
-    lines, told = log_lines(level), log_lines(logging.INFO)
+    lines, infos = log_lines(level), log_lines(logging.INFO)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         training.step()
@@ -149,14 +149,14 @@ def case_server_dies(machine: Machine, folder: Path, level: int) -> tuple[list[s
             training.plo.on_epoch_end()
             if known := training.known():
                 break
-        wait_until(lambda: _is_back(told))
+        wait_until(lambda: _is_back(infos))
         # A copy: the session also warns of the server that is killed at the end.
         return list(lines), [*seen, limits(machine)], [limit.power_limit_watts for limit in known]
 
 
 def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]], list[float], list[str]]:
     """The server is unavailable at the first step: the limits visited before and after it is back, and warnings."""
-    lines, told = log_lines(), log_lines(logging.INFO)
+    lines, infos = log_lines(), log_lines(logging.INFO)
     with LiveServer(folder) as server:
         training = Training(machine, server.start(), timeout=2.0)
         server.kill()
@@ -165,7 +165,7 @@ def case_server_away(machine: Machine, folder: Path) -> tuple[list[list[float]],
         server.start()
         wait_until(lambda: _asks_again(training))
         training.steps(WALK_STEPS)
-        wait_until(lambda: _is_back(told))
+        wait_until(lambda: _is_back(infos))
         # A copy: the session also warns of the server that is killed at the end.
         return [*seen, visited(machine)], limits(machine), list(lines)
 

@@ -193,6 +193,15 @@ def test_window_is_of_the_job() -> None:
     assert list(POLICY.belief(job.spec, job.search)) == list(POLICY.belief(only.spec, only.search))
 
 
+def test_window_limits_what_an_insight_is_worth() -> None:
+    """An insight counts for the launches of three windows at most: later, what it rests on is long forgotten."""
+    job = kg_job(window_size=10)
+    job.run(job.next(), *course(32))
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    assert "counts for the next 30 launches" in choice.reason
+
+
 def test_window_follows_a_drift() -> None:
     """With a window, launches move to the batch size that has become the cheapest; the trials before are forgotten."""
     job = kg_job(window_size=10)
@@ -369,6 +378,19 @@ def test_early_stopping_off_stops_nothing() -> None:
     run_all(job, 10)
     assert [bound(job, size) for size in SIZES] == [None] * 5
     assert job.run(job.dispatch(128), 90, 5000.0).converged
+
+
+@pytest.mark.parametrize("cost", [5e-324, 1e-170, 1e-99, 1e99])
+def test_extreme_costs(cost: float) -> None:
+    """Any cost that a report may have gives a belief without infinite numbers, and a next batch size."""
+    job = kg_job()
+    for size in (32, 64):
+        ended = job.dispatch(size)._replace(last=Measurement(2, 1e-3, cost, 1.0, NOW), target_reached=True)
+        job.succeed(ended, cost, EndReason.TARGET_REACHED)
+    for belief in job.policy.belief(job.spec, job.search):
+        numbers = (belief.mean, belief.precision, belief.reward_precision, belief.expected_cost)
+        assert all(number is not None and math.isfinite(number) for number in numbers)
+    assert next_size(job) in SIZES
 
 
 # Which batch size is next

@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from wattwise import v1
-from wattwise.errors import InvalidRequestError, JobNotFoundError, TrialNotFoundError, WattwiseError, log
+from wattwise.errors import (
+    InvalidRequestError,
+    JobNotFoundError,
+    ServerUnavailableError,
+    TrialNotFoundError,
+    WattwiseError,
+    log,
+)
 from wattwise.rpc.client import Client
 
 T = TypeVar("T")
@@ -81,6 +88,7 @@ class PowerLimitCalls:
             self.unreported = ()
         if not self._warned:
             self._warned = True
-            level = logging.WARNING if rejected or self._claim_outage_warning(begun) else logging.INFO
+            outage = isinstance(error, ServerUnavailableError)
+            level = logging.INFO if outage and not self._claim_outage_warning(begun) else logging.WARNING
             what = "dropped" if rejected else "repeated after the epoch"
             log.log(level, "%s; training continues, and the call about power limits is %s", error, what)
