@@ -66,8 +66,8 @@ class InProcess:
         except InvalidJobSpecError as error:
             raise ReplayError(str(error)) from error
         self._policy = Guarded(*variant) if variant else policies[self._spec.policy]
-        told = [prior_of(each.beliefs, each.ended) for each in priors]
-        self._search: Search = self._policy.register(self._spec, told)
+        known = [prior_of(each.beliefs, each.ended) for each in priors]
+        self._search: Search = self._policy.register(self._spec, known)
         self.ended: list[Trial] = []
         self._running: dict[int, Trial] = {}
         self._number = 0

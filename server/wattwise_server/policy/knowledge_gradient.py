@@ -939,7 +939,7 @@ class _Prospects:
         A trial pays off if its cost less the worth of its result is lower than that of the best known one. Of several
         such trials one can follow the other, so that their order only decides what is gained in between.
         """
-        near = self.places[self._within_reach()]
+        near = self.places[self._within_reach(self.reached[:1], self.reached[-1:])[0]]
         gain = np.maximum(self.values.model[near].min() - self._after(near), 0.0)
         price = self.price[near]
         whole = price - self.launches * gain
@@ -968,19 +968,14 @@ class _Prospects:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
         return best, f"{self._alone(best)}, the least of those tried; no other is worth a trial"
 
-    def _within_reach(self, also: int | None = None) -> NDArray[np.bool_]:
-        """Whether each allowed batch size is not far beyond those that reached the target, or next to them (n,).
-
-        With `also`, as if it had reached the target too.
-        """
-        known = self.reached if also is None else np.append(self.reached, also)
-        places, first, last = self.places, known.min(), known.max()
-        sizes = np.array(self.spec.batch_sizes)
-        reach = 2.0 ** (self.policy.constants.reach + 1e-9)
-        near = (sizes[places] >= sizes[first] / reach) & (sizes[places] <= sizes[last] * reach)
-        below, above = np.flatnonzero(places < first)[-1:], np.flatnonzero(places > last)[:1]
-        near[below] = near[above] = True
-        return np.asarray(near)
+    def _within_reach(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each allowed batch size is not far beyond the range from first to last (m,), or next to it (m, n)."""
+        places, sizes = self.places, np.array(self.spec.batch_sizes)
+        order, reach = np.arange(len(places)), 2.0 ** (self.policy.constants.reach + 1e-9)
+        first, last = first[:, None], last[:, None]
+        from_first = (sizes[places] >= sizes[first] / reach) | (order >= np.searchsorted(places, first) - 1)
+        to_last = (sizes[places] <= sizes[last] * reach) | (order <= np.searchsorted(places, last) + 1)
+        return np.asarray(from_first & to_last)
 
     def _after(self, near: NDArray[np.int64]) -> Floats:
         """Expected least R after one more trial of each near batch size (m,), by Gauss-Hermite quadrature.
@@ -1002,7 +997,7 @@ class _Prospects:
         limit = values.log_limit[places]
         ok, miss = self.policy.ends(knowledge, places, mean, left[:, None, :], limit)
         then = Values(ok, miss, values.crash[places], values.crash_share, limit)
-        leads_to = np.array([self._within_reach(place) for place in near])
+        leads_to = self._within_reach(np.minimum(near, self.reached[0]), np.maximum(near, self.reached[-1]))
         least: Floats = np.where(leads_to[:, None, :], then.model, np.inf).min(2) @ _Z_WEIGHTS
         return least
 

@@ -35,9 +35,11 @@ def test_only_an_outage_is_claimed(old_server: str, caplog: pytest.LogCaptureFix
         return False
 
     with caplog.at_level(logging.INFO, "wattwise"):
-        assert PowerLimitCalls(lambda: Client(old_server, timeout=5), TRIAL, claim).ask() is None
+        rejected = PowerLimitCalls(lambda: Client(old_server, timeout=5), TRIAL, claim)
+        assert rejected.ask() is None
         assert not claims
-        assert PowerLimitCalls(lambda: Client("127.0.0.1:1", timeout=0.2), TRIAL, claim).ask() is None
+        unreachable = PowerLimitCalls(lambda: Client("127.0.0.1:1", timeout=0.2), TRIAL, claim)
+        assert unreachable.ask() is None
         assert len(claims) == 1
     ours = [record.levelno for record in caplog.records if "power limits" in record.getMessage()]
     assert ours == [logging.WARNING, logging.INFO]

@@ -211,9 +211,7 @@ def test_window_follows_a_drift() -> None:
         trial = job.next()
         epochs, epoch_cost = course(trial.batch_size)
         trials.append(job.run(trial, epochs * (3 if trial.batch_size < 128 else 1), epoch_cost))
-    newest = Counter(sizes(trials[-10:]))
-    # What leaves the window is unknown again, so that a trial now and then goes elsewhere.
-    assert newest[64] + newest[128] >= 8
+    assert set(sizes(trials[-10:])) <= {64, 128}
 
 
 def test_window_without_a_success() -> None:
@@ -424,19 +422,19 @@ def test_batch_sizes_beyond_reach_do_not_devalue_trials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("default", "epochs", "cheaper", "dearer"), [(64, 44, 128, 192), (128, 17, 256, 384), (192, 14, 96, 64)]
+    ("default", "epochs", "cheap", "expensive"), [(64, 44, 128, 192), (128, 17, 256, 384), (192, 14, 96, 64)]
 )
 def test_of_two_trials_that_pay_off_the_cheaper_comes_first(
-    default: int, epochs: int, cheaper: int, dearer: int
+    default: int, epochs: int, cheap: int, expensive: int
 ) -> None:
-    """Although the result of the dearer one would be worth a little more, it may turn out to be unnecessary."""
+    """Although the result of the expensive one is worth a little more, it may turn out to be unnecessary."""
     batch_sizes = (32, 64, 96, 128, 192, 256, 384, 512)
     job = kg_job(batch_sizes=batch_sizes, default_batch_size=default, max_epochs=400)
     job.run(job.next(), epochs)
-    assert (belief_of(job, cheaper).expected_cost or 0) < (belief_of(job, dearer).expected_cost or 0)
-    assert next_size(job) == cheaper
+    assert (belief_of(job, cheap).expected_cost or 0) < (belief_of(job, expensive).expected_cost or 0)
+    assert next_size(job) == cheap
     job.policy = KnowledgeGradient(Constants(soon=math.inf))
-    assert next_size(job) == dearer
+    assert next_size(job) == expensive
 
 
 def test_concurrent_launches_spread() -> None:

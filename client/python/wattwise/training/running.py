@@ -148,7 +148,7 @@ class RunningTrial:
         self._end_actions.add(action)
 
     def claim_outage_warning(self, begun_at: float) -> bool:
-        """Whether the caller, whose call began then (monotonic seconds), should warn of the outage that failed it."""
+        """See `Exchange.claim_outage_warning`; without a session, every caller should warn."""
         return self._session is None or self._session.claim_outage_warning(begun_at)
 
     def client(self, timeout: float) -> Client:
