@@ -2,7 +2,8 @@
 //
 //     example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
 //
-// Exits with 0 if the model reached its target, and with 3 if the server stopped the trial before that.
+// Trains until a model reaches its target, at most five times, also without a server. Exits with 0 if one did, and with 3
+// if none did.
 #include <cmath>
 #include <csignal>
 #include <iostream>
@@ -14,6 +15,10 @@
 namespace v1 = wattwise::v1;
 
 namespace {
+
+constexpr int kMaxTries = 5;
+// Also trains if the server cannot be reached or no batch size is left to try.
+constexpr int kDefaultBatchSize = 32;
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -34,7 +39,7 @@ v1::JobSpec job(double lease) {
   spec.set_job_id("pretend-nightly");
   spec.set_job_id_prefix("pretend");
   for (const int size : {16, 32, 64, 128}) spec.add_batch_sizes(size);
-  spec.set_default_batch_size(32);
+  spec.set_default_batch_size(kDefaultBatchSize);
   spec.set_target_metric(0.9);
   spec.set_trial_lease_seconds(lease);
   spec.mutable_gpu()->set_max_power_watts(300);
@@ -50,9 +55,8 @@ void wait(std::chrono::duration<double> time, const wattwise::TrialSession& sess
   }
 }
 
-int train(const std::string& address, std::chrono::duration<double> pace, double lease) {
-  wattwise::Client client(address, wattwise::Credentials::from_env());
-  wattwise::TrialSession session(client, job(lease));
+// Trains until the decision to stop, or until SIGTERM or Ctrl-C, which ends the trial as preempted.
+void train(wattwise::TrialSession& session, std::chrono::duration<double> pace) {
   std::cout << "Batch size " << session.batch_size() << ": " << session.reason() << '\n';
   v1::Monitor monitor;
   monitor.add_kinds("estimate");
@@ -69,14 +73,22 @@ int train(const std::string& address, std::chrono::duration<double> pace, double
       const v1::Decision decision = session.report(epoch, seconds, joules, done.metric, monitor);
       if (!decision.stop_train()) continue;
       std::cout << decision.message() << '\n';
-      return decision.target_reached() ? 0 : 3;
+      return;
     } catch (const wattwise::Error& error) {
       if (!error.server_away()) throw;
       std::cerr << "training continues without the server: " << error.what() << '\n';
     }
   }
   session.end(v1::END_REASON_PREEMPTED);
-  return 1;
+}
+
+int launch(const std::string& address, std::chrono::duration<double> pace, double lease) {
+  wattwise::Client client(address, wattwise::Credentials::from_env());
+  client.timeout = std::chrono::seconds(10);
+  const bool reached = wattwise::attempts(client, job(lease), kMaxTries, kDefaultBatchSize,
+                                          [&](wattwise::TrialSession& session, int) { train(session, pace); });
+  if (interrupted) return 1;
+  return reached ? 0 : 3;
 }
 
 }  // namespace
@@ -89,7 +101,7 @@ int main(int count, char** arguments) {
     const std::vector<std::string> args(arguments + 1, arguments + count);
     const std::string address = args.empty() ? "localhost:50051" : args[0];
     const double pace = args.size() > 1 ? std::stod(args[1]) : 0;
-    return train(address, std::chrono::duration<double>(pace), args.size() > 2 ? std::stod(args[2]) : 300);
+    return launch(address, std::chrono::duration<double>(pace), args.size() > 2 ? std::stod(args[2]) : 300);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

@@ -4,12 +4,16 @@
 #include <random>
 #include <utility>
 
+#include <google/protobuf/util/time_util.h>
+
 namespace wattwise {
 namespace {
 
+using google::protobuf::util::TimeUtil;
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
+constexpr char kJobNotFound[] = "ERROR_REASON_JOB_NOT_FOUND";
 constexpr int kHeartbeatsPerLease = 3;
 constexpr Seconds kLongestInterval{60};
 constexpr Seconds kLongestPause{3};
@@ -27,25 +31,33 @@ Seconds jittered(Seconds pause) {
   return Seconds{std::uniform_real_distribution<>(pause.count() / 2, pause.count())(random)};
 }
 
-// Stops a training that has reached its target or its last epoch, as the server would.
-std::optional<v1::Decision> decide_without_server(const v1::JobSpec& spec, const v1::TrainingResult& result) {
-  const bool reached = spec.higher_is_better_metric() ? result.metric() >= spec.target_metric()
-                                                      : result.metric() <= spec.target_metric();
-  if (!reached && result.current_epoch() < spec.max_epochs()) return std::nullopt;
+// Stops a training that has reached its target or its last epoch, as the server would. A job that no server has
+// registered may lack its defaults.
+v1::Decision decide_without_server(const v1::JobSpec& spec, const v1::TrainingResult& result) {
+  const double target = spec.has_target_metric() ? spec.target_metric() : 0.5;
+  const bool higher = !spec.has_higher_is_better_metric() || spec.higher_is_better_metric();
+  const bool reached = higher ? result.metric() >= target : result.metric() <= target;
   v1::Decision decision;
+  if (!reached && result.current_epoch() < (spec.has_max_epochs() ? spec.max_epochs() : 100)) {
+    decision.set_message("training continues without the server");
+    return decision;
+  }
   decision.set_stop_train(true);
   decision.set_target_reached(reached);
-  decision.set_message(std::string(reached ? "target" : "max epochs") + " reached while the server is away");
+  decision.set_message(std::string(reached ? "target" : "max epochs") + " reached without the server");
   return decision;
 }
 
 }  // namespace
 
-TrialSession::TrialSession(Client& client, const v1::JobSpec& spec) : client_(client) {
-  spec_ = client.register_job(spec).job().spec();
-  const auto response = client.get_next_batch_size(spec_.job_id());
-  trial_ = response.trial();
-  reason_ = response.reason();
+TrialSession::TrialSession(Client& client, const v1::JobSpec& spec, int fallback, bool registered)
+    : client_(client), job_(named(spec)), spec_(job_), start_(TimeUtil::GetCurrentTime()) {
+  const auto& sizes = job_.batch_sizes();
+  if (fallback != 0 && std::find(sizes.begin(), sizes.end(), fallback) == sizes.end()) {
+    throw std::invalid_argument("the fallback " + std::to_string(fallback) + " is not one of the job's batch sizes");
+  }
+  request_trial(fallback, registered);
+  if (alone_) return;
   thread_ = std::thread([this] {
     try {
       keep_alive(heartbeat_interval(spec_.trial_lease_seconds()));
@@ -53,6 +65,23 @@ TrialSession::TrialSession(Client& client, const v1::JobSpec& spec) : client_(cl
       // A failure here must not disturb the training. Reports do not need this thread.
     }
   });
+}
+
+void TrialSession::request_trial(int fallback, bool registered) {
+  try {
+    if (!registered) spec_ = client_.register_job(job_).job().spec();
+    const auto response = client_.get_next_batch_size(job_.job_id(), request_id_);
+    trial_ = response.trial();
+    reason_ = response.reason();
+  } catch (const Error& error) {
+    if (fallback == 0 || !(error.server_away() || error.nothing_left())) throw;
+    // The server may have dispatched a trial with another batch size for the first id, whose answer was lost.
+    request_id_ = new_request_id();
+    trial_.mutable_id()->set_job_id(job_.job_id());
+    trial_.mutable_id()->set_batch_size(fallback);
+    reason_ = "the fallback batch size " + std::to_string(fallback) + ", because there is no trial: " + error.what();
+    train_alone("training with " + reason_);
+  }
 }
 
 TrialSession::~TrialSession() {
@@ -68,6 +97,21 @@ bool TrialSession::stopped() const {
   return decision_.has_value();
 }
 
+std::optional<v1::Decision> TrialSession::decision() const {
+  const std::lock_guard lock(mutex_);
+  return decision_ ? decision_ : interim_;
+}
+
+bool TrialSession::alone() const {
+  const std::lock_guard lock(mutex_);
+  return alone_;
+}
+
+v1::EndReason TrialSession::end_reason() const {
+  const std::lock_guard ending(ending_);
+  return ended_;
+}
+
 v1::Decision TrialSession::report(int epoch, double seconds, double joules, double metric,
                                   const v1::Monitor& monitor) {
   v1::TrainingResult result;
@@ -77,27 +121,38 @@ v1::Decision TrialSession::report(int epoch, double seconds, double joules, doub
   result.set_energy_joules(joules);
   result.set_metric(metric);
   if (monitor.kinds_size() > 0) *result.mutable_monitor() = monitor;
-  try {
-    {
-      const std::lock_guard lock(mutex_);
-      if (decision_) return *decision_;
-      if (undelivered_) {
-        undelivered_ = result;
-        throw Error(*outage_);
-      }
+  std::optional<Error> outage;
+  {
+    const std::lock_guard lock(mutex_);
+    if (decision_) return *decision_;
+    if (undelivered_) {
+      undelivered_ = result;
+      outage = outage_;
     }
-    return deliver(result);
-  } catch (const Error& error) {
-    if (!error.server_away()) throw;
-    const auto decision = decide_without_server(spec_, result);
-    if (!decision) throw;
-    return *decision;
   }
+  if (!outage && !alone()) {
+    try {
+      if (const auto decision = deliver(result)) {
+        keep(result);
+        return *decision;
+      }
+    } catch (const Error& error) {
+      if (!error.server_away()) throw;
+      outage = error;
+    }
+  }
+  keep(result);
+  const v1::Decision decision = decide_without_server(spec_, result);
+  const std::lock_guard lock(mutex_);
+  if (!decision.stop_train() && outage && !alone_) throw Error(*outage);
+  if (decision.stop_train()) (alone_ ? decision_ : interim_) = decision;
+  return decision;
 }
 
 void TrialSession::end(v1::EndReason reason) {
   const std::lock_guard ending(ending_);
-  if (std::exchange(end_called_, true)) return;
+  if (ended_ != v1::END_REASON_UNSPECIFIED) return;
+  ended_ = reason;
   stop_thread();
   if (const auto result = undelivered()) {
     try {
@@ -106,22 +161,49 @@ void TrialSession::end(v1::EndReason reason) {
       if (error.server_away()) throw;
     }
   }
-  if (!stopped()) client_.end_trial(trial_.id(), reason, kTimeout);
+  if (!alone()) {
+    if (stopped()) return;
+    try {
+      client_.end_trial(trial_.id(), reason, kTimeout);
+      return;
+    } catch (const Error& error) {
+      if (!error.unknown_trial()) throw;
+      // The server still knows the trials that were running when their job was deleted. The job must not come back.
+      send_heartbeat();
+      if (stopped()) return;
+      forget_if_unknown(error);
+    }
+  }
+  client_.register_job(job_, kTimeout);
+  client_.import_trial(import_request(reason), kTimeout);
+}
+
+v1::ImportTrialRequest TrialSession::import_request(v1::EndReason reason) const {
+  const std::lock_guard lock(mutex_);
+  v1::ImportTrialRequest request;
+  request.set_job_id(job_.job_id());
+  request.set_request_id(request_id_);
+  request.set_batch_size(batch_size());
+  for (const auto& measurement : measurements_) *request.add_measurements() = measurement;
+  request.set_end_reason(reason);
+  *request.mutable_start_time() = start_;
+  if (monitor_.kinds_size() > 0) *request.mutable_monitor() = monitor_;
+  return request;
 }
 
 // Renews the lease until the trial ends: by a stream, on which the server can push a stop, or by unary calls while there
 // is no stream.
 void TrialSession::keep_alive(Seconds interval) {
   std::unique_lock lock(mutex_);
-  while (!closed_ && !decision_) {
+  while (!closed_ && !decision_ && !alone_) {
     const auto start = Clock::now();
     lock.unlock();
-    if (send_heartbeat() && !undelivered()) listen(interval);
+    if (send_heartbeat() && !undelivered() && !alone()) listen(interval);
     lock.lock();
     // Try again soon if the server is away or a stream broke, but not if the server accepts no stream.
     const bool soon = undelivered_ || Clock::now() - start > kLongestPause;
     changed_.wait_for(lock, jittered(soon ? std::min(interval, kLongestPause) : interval),
-                      [this] { return closed_ || decision_ || woken_; });
+                      [this] { return closed_ || decision_ || woken_ || alone_; });
     woken_ = false;
   }
 }
@@ -135,6 +217,7 @@ bool TrialSession::send_heartbeat() {
       apply(client_.heartbeat(trial_.id(), kTimeout));
     }
   } catch (const Error& error) {
+    forget_if_unknown(error);
     return !error.server_away();
   }
   return true;
@@ -169,27 +252,61 @@ void TrialSession::listen(Seconds interval) {
   }
   context.TryCancel();
   reading.join();
-  stream->Finish();
+  if (const grpc::Status status = stream->Finish(); !status.ok()) forget_if_unknown(Error(status));
   lock.lock();
   stream_ = nullptr;
 }
 
-v1::Decision TrialSession::deliver(const v1::TrainingResult& result) {
+// Sends a report, and keeps it if the server is away. Returns nullopt if the server does not know the trial.
+std::optional<v1::Decision> TrialSession::deliver(const v1::TrainingResult& result) {
   try {
     const v1::Decision decision = client_.report_result(result, kTimeout);
     apply(decision);
     settle(result, std::nullopt);
     return decision;
   } catch (const Error& error) {
+    if (forget_if_unknown(error)) return std::nullopt;
     settle(result, error.server_away() ? std::optional<Error>(error) : std::nullopt);
     throw;
   }
+}
+
+// Trains alone if the error says that the server does not know the trial.
+bool TrialSession::forget_if_unknown(const Error& error) {
+  if (!error.unknown_trial()) return false;
+  train_alone("training continues without the server, which does not know the trial: " + std::string(error.what()));
+  return true;
+}
+
+void TrialSession::train_alone(const std::string& warning) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(alone_, true)) return;
+    undelivered_.reset();
+    outage_.reset();
+  }
+  changed_.notify_all();
+  client_.warn(warning);
+}
+
+// Keeps a measurement, in case the trial has to be imported.
+void TrialSession::keep(const v1::TrainingResult& result) {
+  const std::lock_guard lock(mutex_);
+  if (!measurements_.empty() && measurements_.back().current_epoch() >= result.current_epoch()) return;
+  v1::Measurement& measurement = measurements_.emplace_back();
+  measurement.set_current_epoch(result.current_epoch());
+  measurement.set_time_seconds(result.time_seconds());
+  measurement.set_energy_joules(result.energy_joules());
+  measurement.set_metric(result.metric());
+  *measurement.mutable_report_time() = TimeUtil::GetCurrentTime();
+  if (result.has_monitor()) monitor_ = result.monitor();
 }
 
 // Keeps a report that could not be delivered, unless a newer one is kept.
 void TrialSession::settle(const v1::TrainingResult& result, const std::optional<Error>& outage) {
   {
     const std::lock_guard lock(mutex_);
+    if (alone_) return;
     if (undelivered_ && undelivered_->current_epoch() > result.current_epoch()) return;
     woken_ = outage && !undelivered_;
     undelivered_ = outage ? std::optional<v1::TrainingResult>(result) : std::nullopt;
@@ -204,12 +321,16 @@ std::optional<v1::TrainingResult> TrialSession::undelivered() const {
 }
 
 void TrialSession::apply(const v1::Decision& decision) {
+  std::vector<std::string> messages;
   {
     const std::lock_guard lock(mutex_);
-    if (!decision.stop_train() || decision_) return;
-    decision_ = decision;
+    for (const auto& warning : decision.warnings()) {
+      if (warned_.insert(warning.reason()).second) messages.push_back(warning.message());
+    }
+    if (decision.stop_train() && !decision_) decision_ = decision;
   }
   changed_.notify_all();
+  for (const auto& message : messages) client_.warn(message);
 }
 
 void TrialSession::stop_thread() {
@@ -220,6 +341,33 @@ void TrialSession::stop_thread() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
+}
+
+bool attempts(Client& client, const v1::JobSpec& spec, int max_tries, int fallback,
+              const std::function<void(TrialSession&, int attempt)>& train) {
+  const v1::JobSpec job = named(spec);
+  bool registered = false;
+  for (int attempt = 0; attempt < max_tries; ++attempt) {
+    std::optional<TrialSession> session;
+    try {
+      session.emplace(client, job, fallback, registered);
+    } catch (const Error& error) {
+      if (attempt > 0 && error.reason == kJobNotFound) return false;
+      throw;
+    }
+    train(*session, attempt);
+    const auto decision = session->decision();
+    try {
+      session->end(v1::END_REASON_COMPLETED);
+    } catch (const Error& error) {
+      client.warn(std::string("the end of the trial could not be reported: ") + error.what());
+    }
+    if (decision && decision->target_reached()) return true;
+    if (!decision && session->end_reason() != v1::END_REASON_OUT_OF_MEMORY) return false;
+    // A job that was deleted must not be registered again.
+    registered = !session->alone();
+  }
+  return false;
 }
 
 }  // namespace wattwise

@@ -3,10 +3,13 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "wattwise.hpp"
 
@@ -16,8 +19,11 @@ namespace wattwise {
 // sends the report that could not be delivered. Thread-safe.
 class TrialSession {
  public:
-  // Registers the job and requests a trial. The client must outlive the session.
-  TrialSession(Client& client, const v1::JobSpec& spec);
+  // Registers the job, unless it is registered already, and requests a trial. The client must outlive the session.
+  //
+  // With a fallback, one of the job's batch sizes, it always trains: if the server cannot be reached or no batch size is
+  // left to try, the session trains with the fallback, stops at its own target or last epoch, and end() imports the trial.
+  TrialSession(Client& client, const v1::JobSpec& spec, int fallback = 0, bool registered = false);
   // Ends the trial with END_REASON_ERROR unless it has ended before.
   ~TrialSession();
   TrialSession(const TrialSession&) = delete;
@@ -28,36 +34,61 @@ class TrialSession {
   const std::string& reason() const { return reason_; }
   // Whether training must stop; set in the middle of an epoch, too.
   bool stopped() const;
+  // The decision to stop: the server's, or the session's own while the server is away; nullopt before it.
+  std::optional<v1::Decision> decision() const;
+  // Whether it trains without the server, which does not know the trial. end() then imports it.
+  bool alone() const;
   // Reports the epoch that just ended, counted from 1, with the sums of seconds and joules since the first epoch, and
   // returns the decision. The monitor says what measured the energy; leave it empty if that is unknown. After a stop, the
   // call returns the decision to stop and sends nothing.
   //
   // While the server is away, the session keeps the newest report and sends it when the server is back; the call throws an
   // Error that is server_away(): continue training. At the target or after the last epoch, it returns a decision to stop
-  // even without the server.
+  // even without the server. If the server does not know the trial, such as after the loss of its database, the session
+  // warns once and decides alone from then on.
   v1::Decision report(int epoch, double seconds, double joules, double metric, const v1::Monitor& monitor = {});
-  // Ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. A second call
-  // does nothing.
+  // How the trial was ended; unspecified before end().
+  v1::EndReason end_reason() const;
+  // Ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. A trial that
+  // the server does not know is imported with all its measurements. A second call does nothing. If it throws an Error that
+  // is server_away(), import_request() has what could not be delivered.
   void end(v1::EndReason reason);
+  // The trial with all its measurements, for Client::import_trial. Store it if the server is still away when training
+  // ends, and send it later, after Client::register_job.
+  v1::ImportTrialRequest import_request(v1::EndReason reason) const;
 
  private:
   void keep_alive(std::chrono::duration<double> interval);
   bool send_heartbeat();
   void listen(std::chrono::duration<double> interval);
-  v1::Decision deliver(const v1::TrainingResult& result);
+  void request_trial(int fallback, bool registered);
+  std::optional<v1::Decision> deliver(const v1::TrainingResult& result);
+  bool forget_if_unknown(const Error& error);
+  void train_alone(const std::string& warning);
+  void keep(const v1::TrainingResult& result);
   void apply(const v1::Decision& decision);
   void stop_thread();
   void settle(const v1::TrainingResult& result, const std::optional<Error>& outage);
   std::optional<v1::TrainingResult> undelivered() const;
 
   Client& client_;
+  // The job as the trainer named it, and with the server's defaults.
+  v1::JobSpec job_;
   v1::JobSpec spec_;
+  std::string request_id_ = new_request_id();
+  google::protobuf::Timestamp start_;
   v1::Trial trial_;
   std::string reason_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // The decision to stop.
+  // The decision to stop: the server's, or this session's own if it trains alone.
   std::optional<v1::Decision> decision_;
+  // The session's own decision to stop during an outage.
+  std::optional<v1::Decision> interim_;
+  bool alone_ = false;
+  std::vector<v1::Measurement> measurements_;
+  v1::Monitor monitor_;
+  std::set<int> warned_;
   // The newest report that could not be delivered, and why.
   std::optional<v1::TrainingResult> undelivered_;
   std::optional<Error> outage_;
@@ -65,9 +96,19 @@ class TrialSession {
   bool closed_ = false;
   // The open stream, so that another thread can cancel it.
   grpc::ClientContext* stream_ = nullptr;
-  std::mutex ending_;
-  bool end_called_ = false;
+  mutable std::mutex ending_;
+  // The reason of the first end().
+  v1::EndReason ended_ = v1::END_REASON_UNSPECIFIED;
   std::thread thread_;
 };
+
+// Trains one trial after another, at most max_tries, until one reaches its target; returns whether one did.
+//
+// `train` gets the session of each trial, and the number of the attempt from 0 on, for its seed. It returns when training
+// has stopped; then the trial is ended. No further trial follows an exception, a training that returns before the decision
+// to stop, or the deletion of the job; but one follows if `train` has ended its trial with END_REASON_OUT_OF_MEMORY. The
+// fallback is that of TrialSession; 0: none.
+bool attempts(Client& client, const v1::JobSpec& spec, int max_tries, int fallback,
+              const std::function<void(TrialSession&, int attempt)>& train);
 
 }  // namespace wattwise

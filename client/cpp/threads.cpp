@@ -69,6 +69,31 @@ void share_session(wattwise::Client& client) {
   require(stopped, "the last epoch did not stop the training");
 }
 
+// A session that trains without the server is shared in the same way, and imported once.
+void share_fallback(wattwise::Client& client) {
+  const v1::JobSpec spec = job();
+  client.register_job(spec);
+  v1::ImportTrialRequest crash;
+  crash.set_job_id(spec.job_id());
+  crash.set_request_id(wattwise::new_request_id());
+  crash.set_batch_size(16);
+  crash.set_end_reason(v1::END_REASON_OUT_OF_MEMORY);
+  client.import_trial(crash);
+  std::atomic<int> warnings{0};
+  client.warn = [&](const std::string&) { ++warnings; };
+  wattwise::TrialSession session(client, spec, 16);
+  std::atomic<bool> training{false};
+  in_threads([&] {
+    if (!training.exchange(true)) {
+      for (int epoch = 1; epoch <= kEpochs; ++epoch) session.report(epoch, epoch, epoch, 0.5);
+    }
+    while (!session.stopped()) std::this_thread::yield();
+    session.end(v1::END_REASON_COMPLETED);
+  });
+  require(warnings == 1, "the fallback was not warned of once");
+  require(client.get_job(spec.job_id()).num_trials() == 2, "the fallback was not imported once");
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -76,6 +101,7 @@ int main(int count, char** arguments) {
     wattwise::Client client(count > 1 ? arguments[1] : "localhost:50051");
     share_client(client);
     share_session(client);
+    share_fallback(client);
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';
     return 1;

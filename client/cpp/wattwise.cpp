@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <random>
 #include <sstream>
@@ -117,6 +118,12 @@ bool Error::retryable() const {
   return entry == metadata.end() ? code == grpc::StatusCode::UNAVAILABLE : entry->second == "true";
 }
 
+bool Error::unknown_trial() const {
+  return reason == "ERROR_REASON_JOB_NOT_FOUND" || reason == "ERROR_REASON_TRIAL_NOT_FOUND";
+}
+
+bool Error::nothing_left() const { return reason == "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"; }
+
 bool Error::server_away() const { return retryable() || code == grpc::StatusCode::DEADLINE_EXCEEDED; }
 
 Credentials Credentials::from_env() {
@@ -142,6 +149,11 @@ std::string new_request_id() {
     text << std::hex << static_cast<std::uint32_t>(random());
   }
   return text.str();
+}
+
+v1::JobSpec named(v1::JobSpec spec) {
+  if (!spec.has_job_id()) spec.set_job_id(spec.job_id_prefix() + "-" + new_request_id().substr(0, 8));
+  return spec;
 }
 
 Client::Client(const std::string& address, const Credentials& credentials) : token_(credentials.token) {
@@ -173,11 +185,12 @@ void Client::retrying(const std::function<grpc::Status(grpc::ClientContext&)>& a
   }
 }
 
-v1::RegisterJobResponse Client::register_job(v1::JobSpec spec) {
-  if (!spec.has_job_id()) spec.set_job_id(spec.job_id_prefix() + "-" + new_request_id().substr(0, 8));
+void Client::print_warning(const std::string& message) { std::cerr << message + "\n"; }
+
+v1::RegisterJobResponse Client::register_job(v1::JobSpec spec, Timeout call_timeout) {
   v1::RegisterJobRequest request;
-  *request.mutable_job() = std::move(spec);
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::RegisterJob, request);
+  *request.mutable_job() = named(std::move(spec));
+  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::RegisterJob, request, call_timeout);
 }
 
 v1::GetNextBatchSizeResponse Client::get_next_batch_size(const std::string& job_id, const std::string& request_id) {
@@ -209,10 +222,55 @@ v1::Trial Client::end_trial(const v1::TrialId& trial, v1::EndReason reason, Time
   return call(*trainer_, &v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout).trial();
 }
 
+v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout) {
+  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);
+}
+
 v1::Job Client::get_job(const std::string& job_id) {
   v1::GetJobRequest request;
   request.set_job_id(job_id);
   return call(*admin_, &v1::JobAdmin::Stub::GetJob, request).job();
+}
+
+v1::Job Client::reset_job(const std::string& job_id) {
+  v1::ResetJobRequest request;
+  request.set_job_id(job_id);
+  return call(*admin_, &v1::JobAdmin::Stub::ResetJob, request).job();
+}
+
+v1::SetTrialExcludedResponse Client::set_trial_excluded(const v1::TrialId& trial, bool excluded) {
+  v1::SetTrialExcludedRequest request;
+  *request.mutable_trial() = trial;
+  request.set_excluded(excluded);
+  return call(*admin_, &v1::JobAdmin::Stub::SetTrialExcluded, request);
+}
+
+v1::Job Client::set_batch_size_state(const std::string& job_id, int batch_size, v1::BatchSizeStatus status) {
+  v1::SetBatchSizeStateRequest request;
+  request.set_job_id(job_id);
+  request.set_batch_size(batch_size);
+  request.set_status(status);
+  return call(*admin_, &v1::JobAdmin::Stub::SetBatchSizeState, request).job();
+}
+
+v1::Job Client::set_job_paused(const std::string& job_id, bool paused) {
+  v1::SetJobPausedRequest request;
+  request.set_job_id(job_id);
+  request.set_paused(paused);
+  return call(*admin_, &v1::JobAdmin::Stub::SetJobPaused, request).job();
+}
+
+v1::Job Client::request_baseline(const std::string& job_id) {
+  v1::RequestBaselineRequest request;
+  request.set_job_id(job_id);
+  return call(*admin_, &v1::JobAdmin::Stub::RequestBaseline, request).job();
+}
+
+v1::Job Client::set_job_policy(const std::string& job_id, v1::Policy policy) {
+  v1::SetJobPolicyRequest request;
+  request.set_job_id(job_id);
+  request.set_policy(policy);
+  return call(*admin_, &v1::JobAdmin::Stub::SetJobPolicy, request).job();
 }
 
 }  // namespace wattwise

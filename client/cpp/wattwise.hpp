@@ -40,6 +40,10 @@ class Error : public std::runtime_error {
   // Whether the server could not be reached in time. Continue training: reports are cumulative, so the next one replaces
   // a lost one.
   bool server_away() const;
+  // Whether the server has no such job or trial, such as after the loss of its database.
+  bool unknown_trial() const;
+  // Whether no batch size of the job is left to try.
+  bool nothing_left() const;
 };
 
 // A token and the files for TLS. The default has neither.
@@ -61,6 +65,9 @@ struct Credentials {
 // 128 random bits, by which the server recognizes a retry.
 std::string new_request_id();
 
+// The job with an id: if it has none, one is generated here, so that a retry registers the same job.
+v1::JobSpec named(v1::JobSpec spec);
+
 // A connection to a server, opened by the first call. Thread-safe; calls throw Error.
 class Client {
  public:
@@ -71,9 +78,13 @@ class Client {
   std::chrono::milliseconds timeout{30'000};
   using Timeout = std::optional<std::chrono::milliseconds>;
 
+  // Receives each warning about a session's trial once; by default they are printed to stderr. Change it only before the
+  // first call. The thread of a session calls it, too.
+  std::function<void(const std::string&)> warn = print_warning;
+
   // Creates the job, or confirms that the one under its id has the identical configuration. If the spec has no id, the
-  // client generates it, so that a retry registers the same job.
-  v1::RegisterJobResponse register_job(v1::JobSpec spec);
+  // client generates it.
+  v1::RegisterJobResponse register_job(v1::JobSpec spec, Timeout call_timeout = {});
   // Dispatches the next trial. Generate the request id once per launch: the same id returns the same trial.
   v1::GetNextBatchSizeResponse get_next_batch_size(const std::string& job_id,
                                                    const std::string& request_id = new_request_id());
@@ -86,8 +97,25 @@ class Client {
   v1::Decision heartbeat(const v1::TrialId& trial, Timeout call_timeout = {});
   // Ends a trial whose trainer exits. A trial that has ended before does not change.
   v1::Trial end_trial(const v1::TrialId& trial, v1::EndReason reason, Timeout call_timeout = {});
+  // Records a trial, or the end of one, that could not be reported while it ran. The request id makes the call safe to
+  // retry; the job must be registered.
+  v1::ImportTrialResponse import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout = {});
+
   // Returns one job.
   v1::Job get_job(const std::string& job_id);
+  // Begins the job's search again. Its trials stay in the history but no longer count.
+  v1::Job reset_job(const std::string& job_id);
+  // Excludes a trial from the job's search, or includes it again.
+  v1::SetTrialExcludedResponse set_trial_excluded(const v1::TrialId& trial, bool excluded);
+  // Allows, bans or pins a batch size: BATCH_SIZE_STATUS_ALLOWED, which also forgets its failures and misses, _BANNED or
+  // _PINNED.
+  v1::Job set_batch_size_state(const std::string& job_id, int batch_size, v1::BatchSizeStatus status);
+  // Pauses the job's search, so that launches get the best known batch size, or resumes it.
+  v1::Job set_job_paused(const std::string& job_id, bool paused);
+  // Requests that the job's next launch gets the default batch size, to compare with.
+  v1::Job request_baseline(const std::string& job_id);
+  // Changes the job's policy; the search is rebuilt from the job's trials.
+  v1::Job set_job_policy(const std::string& job_id, v1::Policy policy);
 
   // Any other call: call(client.admin(), &v1::JobAdmin::Stub::GetTrial, request).
   template <class Stub, class Request, class Response>
@@ -103,6 +131,7 @@ class Client {
   void prepare(grpc::ClientContext& context, const std::string& request_id) const;
 
  private:
+  static void print_warning(const std::string& message);
   // Repeats a call until it succeeds, a retry does not help, or the timeout has passed.
   void retrying(const std::function<grpc::Status(grpc::ClientContext&)>& attempt, Timeout call_timeout) const;
 

@@ -6,6 +6,7 @@ import (
 	crypto "crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"log"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,6 +26,8 @@ const (
 type Client struct {
 	// Timeout is the time that a call may take with all its retries. Change it only before the first call.
 	Timeout time.Duration
+	// Warn receives each warning about a session's trial once; nil: they are logged. Change it only before the first call.
+	Warn func(message string)
 	// Trainer and Admin are the stubs, for calls without a method here. Pass them a context of Outgoing.
 	Trainer v1.BatchSizeOptimizerClient
 	Admin   v1.JobAdminClient
@@ -112,6 +115,14 @@ func (c *Client) Retrying(ctx context.Context, call func(context.Context) error)
 	}
 }
 
+func (c *Client) warn(message string) {
+	if c.Warn != nil {
+		c.Warn(message)
+		return
+	}
+	log.Print(message)
+}
+
 // RegisterJob creates the job, or confirms that the one under its id has the identical configuration. If the spec has no
 // id, the client generates it, so that a retry registers the same job.
 func (c *Client) RegisterJob(ctx context.Context, spec *v1.JobSpec) (response *v1.RegisterJobResponse, err error) {
@@ -177,6 +188,16 @@ func (c *Client) EndTrial(ctx context.Context, trial *v1.TrialId, reason v1.EndR
 		return err
 	})
 	return ended, err
+}
+
+// ImportTrial records a trial, or the end of one, that could not be reported while it ran. The request id makes it safe to
+// retry; the job must be registered.
+func (c *Client) ImportTrial(ctx context.Context, request *v1.ImportTrialRequest) (response *v1.ImportTrialResponse, err error) {
+	err = c.Retrying(ctx, func(ctx context.Context) (err error) {
+		response, err = c.Trainer.ImportTrial(ctx, request)
+		return err
+	})
+	return response, err
 }
 
 // GetJob returns one job.

@@ -2,8 +2,11 @@ package wattwise
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "wattwise/v1"
 )
@@ -13,51 +16,144 @@ const (
 	longestInterval    = time.Minute
 	// The longest time that an unavailable server delays a training.
 	sessionTimeout = 5 * time.Second
+
+	jobNotFound   = "ERROR_REASON_JOB_NOT_FOUND"
+	trialNotFound = "ERROR_REASON_TRIAL_NOT_FOUND"
+	nothingLeft   = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
 )
 
 // TrialSession is a launch's trial while it trains. Its goroutines renew the lease by heartbeats, receive pushed stops and
 // send the report that could not be delivered. Its methods are safe for concurrent use.
 type TrialSession struct {
-	// Trial is the dispatched trial; train with Trial.Id.BatchSize.
+	// Trial is the dispatched trial; train with Trial.Id.BatchSize. Its number is 0 if it trains without the server.
 	Trial *v1.Trial
 	// Reason is one sentence that explains the choice of the batch size.
 	Reason string
 	// Monitor says what measured the energy of the reports; nil if that is unknown. Set it before the first report.
 	Monitor *v1.Monitor
 
-	client  *Client
-	spec    *v1.JobSpec
-	cancel  context.CancelFunc
-	done    chan struct{}
-	stopped chan struct{}
-	wake    chan struct{}
+	client *Client
+	// The job as the trainer named it, and with the server's defaults.
+	job, spec *v1.JobSpec
+	requestID string
+	start     time.Time
+	cancel    context.CancelFunc
+	done      chan struct{}
+	stopped   chan struct{}
+	wake      chan struct{}
 
 	mutex sync.Mutex
-	// The decision to stop.
+	// The decision to stop: the server's, or this session's own if it trains without the server.
 	decision *v1.Decision
+	// The session's own decision to stop during an outage.
+	interim *v1.Decision
 	// The newest report that could not be delivered, and why.
 	undelivered *v1.TrainingResult
 	outage      error
+	// Whether the session trains without the server, which does not know the trial. End then imports it.
+	alone        bool
+	measurements []*v1.Measurement
+	// The reason of the first End.
+	ended  v1.EndReason
+	warned map[v1.WarningReason]bool
 }
 
 // Launch registers the job, requests a trial and opens a session for it. Heartbeats end with the context or with End.
 func (c *Client) Launch(ctx context.Context, spec *v1.JobSpec) (*TrialSession, error) {
-	job, err := c.RegisterJob(ctx, spec)
-	if err != nil {
-		return nil, err
+	return c.launch(ctx, spec, 0, true)
+}
+
+// LaunchWithFallback is a Launch that always trains: if the server cannot be reached, or no batch size is left to try, the
+// session trains with the fallback, one of the job's batch sizes. It then stops at its own target or last epoch, and End
+// imports the trial.
+func (c *Client) LaunchWithFallback(ctx context.Context, spec *v1.JobSpec, fallback int) (*TrialSession, error) {
+	return c.launch(ctx, spec, fallback, true)
+}
+
+// Attempts trains one trial after another, at most maxTries, until one reaches its target; it returns whether one did.
+//
+// train gets the session of each trial, and the number of the attempt from 0 on, for its seed. It returns when training has
+// stopped; then Attempts ends the trial. No further trial follows an error of train, a training that returns before the
+// decision to stop, or the deletion of the job; but one follows if train has ended its trial with
+// END_REASON_OUT_OF_MEMORY. fallback is that of LaunchWithFallback; 0: none.
+func (c *Client) Attempts(ctx context.Context, spec *v1.JobSpec, maxTries, fallback int,
+	train func(session *TrialSession, attempt int) error) (reached bool, err error) {
+	register := true
+	for attempt := 0; attempt < maxTries; attempt++ {
+		session, err := c.launch(ctx, spec, fallback, register)
+		if attempt > 0 && ReasonOf(err) == jobNotFound {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		err = train(session, attempt)
+		decision, reason := session.stop(), v1.EndReason_END_REASON_COMPLETED
+		switch {
+		case ctx.Err() != nil:
+			reason = v1.EndReason_END_REASON_PREEMPTED
+		case err != nil:
+			reason = v1.EndReason_END_REASON_ERROR
+		}
+		if failed := session.End(reason); failed != nil {
+			c.warn(fmt.Sprintf("the end of the trial could not be reported: %v", failed))
+		}
+		outOfMemory := session.endReason() == v1.EndReason_END_REASON_OUT_OF_MEMORY
+		if err != nil || decision.GetTargetReached() || decision == nil && !outOfMemory {
+			return decision.GetTargetReached(), err
+		}
+		// A job that was deleted must not be registered again.
+		register = session.isAlone()
 	}
-	resolved := job.Job.Spec
-	response, err := c.GetNextBatchSize(ctx, resolved.GetJobId(), NewRequestID())
-	if err != nil {
-		return nil, err
+	return false, nil
+}
+
+func (c *Client) launch(ctx context.Context, spec *v1.JobSpec, fallback int, register bool) (*TrialSession, error) {
+	if fallback != 0 && !contains(spec.BatchSizes, fallback) {
+		return nil, fmt.Errorf("the fallback %d is not one of the batch sizes %v", fallback, spec.BatchSizes)
 	}
 	sessionCtx, cancel := context.WithCancel(ctx)
 	session := &TrialSession{
-		Trial: response.Trial, Reason: response.Reason, client: c, spec: resolved,
+		client: c, job: spec, spec: spec, requestID: NewRequestID(), start: time.Now(),
 		cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}), wake: make(chan struct{}, 1),
+		warned: map[v1.WarningReason]bool{},
 	}
-	go session.keepAlive(sessionCtx, heartbeatInterval(resolved.GetTrialLeaseSeconds()))
-	return session, nil
+	err := session.request(ctx, register)
+	switch {
+	case err == nil:
+		go session.keepAlive(sessionCtx, heartbeatInterval(session.spec.GetTrialLeaseSeconds()))
+		return session, nil
+	case fallback != 0 && ctx.Err() == nil && (ServerAway(err) || ReasonOf(err) == nothingLeft):
+		session.fallBack(fallback, err)
+		return session, nil
+	}
+	cancel()
+	return nil, err
+}
+
+func (s *TrialSession) request(ctx context.Context, register bool) error {
+	if register {
+		response, err := s.client.RegisterJob(ctx, s.job)
+		if err != nil {
+			return err
+		}
+		s.spec = response.Job.Spec
+	}
+	response, err := s.client.GetNextBatchSize(ctx, s.job.GetJobId(), s.requestID)
+	if err != nil {
+		return err
+	}
+	s.Trial, s.Reason = response.Trial, response.Reason
+	return nil
+}
+
+func (s *TrialSession) fallBack(batchSize int, cause error) {
+	// The server may have dispatched a trial with another batch size for the first id, whose answer was lost.
+	s.requestID = NewRequestID()
+	s.Trial = &v1.Trial{Id: &v1.TrialId{JobId: s.job.GetJobId(), BatchSize: int32(batchSize)}}
+	s.Reason = fmt.Sprintf("the fallback batch size %d, because there is no trial: %v", batchSize, cause)
+	close(s.done)
+	s.trainAlone("training with " + s.Reason)
 }
 
 // BatchSize returns the batch size to train with.
@@ -75,14 +171,18 @@ func (s *TrialSession) Stopped() <-chan struct{} {
 //
 // While the server is away, the session keeps the newest report and sends it when the server is back; ServerAway holds for
 // the error: continue training. At the target or after the last epoch, it returns a decision to stop even without the
-// server.
+// server. If the server does not know the trial, such as after the loss of its database, the session warns once and decides
+// alone from then on.
 func (s *TrialSession) Report(ctx context.Context, epoch int, seconds, joules, metric float64) (*v1.Decision, error) {
 	result := &v1.TrainingResult{
 		Trial: s.Trial.Id, CurrentEpoch: int32(epoch), TimeSeconds: seconds, EnergyJoules: joules, Metric: metric,
 		Monitor: s.Monitor,
 	}
 	decision, err := s.answerLocally(result)
-	if decision == nil && err == nil {
+	if decision != nil {
+		return decision, nil
+	}
+	if err == nil && !s.isAlone() {
 		if decision, err = s.deliver(ctx, result); s.undeliveredReport() != nil {
 			select {
 			case s.wake <- struct{}{}:
@@ -90,17 +190,25 @@ func (s *TrialSession) Report(ctx context.Context, epoch int, seconds, joules, m
 			}
 		}
 	}
-	if ServerAway(err) && ctx.Err() == nil {
-		if stop := decideWithoutServer(s.spec, result); stop != nil {
-			return stop, nil
-		}
+	if err != nil && (!ServerAway(err) || ctx.Err() != nil) {
+		return nil, err
 	}
-	return decision, err
+	s.keep(result)
+	if decision == nil {
+		return s.decideWithoutServer(result, err)
+	}
+	return decision, nil
 }
 
-// End ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. Call it
-// whenever training ends; a second call changes nothing.
+// End ends the heartbeats, delivers an undelivered report, and ends the trial unless a decision has ended it. A trial that
+// the server does not know is imported with all its measurements. Call it whenever training ends; a second call changes
+// nothing. If ServerAway holds for the error, ImportRequest has what could not be delivered.
 func (s *TrialSession) End(reason v1.EndReason) error {
+	s.mutex.Lock()
+	if s.ended == v1.EndReason_END_REASON_UNSPECIFIED {
+		s.ended = reason
+	}
+	s.mutex.Unlock()
 	s.cancel()
 	<-s.done
 	// Not the context of the training, which may be cancelled.
@@ -111,12 +219,38 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 			return err
 		}
 	}
-	select {
-	case <-s.stopped:
-		return nil
-	default:
+	if !s.isAlone() {
+		select {
+		case <-s.stopped:
+			return nil
+		default:
+		}
 		_, err := s.client.EndTrial(ctx, s.Trial.Id, reason)
+		if !unknownTrial(err) {
+			return err
+		}
+		// The server still knows the trials that were running when their job was deleted. The job must not come back.
+		if decision, _ := s.client.Heartbeat(ctx, s.Trial.Id); decision.GetStopTrain() {
+			return nil
+		}
+		s.trainAlone(fmt.Sprintf("the trial is imported, because the server does not know it: %v", err))
+	}
+	if _, err := s.client.RegisterJob(ctx, s.job); err != nil {
 		return err
+	}
+	_, err := s.client.ImportTrial(ctx, s.ImportRequest(reason))
+	return err
+}
+
+// ImportRequest returns the trial with all its measurements as a request of ImportTrial. Store it if the server is still
+// away when training ends, and send it later, after RegisterJob.
+func (s *TrialSession) ImportRequest(reason v1.EndReason) *v1.ImportTrialRequest {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return &v1.ImportTrialRequest{
+		JobId: s.job.GetJobId(), RequestId: s.requestID, BatchSize: s.Trial.Id.BatchSize, EndReason: reason,
+		Measurements: append([]*v1.Measurement(nil), s.measurements...), StartTime: timestamppb.New(s.start),
+		Monitor: s.Monitor,
 	}
 }
 
@@ -124,9 +258,9 @@ func (s *TrialSession) End(reason v1.EndReason) error {
 // while there is no stream.
 func (s *TrialSession) keepAlive(ctx context.Context, interval time.Duration) {
 	defer close(s.done)
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !s.isAlone() {
 		start, pause := time.Now(), interval
-		if s.sendHeartbeat(ctx) && s.undeliveredReport() == nil {
+		if s.sendHeartbeat(ctx) && s.undeliveredReport() == nil && !s.isAlone() {
 			s.listen(ctx, interval)
 		}
 		// Try again soon if the server is away or a stream broke, but not if the server accepts no stream.
@@ -153,6 +287,7 @@ func (s *TrialSession) sendHeartbeat(ctx context.Context) bool {
 	}
 	decision, err := s.client.Heartbeat(ctx, s.Trial.Id)
 	s.apply(decision)
+	s.forgetIfUnknown(err)
 	return !ServerAway(err)
 }
 
@@ -184,21 +319,26 @@ func (s *TrialSession) listen(ctx context.Context, interval time.Duration) {
 	for {
 		response, err := stream.Recv()
 		if err != nil {
+			s.forgetIfUnknown(FromStatus(err))
 			return
 		}
 		s.apply(response.GetDecision())
 	}
 }
 
-// deliver sends a report, and keeps it if the server is away.
+// deliver sends a report, and keeps it if the server is away. It returns neither a decision nor an error if the server does
+// not know the trial.
 func (s *TrialSession) deliver(ctx context.Context, result *v1.TrainingResult) (*v1.Decision, error) {
 	ctx, cancel := context.WithTimeout(ctx, sessionTimeout)
 	defer cancel()
 	decision, err := s.client.ReportResult(ctx, result)
 	s.apply(decision)
+	if s.forgetIfUnknown(err) {
+		return nil, nil
+	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.undelivered != nil && s.undelivered.CurrentEpoch > result.CurrentEpoch {
+	if s.alone || s.undelivered != nil && s.undelivered.CurrentEpoch > result.CurrentEpoch {
 		return decision, err
 	}
 	if err != nil && (ServerAway(err) || ctx.Err() != nil) {
@@ -220,35 +360,130 @@ func (s *TrialSession) answerLocally(result *v1.TrainingResult) (*v1.Decision, e
 	return nil, s.outage
 }
 
+// keep keeps a measurement, in case the trial has to be imported.
+func (s *TrialSession) keep(result *v1.TrainingResult) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if last := len(s.measurements) - 1; last >= 0 && s.measurements[last].CurrentEpoch >= result.CurrentEpoch {
+		return
+	}
+	s.measurements = append(s.measurements, &v1.Measurement{
+		CurrentEpoch: result.CurrentEpoch, TimeSeconds: result.TimeSeconds, EnergyJoules: result.EnergyJoules,
+		Metric: result.Metric, ReportTime: timestamppb.Now(),
+	})
+}
+
 func (s *TrialSession) undeliveredReport() *v1.TrainingResult {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.undelivered
 }
 
-func (s *TrialSession) apply(decision *v1.Decision) {
+func (s *TrialSession) endReason() v1.EndReason {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
+	return s.ended
+}
+
+func (s *TrialSession) isAlone() bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.alone
+}
+
+// stop returns the decision to stop; nil if there was none.
+func (s *TrialSession) stop() *v1.Decision {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.decision != nil {
+		return s.decision
+	}
+	return s.interim
+}
+
+func (s *TrialSession) apply(decision *v1.Decision) {
+	s.mutex.Lock()
 	if decision.GetStopTrain() && s.decision == nil {
 		s.decision = decision
 		close(s.stopped)
 	}
+	var messages []string
+	for _, warning := range decision.GetWarnings() {
+		if !s.warned[warning.Reason] {
+			s.warned[warning.Reason] = true
+			messages = append(messages, warning.Message)
+		}
+	}
+	s.mutex.Unlock()
+	for _, message := range messages {
+		s.client.warn(message)
+	}
 }
 
-// decideWithoutServer stops a training that has reached its target or its last epoch, as the server would. It returns nil
-// while training continues.
-func decideWithoutServer(spec *v1.JobSpec, result *v1.TrainingResult) *v1.Decision {
-	reached := result.Metric >= spec.GetTargetMetric()
-	if !spec.GetHigherIsBetterMetric() {
-		reached = result.Metric <= spec.GetTargetMetric()
+// forgetIfUnknown lets the session train alone if the error says that the server does not know the trial.
+func (s *TrialSession) forgetIfUnknown(err error) bool {
+	if unknownTrial(err) {
+		s.trainAlone(fmt.Sprintf("training continues without the server, which does not know the trial: %v", err))
+		return true
+	}
+	return false
+}
+
+func (s *TrialSession) trainAlone(warning string) {
+	s.mutex.Lock()
+	first := !s.alone
+	s.alone, s.undelivered, s.outage = true, nil, nil
+	s.mutex.Unlock()
+	if first {
+		s.client.warn(warning)
+	}
+}
+
+// decideWithoutServer stops a training that has reached its target or its last epoch, as the server would. While training
+// continues, it returns the outage, if there is one.
+func (s *TrialSession) decideWithoutServer(result *v1.TrainingResult, outage error) (*v1.Decision, error) {
+	decision := decide(s.spec, result)
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	switch {
+	case !decision.StopTrain && !s.alone:
+		return nil, outage
+	case decision.StopTrain && !s.alone:
+		s.interim = decision
+	case decision.StopTrain && s.decision == nil:
+		s.decision = decision
+		close(s.stopped)
+	}
+	return decision, nil
+}
+
+func decide(spec *v1.JobSpec, result *v1.TrainingResult) *v1.Decision {
+	target, higherIsBetter, maxEpochs := 0.5, true, int32(100)
+	if spec.TargetMetric != nil {
+		target = *spec.TargetMetric
+	}
+	if spec.HigherIsBetterMetric != nil {
+		higherIsBetter = *spec.HigherIsBetterMetric
+	}
+	if spec.MaxEpochs != nil {
+		maxEpochs = *spec.MaxEpochs
+	}
+	reached := result.Metric >= target
+	if !higherIsBetter {
+		reached = result.Metric <= target
 	}
 	switch {
 	case reached:
-		return &v1.Decision{StopTrain: true, TargetReached: true, Message: "target reached while the server is away"}
-	case result.CurrentEpoch >= spec.GetMaxEpochs():
-		return &v1.Decision{StopTrain: true, Message: "max epochs reached while the server is away"}
+		return &v1.Decision{StopTrain: true, TargetReached: true, Message: "target reached without the server"}
+	case result.CurrentEpoch >= maxEpochs:
+		return &v1.Decision{StopTrain: true, Message: "max epochs reached without the server"}
 	}
-	return nil
+	return &v1.Decision{Message: "training continues without the server"}
+}
+
+func unknownTrial(err error) bool {
+	reason := ReasonOf(err)
+	return reason == jobNotFound || reason == trialNotFound
 }
 
 // heartbeatInterval returns the time between heartbeats. A lease of 0 never expires; its heartbeats only show that the
@@ -259,4 +494,13 @@ func heartbeatInterval(leaseSeconds float64) time.Duration {
 		return longestInterval
 	}
 	return interval
+}
+
+func contains(sizes []int32, size int) bool {
+	for _, one := range sizes {
+		if int(one) == size {
+			return true
+		}
+	}
+	return false
 }

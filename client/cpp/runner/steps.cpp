@@ -1,18 +1,11 @@
 #include "steps.hpp"
 
-#include <utility>
-
 #include "fields.hpp"
 
 namespace {
 
 constexpr std::chrono::seconds kTimeout{10};
 constexpr std::chrono::milliseconds kPause{50};
-
-template <class Message>
-Answer answer(Message message) {
-  return std::make_unique<Message>(std::move(message));
-}
 
 v1::JobSpec default_job() {
   v1::JobSpec spec;
@@ -30,7 +23,14 @@ v1::JobSpec default_job() {
   return spec;
 }
 
-// The arguments of a step under the names of the message's fields. An empty name leaves the argument out.
+v1::StreamResultsRequest heartbeat_request(const v1::TrialId& trial) {
+  v1::StreamResultsRequest request;
+  *request.mutable_heartbeat()->mutable_trial() = trial;
+  return request;
+}
+
+}  // namespace
+
 YAML::Node renamed(const YAML::Node& args, const std::map<std::string, std::string>& names) {
   YAML::Node fields(YAML::NodeType::Map);
   for (const auto& entry : args) {
@@ -41,14 +41,6 @@ YAML::Node renamed(const YAML::Node& args, const std::map<std::string, std::stri
   }
   return fields;
 }
-
-v1::StreamResultsRequest heartbeat_request(const v1::TrialId& trial) {
-  v1::StreamResultsRequest request;
-  *request.mutable_heartbeat()->mutable_trial() = trial;
-  return request;
-}
-
-}  // namespace
 
 Steps::Steps(wattwise::Client& client, const YAML::Node& job, std::string suffix)
     : client_(client), spec_(default_job()) {
@@ -62,7 +54,9 @@ const std::map<std::string, Steps::Step>& Steps::table() {
       {"end", &Steps::end},           {"register", &Steps::register_job}, {"get", &Steps::get},
       {"job", &Steps::get_job},       {"delete", &Steps::delete_job},     {"invent", &Steps::invent},
       {"open", &Steps::open},         {"send", &Steps::send},             {"expect", &Steps::expect},
-      {"close", &Steps::close},
+      {"close", &Steps::close},       {"import", &Steps::import_trial},   {"reset", &Steps::reset},
+      {"exclude", &Steps::exclude},   {"set_batch_size", &Steps::set_batch_size},
+      {"pause", &Steps::pause},       {"baseline", &Steps::baseline},     {"set_policy", &Steps::set_policy},
   };
   return steps;
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <yaml-cpp/yaml.h>
 
@@ -14,6 +15,14 @@ namespace v1 = wattwise::v1;
 
 // What a step returns; null if there is nothing to compare.
 using Answer = std::unique_ptr<google::protobuf::Message>;
+
+template <class Message>
+Answer answer(Message message) {
+  return std::make_unique<Message>(std::move(message));
+}
+
+// The arguments of a step under the names of the message's fields. An empty name leaves the argument out.
+YAML::Node renamed(const YAML::Node& args, const std::map<std::string, std::string>& names);
 
 // The steps of one scenario, with its job and the trials and streams that earlier steps have named.
 class Steps {
@@ -46,6 +55,17 @@ class Steps {
   Answer expect(const YAML::Node& args);
   Answer close(const YAML::Node& args);
   Answer until(const YAML::Node& args, const YAML::Node& then);
+
+  Answer import_trial(const YAML::Node& args);
+  Answer reset(const YAML::Node& args);
+  Answer exclude(const YAML::Node& args);
+  Answer set_batch_size(const YAML::Node& args);
+  Answer pause(const YAML::Node& args);
+  Answer baseline(const YAML::Node& args);
+  Answer set_policy(const YAML::Node& args);
+  // A request about a job, by default the scenario's, with the fields that the table names.
+  template <class Request>
+  Request for_job(const YAML::Node& args) const;
 
   v1::TrainingResult result(const YAML::Node& args) const;
   const v1::TrialId& trial(const std::string& name) const;

@@ -2,10 +2,15 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 import {
+  type BatchSizeStatus,
   type Client,
   type Decision,
+  ImportTrialRequest,
+  type ImportTrialResponse,
   type JobOptions,
   JobSpec,
+  Measurement,
+  type Policy,
   type RegisterJobResponse,
   type ResultStream,
   type TrainerReason,
@@ -34,7 +39,8 @@ const TIMEOUT_MS = 10_000;
 
 const SCENARIO_KEYS = ["name", "job", "walk", "steps", "job_then"];
 const EXPECTATIONS = ["then", "error", "status", "fields", "metadata"];
-const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor"];
+const RESULT = ["trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_limit_watts"];
+const IMPORT = ["request_id", "batch_size", "measurements", "end_reason", "power_limit_watts", "monitor"];
 
 /** The arguments that each step takes. */
 const ARGUMENTS: Record<string, string[]> = {
@@ -46,6 +52,13 @@ const ARGUMENTS: Record<string, string[]> = {
   get: ["trial"],
   job: ["job_id"],
   delete: [],
+  import: ["trial", "job_id", ...IMPORT],
+  reset: ["job_id"],
+  exclude: ["trial", "excluded"],
+  set_batch_size: ["job_id", "batch_size", "status"],
+  pause: ["job_id", "paused"],
+  baseline: ["job_id"],
+  set_policy: ["job_id", "policy"],
   invent: ["trial", "like", ...Object.keys(TrialId.create()).map(snake)],
   until: ["trial", "heartbeat"],
   open: ["trial"],
@@ -82,6 +95,13 @@ export class Replay {
     get: (args) => this.#get(args),
     job: (args) => this.#client.getJob(this.#jobIdOf(args)),
     delete: async () => (await this.#client.deleteJob(this.#jobId)).job,
+    import: (args) => this.#import(args),
+    reset: (args) => this.#client.resetJob(this.#jobIdOf(args)),
+    exclude: (args) => this.#client.setTrialExcluded(this.#trial(args.trial), args["excluded"] === true),
+    set_batch_size: (args) => this.#setBatchSize(args),
+    pause: (args) => this.#client.setJobPaused(this.#jobIdOf(args), args["paused"] === true),
+    baseline: (args) => this.#client.requestBaseline(this.#jobIdOf(args)),
+    set_policy: (args) => this.#client.setJobPolicy(this.#jobIdOf(args), args["policy"] as Policy),
     invent: (args) => this.#invent(args),
     until: (args, then) => this.#until(args, then),
     open: (args) => this.#open(args),
@@ -162,6 +182,22 @@ export class Replay {
 
   async #get(args: Arguments): Promise<Trial> {
     return present((await this.#client.getTrial(this.#trial(args.trial))).trial, "trial");
+  }
+
+  async #import(args: Arguments): Promise<ImportTrialResponse> {
+    const { trial, measurements, ...others } = args;
+    const measured = (measurements as [number, number, number][]).map(([currentEpoch, energyJoules, metric]) =>
+      Measurement.fromPartial({ currentEpoch, timeSeconds: 1, energyJoules, metric }),
+    );
+    const named = { ...(fromTable(others) as object), jobId: this.#jobIdOf(args), measurements: measured };
+    const answer = await this.#client.importTrial(ImportTrialRequest.fromPartial(named));
+    this.#trials.set(trial, present(answer.trial?.id, "id"));
+    return answer;
+  }
+
+  #setBatchSize(args: Arguments): Promise<object> {
+    const [batchSize, status] = [args["batch_size"] as number, args["status"] as BatchSizeStatus];
+    return this.#client.setBatchSizeState(this.#jobIdOf(args), batchSize, status);
   }
 
   async #invent(args: Arguments): Promise<undefined> {

@@ -3,7 +3,8 @@
  *
  *     build/example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
  *
- * Exits with 0 if the model reached its target, and with 3 if the server stopped the trial before that.
+ * Trains until a model reaches its target, at most five times, also without a server. Exits with 0 if one did, and with 3
+ * if none did.
  */
 
 import { setTimeout as sleep } from "node:timers/promises";
@@ -16,6 +17,10 @@ import {
   ServerUnavailableError,
   type TrialSession,
 } from "../src/index.js";
+
+const MAX_TRIES = 5;
+/** Also trains if the server cannot be reached or no batch size is left to try. */
+const DEFAULT_BATCH_SIZE = 32;
 
 const [address = "localhost:50051", pace = "0", lease = "300"] = process.argv.slice(2);
 /** What measures the energy: here it is estimated. */
@@ -34,47 +39,50 @@ try {
 
 async function launch(client: Client): Promise<number> {
   try {
-    const trial = await client.launch({
+    const job = {
       jobIdPrefix: "pretend",
       jobId: "pretend-nightly",
       batchSizes: [16, 32, 64, 128],
-      defaultBatchSize: 32,
+      defaultBatchSize: DEFAULT_BATCH_SIZE,
       targetMetric: 0.9,
       trialLeaseSeconds: Number(lease),
       gpu: { maxPowerWatts: 300, numberOfGpus: 1, gpuModel: "Simulated GPU" },
-    });
-    console.log(`trial ${trial.id.trialNumber} trains with batch size ${trial.batchSize}`);
-    return await train(trial);
+    };
+    const options = { maxTries: MAX_TRIES, fallback: DEFAULT_BATCH_SIZE, timeoutMs: 10_000 };
+    for await (const trial of client.attempts(job, options)) {
+      console.log(`trial ${trial.id.trialNumber} trains with batch size ${trial.batchSize}`);
+      const decision = await train(trial);
+      if (decision === undefined) {
+        await trial.end(EndReason.END_REASON_PREEMPTED).catch(() => {});
+        return 1;
+      }
+      console.log(decision.message);
+      if (decision.targetReached) {
+        return 0;
+      }
+    }
+    return 3;
   } finally {
     client.close();
   }
 }
 
-async function train(trial: TrialSession): Promise<number> {
-  // The reason if training ends without a decision of the server.
-  let reason: EndReason.END_REASON_ERROR | EndReason.END_REASON_PREEMPTED | EndReason.END_REASON_COMPLETED;
-  reason = EndReason.END_REASON_ERROR;
-  try {
-    let [timeSeconds, energyJoules] = [0, 0];
-    for (let currentEpoch = 1; ; currentEpoch++) {
-      await sleep(Number(pace) * 1000, undefined, {
-        signal: AbortSignal.any([trial.stopped, interrupted.signal]),
-      }).catch(() => {});
-      if (interrupted.signal.aborted) {
-        reason = EndReason.END_REASON_PREEMPTED;
-        return 1;
-      }
-      const [metric, seconds, joules] = simulateEpoch(trial.batchSize, currentEpoch);
-      [timeSeconds, energyJoules] = [timeSeconds + seconds, energyJoules + joules];
-      const decision = await report(trial, { currentEpoch, timeSeconds, energyJoules, metric, monitor: MONITOR });
-      if (decision?.stopTrain) {
-        console.log(decision.message);
-        reason = EndReason.END_REASON_COMPLETED;
-        return decision.targetReached ? 0 : 3;
-      }
+/** Trains until the decision to stop; returns undefined if SIGTERM or Ctrl-C interrupts it. */
+async function train(trial: TrialSession): Promise<Decision | undefined> {
+  let [timeSeconds, energyJoules] = [0, 0];
+  for (let currentEpoch = 1; ; currentEpoch++) {
+    await sleep(Number(pace) * 1000, undefined, {
+      signal: AbortSignal.any([trial.stopped, interrupted.signal]),
+    }).catch(() => {});
+    if (interrupted.signal.aborted) {
+      return undefined;
     }
-  } finally {
-    await trial.end(reason).catch(() => {});
+    const [metric, seconds, joules] = simulateEpoch(trial.batchSize, currentEpoch);
+    [timeSeconds, energyJoules] = [timeSeconds + seconds, energyJoules + joules];
+    const decision = await report(trial, { currentEpoch, timeSeconds, energyJoules, metric, monitor: MONITOR });
+    if (decision?.stopTrain) {
+      return decision;
+    }
   }
 }
 

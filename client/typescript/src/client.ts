@@ -5,23 +5,32 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type CallOptions as GrpcOptions, type Client as Stub, Metadata, type ServiceError } from "@grpc/grpc-js";
 import { type CallOptions, pauses, retrying } from "./backoff.js";
 import { Credentials, isLoopback } from "./credentials.js";
-import { ConfigurationError, fromServiceError, WattwiseError } from "./errors.js";
+import {
+  ConfigurationError,
+  fromServiceError,
+  JobNotFoundError,
+  NoBatchSizeConvergedError,
+  WattwiseError,
+} from "./errors.js";
 import { present, ResultStream } from "./results.js";
-import { type EpochReport, type TrainerReason, type TrialCalls, TrialSession } from "./session.js";
+import { type EpochReport, isOutage, type TrainerReason, type TrialCalls, TrialSession, warn } from "./session.js";
 import {
   BatchSizeOptimizerClient,
   type GetNextBatchSizeResponse,
+  ImportTrialRequest,
+  type ImportTrialResponse,
   type RegisterJobResponse,
 } from "./stubs/wattwise/v1/batch_size_optimizer.js";
-import { type Job, JobSpec } from "./stubs/wattwise/v1/job.js";
+import { type BatchSizeStatus, type Job, JobSpec, type Policy } from "./stubs/wattwise/v1/job.js";
 import {
   type DeleteJobResponse,
   type GetTrialResponse,
   JobAdminClient,
   ListJobsRequest,
   ListTrialsRequest,
+  type SetTrialExcludedResponse,
 } from "./stubs/wattwise/v1/job_admin.js";
-import { type Decision, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
+import { type Decision, EndReason, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
 
 /** A job's configuration. The server fills in the default of every field that is left out. */
 export type JobOptions = Pick<JobSpec, "jobIdPrefix" | "batchSizes" | "defaultBatchSize" | "gpu"> & Partial<JobSpec>;
@@ -36,6 +45,17 @@ export interface ClientOptions {
   /** The id of all calls in the server's log. Default: a random id per call. */
   requestId?: string;
 }
+
+export interface LaunchOptions extends CallOptions {
+  /**
+   * One of the job's batch sizes, to train with if the server cannot be reached or no batch size is left to try. Default:
+   * the launch throws the error.
+   */
+  fallback?: number;
+}
+
+/** A trial for `importTrial`. */
+export type TrialToImport = Pick<ImportTrialRequest, "jobId" | "requestId" | "batchSize"> & Partial<ImportTrialRequest>;
 
 type Unary<Q, A> = (
   request: Q,
@@ -92,29 +112,100 @@ export class Client implements TrialCalls {
     this.#trainerStub.close();
   }
 
-  /** Registers a job, requests its next trial and opens a session for it. */
-  async launch(job: JobOptions, options: CallOptions = {}): Promise<TrialSession> {
-    const spec = present((await this.registerJob(job, options)).job?.spec, "job");
-    const { trial } = await this.getNextBatchSize(present(spec.jobId, "job id"), options);
-    return this.openSession(present(trial?.id, "trial"), present(spec.trialLeaseSeconds, "lease"), {
-      ...options,
-      spec,
-    });
+  /**
+   * Registers a job, requests its next trial and opens a session for it.
+   *
+   * With a `fallback`, it always returns a session: if there is no trial, the session trains without the server, stops at
+   * its own target or last epoch, and imports the trial when it ends.
+   */
+  launch(job: JobOptions, options: LaunchOptions = {}): Promise<TrialSession> {
+    return this.#launch(withId(job), options);
+  }
+
+  /**
+   * Yields the sessions of one trial after another, at most `maxTries`, until one reaches its target. Each trial is ended
+   * when the loop continues.
+   *
+   * No further trial follows a training that was left before the decision to stop, or the deletion of the job; but one
+   * follows if its trial was ended with `END_REASON_OUT_OF_MEMORY`. A trial ends with `END_REASON_ERROR` if its loop is
+   * left by an exception or `break`, unless it was ended before that.
+   */
+  async *attempts(job: JobOptions, options: LaunchOptions & { maxTries: number }): AsyncGenerator<TrialSession> {
+    const named = withId(job);
+    let registered: JobSpec | undefined;
+    for (let attempt = 0; attempt < options.maxTries; attempt++) {
+      let trial: TrialSession;
+      try {
+        trial = await this.#launch(named, options, registered);
+      } catch (error) {
+        if (attempt > 0 && error instanceof JobNotFoundError) {
+          return;
+        }
+        throw error;
+      }
+      let reason: TrainerReason = EndReason.END_REASON_ERROR;
+      try {
+        yield trial;
+        reason = EndReason.END_REASON_COMPLETED;
+      } finally {
+        await trial.end(reason).catch((error: Error) => {
+          if (!(error instanceof JobNotFoundError)) {
+            warn(`the end of the trial could not be reported: ${error.message}`);
+          }
+        });
+      }
+      const decision = trial.decision?.stopTrain ? trial.decision : undefined;
+      const outOfMemory = trial.endReason === EndReason.END_REASON_OUT_OF_MEMORY;
+      if (decision?.targetReached || (decision === undefined && !outOfMemory)) {
+        return;
+      }
+      // A job that was deleted must not be registered again.
+      registered = trial.alone ? undefined : trial.spec;
+    }
+  }
+
+  async #launch(job: NamedJob, options: LaunchOptions, registered?: JobSpec): Promise<TrialSession> {
+    const { fallback, timeoutMs } = options;
+    if (fallback !== undefined && !job.batchSizes.includes(fallback)) {
+      throw new ConfigurationError(
+        `the fallback ${fallback} is not one of the batch sizes ${job.batchSizes.join(", ")}`,
+      );
+    }
+    try {
+      const spec = registered ?? present((await this.registerJob(job, options)).job?.spec, "job");
+      const requestId = randomUUID();
+      const { trial } = await this.getNextBatchSize(job.jobId, { ...options, requestId });
+      const id = present(trial?.id, "trial");
+      return this.openSession(id, present(spec.trialLeaseSeconds, "lease"), { ...options, spec, requestId });
+    } catch (error) {
+      if (fallback === undefined || !(isOutage(error) || error instanceof NoBatchSizeConvergedError)) {
+        throw error;
+      }
+      const id = { jobId: job.jobId, batchSize: fallback, trialNumber: 0 };
+      const session = new TrialSession(this, id, 0, timeoutMs ?? REPORT_TIMEOUT_MS, { spec: JobSpec.fromPartial(job) });
+      session.trainAlone(`training with the fallback batch size ${fallback}, because there is no trial`, error);
+      return session;
+    }
   }
 
   /**
    * Opens a session for a trial that was dispatched before, with the lease of its job. A report may take `timeoutMs`
-   * (default: 10000). With the job's `spec`, training stops at the target or the last epoch even while the server is away.
+   * (default: 10000).
+   *
+   * With the job's `spec`, training stops at the target or the last epoch even while the server is away, and continues if
+   * the server does not know the trial. Pass the `requestId` of the launch, too, so that the import completes its trial.
    */
-  openSession(trial: TrialId, leaseSeconds: number, options: CallOptions & { spec?: JobSpec } = {}): TrialSession {
-    return new TrialSession(this, trial, leaseSeconds, options.timeoutMs ?? REPORT_TIMEOUT_MS, options.spec);
+  openSession(
+    trial: TrialId,
+    leaseSeconds: number,
+    options: CallOptions & { spec?: JobSpec; requestId?: string } = {},
+  ): TrialSession {
+    return new TrialSession(this, trial, leaseSeconds, options.timeoutMs ?? REPORT_TIMEOUT_MS, options);
   }
 
   /** Creates the job, or confirms that the one under its id has the identical configuration. */
   registerJob(job: JobOptions, options?: CallOptions): Promise<RegisterJobResponse> {
-    // Generated here, not by the server, so that a retry registers the same job.
-    const jobId = job.jobId ?? `${job.jobIdPrefix}-${randomUUID().slice(0, 8)}`;
-    const request = { job: JobSpec.fromPartial({ ...job, jobId }) };
+    const request = { job: JobSpec.fromPartial(withId(job)) };
     return this.#call(this.#trainerStub, this.#trainerStub.registerJob, request, options);
   }
 
@@ -126,7 +217,8 @@ export class Client implements TrialCalls {
     jobId: string,
     options?: CallOptions & { requestId?: string; resume?: boolean },
   ): Promise<GetNextBatchSizeResponse> {
-    const request = { jobId, requestId: options?.requestId || randomUUID(), resume: options?.resume ?? false };
+    const { requestId, resume } = options ?? {};
+    const request = { jobId, requestId: requestId || randomUUID(), resume: resume ?? false, unconnectedRanks: 0 };
     return this.#call(this.#trainerStub, this.#trainerStub.getNextBatchSize, request, options);
   }
 
@@ -152,6 +244,15 @@ export class Client implements TrialCalls {
   async endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial> {
     const answer = await this.#call(this.#trainerStub, this.#trainerStub.endTrial, { trial, reason }, options);
     return present(answer.trial, "trial");
+  }
+
+  /**
+   * Records a trial, or the end of one, that could not be reported while it ran. Its `requestId` makes the call safe to
+   * retry; the job must be registered.
+   */
+  importTrial(trial: TrialToImport, options?: CallOptions): Promise<ImportTrialResponse> {
+    const request = ImportTrialRequest.fromPartial(trial);
+    return this.#call(this.#trainerStub, this.#trainerStub.importTrial, request, options);
   }
 
   /** Returns one job. */
@@ -191,6 +292,48 @@ export class Client implements TrialCalls {
   /** Deletes a job with its trials. Running trials are stopped. */
   deleteJob(jobId: string, options?: CallOptions): Promise<DeleteJobResponse> {
     return this.#call(this.#adminStub, this.#adminStub.deleteJob, { jobId }, options);
+  }
+
+  /** Begins the job's search again. Its trials stay in the history but no longer count. */
+  async resetJob(jobId: string, options?: CallOptions): Promise<Job> {
+    return present((await this.#call(this.#adminStub, this.#adminStub.resetJob, { jobId }, options)).job, "job");
+  }
+
+  /** Excludes a trial from the job's search, or includes it again. */
+  setTrialExcluded(trial: TrialId, excluded: boolean, options?: CallOptions): Promise<SetTrialExcludedResponse> {
+    return this.#call(this.#adminStub, this.#adminStub.setTrialExcluded, { trial, excluded }, options);
+  }
+
+  /**
+   * Allows, bans or pins a batch size: `BATCH_SIZE_STATUS_ALLOWED`, which also forgets its failures and misses, `_BANNED`
+   * or `_PINNED`.
+   */
+  async setBatchSizeState(
+    jobId: string,
+    batchSize: number,
+    status: BatchSizeStatus,
+    options?: CallOptions,
+  ): Promise<Job> {
+    const request = { jobId, batchSize, status };
+    const answer = await this.#call(this.#adminStub, this.#adminStub.setBatchSizeState, request, options);
+    return present(answer.job, "job");
+  }
+
+  /** Pauses the job's search, so that launches get the best known batch size, or resumes it. */
+  async setJobPaused(jobId: string, paused: boolean, options?: CallOptions): Promise<Job> {
+    const answer = await this.#call(this.#adminStub, this.#adminStub.setJobPaused, { jobId, paused }, options);
+    return present(answer.job, "job");
+  }
+
+  /** Requests that the job's next launch gets the default batch size, to compare with. */
+  async requestBaseline(jobId: string, options?: CallOptions): Promise<Job> {
+    return present((await this.#call(this.#adminStub, this.#adminStub.requestBaseline, { jobId }, options)).job, "job");
+  }
+
+  /** Changes the job's policy; the search is rebuilt from the job's trials. */
+  async setJobPolicy(jobId: string, policy: Policy, options?: CallOptions): Promise<Job> {
+    const answer = await this.#call(this.#adminStub, this.#adminStub.setJobPolicy, { jobId, policy }, options);
+    return present(answer.job, "job");
   }
 
   /** Yields a job's current state, then its newest state after every change. Throws `JobNotFoundError` once it is deleted. */
@@ -244,6 +387,13 @@ export class Client implements TrialCalls {
     const deadline = Date.now() + (options?.timeoutMs ?? this.#timeoutMs);
     return this.#retry ? retrying(attempt, deadline) : attempt(deadline);
   }
+}
+
+type NamedJob = JobOptions & { jobId: string };
+
+/** The job with an id. It is generated here, not by the server, so that a retry registers the same job. */
+function withId(job: JobOptions): NamedJob {
+  return { ...job, jobId: job.jobId ?? `${job.jobIdPrefix}-${randomUUID().slice(0, 8)}` };
 }
 
 /** Refuses a malformed address, which would otherwise look like a server that is away. */

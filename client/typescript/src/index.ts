@@ -1,16 +1,26 @@
 /** The Wattwise client for Node.js: learns the batch size that trains a recurring deep-learning job at the lowest cost. */
 
 export type { CallOptions } from "./backoff.js";
-export { Client, type ClientOptions, type JobOptions } from "./client.js";
+export { Client, type ClientOptions, type JobOptions, type LaunchOptions, type TrialToImport } from "./client.js";
 export { type CredentialOptions, Credentials } from "./credentials.js";
 export * from "./errors.js";
 export { ResultStream } from "./results.js";
 export { type EpochReport, type TrainerReason, type TrialCalls, TrialSession } from "./session.js";
 export * from "./stubs/wattwise/v1/batch_size_optimizer.js";
 export { ErrorReason } from "./stubs/wattwise/v1/error_reason.js";
-export { Arm, GpuConfig, Job, JobSpec, Policy, Stage } from "./stubs/wattwise/v1/job.js";
+export {
+  Arm,
+  BatchSizeState,
+  BatchSizeStatus,
+  GpuConfig,
+  Job,
+  JobSpec,
+  Policy,
+  Stage,
+} from "./stubs/wattwise/v1/job.js";
 export * from "./stubs/wattwise/v1/job_admin.js";
 export {
+  ComputedUsage,
   Decision,
   EndReason,
   Measurement,
@@ -20,4 +30,6 @@ export {
   TrialId,
   TrialStatus,
   TrialType,
+  TrialWarning,
+  WarningReason,
 } from "./stubs/wattwise/v1/trial.js";

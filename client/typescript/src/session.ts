@@ -1,11 +1,28 @@
 /** The session of a running trial: reports, automatic heartbeats, and stops that the server pushes. */
 
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type CallOptions, pauses } from "./backoff.js";
-import { ServerUnavailableError, UnsupportedCallError, WattwiseError } from "./errors.js";
-import type { ResultStream } from "./results.js";
+import {
+  JobNotFoundError,
+  ServerUnavailableError,
+  TrialNotFoundError,
+  UnsupportedCallError,
+  WattwiseError,
+} from "./errors.js";
+import { present, type ResultStream } from "./results.js";
+import { ImportTrialRequest, type ImportTrialResponse } from "./stubs/wattwise/v1/batch_size_optimizer.js";
 import type { JobSpec } from "./stubs/wattwise/v1/job.js";
-import { Decision, EndReason, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
+import {
+  Decision,
+  EndReason,
+  Measurement,
+  type Monitor,
+  TrainingResult,
+  type Trial,
+  type TrialId,
+  type WarningReason,
+} from "./stubs/wattwise/v1/trial.js";
 
 type Required = "timeSeconds" | "energyJoules" | "metric" | "currentEpoch";
 
@@ -25,6 +42,16 @@ export interface TrialCalls {
   reportResult(result: TrainingResult, options?: CallOptions): Promise<Decision>;
   heartbeat(trial: TrialId, options?: CallOptions): Promise<Decision>;
   endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial>;
+  registerJob(job: JobSpec, options?: CallOptions): Promise<unknown>;
+  importTrial(trial: ImportTrialRequest, options?: CallOptions): Promise<ImportTrialResponse>;
+}
+
+/** What a session knows about its launch. */
+export interface LaunchedTrial {
+  /** The job, which decides when to stop without the server; without it training continues. */
+  spec?: JobSpec;
+  /** The id of the launch; default: a new one. */
+  requestId?: string;
 }
 
 const HEARTBEATS_PER_LEASE = 3;
@@ -46,9 +73,12 @@ interface Unanswered {
  */
 export class TrialSession {
   readonly id: TrialId;
+  /** The job, if the session was opened with it. */
+  readonly spec: JobSpec | undefined;
   readonly #calls: TrialCalls;
   readonly #timeoutMs: number;
-  readonly #spec: JobSpec | undefined;
+  readonly #requestId: string;
+  readonly #startTime = new Date();
   readonly #heartbeatMs: number;
   readonly #stop = new AbortController();
   readonly #timer: NodeJS.Timeout;
@@ -59,22 +89,31 @@ export class TrialSession {
   #heartbeatRuns = false;
   #closed = false;
   #decision: Decision | undefined;
+  /** Whether the server made the decision to stop. */
+  #decided = false;
+  #alone = false;
+  #endReason: TrainerReason | undefined;
+  readonly #measurements: Measurement[] = [];
+  #monitor: Monitor | undefined;
+  readonly #warned = new Set<WarningReason>();
   /** The newest report that could not be delivered, and why. */
   #undelivered: TrainingResult | undefined;
   #outage: WattwiseError | undefined;
 
-  /** @param spec the job, which decides when to stop while the server is away; without it training continues. */
-  constructor(calls: TrialCalls, id: TrialId, leaseSeconds: number, timeoutMs: number, spec?: JobSpec) {
+  constructor(calls: TrialCalls, id: TrialId, leaseSeconds: number, timeoutMs: number, launched: LaunchedTrial = {}) {
     this.id = id;
+    this.spec = launched.spec;
     this.#calls = calls;
     this.#timeoutMs = timeoutMs;
-    this.#spec = spec;
+    this.#requestId = launched.requestId ?? randomUUID();
     // A lease of 0 never expires; its heartbeats only detect a broken stream.
     const interval = leaseSeconds > 0 ? (leaseSeconds * 1000) / HEARTBEATS_PER_LEASE : LONGEST_HEARTBEAT_MS;
     this.#heartbeatMs = Math.min(interval, LONGEST_HEARTBEAT_MS);
     this.#timer = setInterval(() => void this.#heartbeat(), this.#heartbeatMs);
     this.#timer.unref();
-    this.#openStream();
+    if (id.trialNumber > 0) {
+      this.#openStream();
+    }
   }
 
   /** The batch size to train with. */
@@ -92,11 +131,22 @@ export class TrialSession {
     return this.#stop.signal;
   }
 
+  /** The reason of the first `end`; undefined before it. */
+  get endReason(): TrainerReason | undefined {
+    return this.#endReason;
+  }
+
+  /** Whether it trains without the server, which does not know the trial. `end` then imports it. */
+  get alone(): boolean {
+    return this.#alone;
+  }
+
   /**
    * Reports an epoch and waits for the decision. After a stop, it returns that decision and sends nothing.
    *
    * While the server is away, the session keeps the newest report and sends it when the server is back. At the target or
-   * after the last epoch, it returns a decision to stop even without the server.
+   * after the last epoch, it returns a decision to stop even without the server. If the server does not know the trial,
+   * such as after the loss of its database, the session warns once and decides alone from then on.
    *
    * @throws ServerUnavailableError if no answer arrives in time, and immediately during a known outage: continue training.
    * @throws InvalidResultError if the server refuses the numbers; it has stored nothing.
@@ -107,14 +157,60 @@ export class TrialSession {
     return answer;
   }
 
-  /** Delivers an undelivered report and ends the trial. A trial that has ended before does not change. */
+  /**
+   * Delivers an undelivered report and ends the trial. A trial that has ended before does not change. One that the server
+   * does not know is imported with all its measurements.
+   *
+   * @throws ServerUnavailableError if the server is away; `importRequest` has what could not be delivered.
+   */
   async end(reason: TrainerReason): Promise<Trial> {
+    this.#endReason ??= reason;
     const deadline = Date.now() + this.#timeoutMs;
+    const remaining = (): CallOptions => ({ timeoutMs: Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS) });
     if (this.#undelivered !== undefined) {
       await this.#redeliver(this.#undelivered);
     }
     this.close();
-    return this.#calls.endTrial(this.id, reason, { timeoutMs: Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS) });
+    if (!this.#alone) {
+      try {
+        return await this.#calls.endTrial(this.id, reason, remaining());
+      } catch (error) {
+        // The server still knows the trials that were running when their job was deleted. The job must not come back.
+        if (this.#decided || (await this.#isStopped(remaining())) || !this.#forgetIfUnknown(error)) {
+          throw error;
+        }
+      }
+    }
+    await this.#calls.registerJob(present(this.spec, "spec"), remaining());
+    return present((await this.#calls.importTrial(this.importRequest(reason), remaining())).trial, "trial");
+  }
+
+  /**
+   * The trial with all its measurements, for `Client.importTrial`. Store it if the server is still away when training ends,
+   * and send it later, after `Client.registerJob`. `ImportTrialRequest.encode` and `decode` convert it to bytes and back.
+   */
+  importRequest(reason: TrainerReason): ImportTrialRequest {
+    return ImportTrialRequest.fromPartial({
+      jobId: this.id.jobId,
+      requestId: this.#requestId,
+      batchSize: this.batchSize,
+      measurements: this.#measurements,
+      endReason: reason,
+      startTime: this.#startTime,
+      monitor: this.#monitor,
+    });
+  }
+
+  /** Lets the session decide alone from now on, and warns why. `Client` calls it for a fallback. */
+  trainAlone(what: string, cause: unknown): void {
+    if (!this.#alone) {
+      this.#alone = true;
+      [this.#undelivered, this.#outage] = [undefined, undefined];
+      clearInterval(this.#timer);
+      this.#stream?.close();
+      this.#stream = undefined;
+      warn(`${what}: ${(cause as Error).message}`);
+    }
   }
 
   /** Ends the session and its heartbeats without ending the trial. */
@@ -130,33 +226,65 @@ export class TrialSession {
     if (this.#decision?.stopTrain) {
       return this.#decision;
     }
+    if (this.#alone) {
+      this.#keep(result);
+      return this.#decideWithoutServer(result);
+    }
     if (this.#undelivered !== undefined && this.#outage !== undefined) {
+      this.#keep(result);
       this.#undelivered = result;
       return this.#decideWithoutServer(result, this.#outage);
     }
     const deadline = Date.now() + this.#timeoutMs;
     try {
-      const answer = await this.#reportOnStream(result);
+      let answer = await this.#reportOnStream(result);
       const timeoutMs = Math.max(deadline - Date.now(), SHORTEST_TIMEOUT_MS);
-      return answer ?? this.#apply(await this.#calls.reportResult(result, { timeoutMs }));
+      answer ??= this.#apply(await this.#calls.reportResult(result, { timeoutMs }));
+      this.#keep(result);
+      return answer;
     } catch (error) {
+      if (this.#forgetIfUnknown(error)) {
+        this.#keep(result);
+        return this.#decideWithoutServer(result);
+      }
       if (!isOutage(error)) {
         throw error;
       }
+      this.#keep(result);
       [this.#undelivered, this.#outage] = [result, error];
       void this.#waitForServer();
       return this.#decideWithoutServer(result, error);
     }
   }
 
-  /** Stops a training that has reached its target or its last epoch, as the server would. */
-  #decideWithoutServer(result: TrainingResult, outage: WattwiseError): Decision {
-    const { targetMetric = 0, higherIsBetterMetric, maxEpochs = 0 } = this.#spec ?? {};
-    const targetReached = higherIsBetterMetric ? result.metric >= targetMetric : result.metric <= targetMetric;
-    if (this.#spec === undefined || (!targetReached && result.currentEpoch < maxEpochs)) {
-      throw outage;
+  async #isStopped(options: CallOptions): Promise<boolean> {
+    try {
+      return (await this.#calls.heartbeat(this.id, options)).stopTrain;
+    } catch {
+      return false;
     }
-    const message = `${targetReached ? "target" : "max epochs"} reached while the server is away`;
+  }
+
+  /** Keeps a measurement, in case the trial has to be imported. */
+  #keep(result: TrainingResult): void {
+    if ((this.#measurements.at(-1)?.currentEpoch ?? 0) < result.currentEpoch) {
+      this.#measurements.push(Measurement.fromPartial({ ...result, reportTime: new Date() }));
+      this.#monitor = result.monitor ?? this.#monitor;
+    }
+  }
+
+  /** Stops a training that has reached its target or its last epoch, as the server would. */
+  #decideWithoutServer(result: TrainingResult, outage?: WattwiseError): Decision {
+    const { targetMetric = 0.5, higherIsBetterMetric = true, maxEpochs = 100 } = this.spec ?? {};
+    const targetReached = higherIsBetterMetric ? result.metric >= targetMetric : result.metric <= targetMetric;
+    if (this.spec === undefined || (!targetReached && result.currentEpoch < maxEpochs)) {
+      if (outage !== undefined) {
+        throw outage;
+      }
+      this.#decision = Decision.fromPartial({ message: "training continues without the server" });
+      return this.#decision;
+    }
+    const message = `${targetReached ? "target" : "max epochs"} reached without the server`;
     this.#decision = Decision.fromPartial({ stopTrain: true, targetReached, message });
     this.#stop.abort(this.#decision);
     return this.#decision;
@@ -177,7 +305,7 @@ export class TrialSession {
     try {
       this.#apply(await this.#calls.reportResult(result, { timeoutMs: this.#timeoutMs / 2 }));
     } catch (error) {
-      if (isOutage(error)) {
+      if (isOutage(error) || this.#forgetIfUnknown(error)) {
         return;
       }
       // A retry does not help. If the fault persists, the next report throws it.
@@ -208,7 +336,7 @@ export class TrialSession {
   }
 
   #openStream(): void {
-    if (this.#closed || this.#streamless || this.#stream !== undefined) {
+    if (this.#closed || this.#alone || this.#streamless || this.#stream !== undefined) {
       return;
     }
     const stream = this.#calls.streamResults();
@@ -237,6 +365,7 @@ export class TrialSession {
       this.#unanswered?.resolve(undefined);
     } else {
       this.#unanswered?.reject(failure);
+      this.#forgetIfUnknown(failure);
     }
   }
 
@@ -248,20 +377,38 @@ export class TrialSession {
       try {
         this.#apply(await this.#calls.heartbeat(this.id, { timeoutMs: this.#heartbeatMs }));
         this.#openStream();
-      } catch {
-        // If the fault persists, the next report throws it.
+      } catch (error) {
+        // If another fault persists, the next report throws it.
+        this.#forgetIfUnknown(error);
       } finally {
         this.#heartbeatRuns = false;
       }
     }
   }
 
+  /** Trains alone if an error says that the server does not know the trial, and the session knows its job. */
+  #forgetIfUnknown(error: unknown): boolean {
+    const unknown = error instanceof TrialNotFoundError || error instanceof JobNotFoundError;
+    if (!unknown || this.spec === undefined || this.#decided) {
+      return false;
+    }
+    this.trainAlone("training continues without the server, which does not know the trial", error);
+    return true;
+  }
+
   #apply(decision: Decision): Decision {
-    if (this.#closed) {
+    if (this.#closed || this.#alone) {
       return decision;
+    }
+    for (const { reason, message } of decision.warnings) {
+      if (!this.#warned.has(reason)) {
+        this.#warned.add(reason);
+        warn(message);
+      }
     }
     this.#decision = decision;
     if (decision.stopTrain) {
+      this.#decided = true;
       this.#stop.abort(decision);
       this.#closed = true;
       clearInterval(this.#timer);
@@ -271,6 +418,12 @@ export class TrialSession {
   }
 }
 
-function isOutage(error: unknown): error is WattwiseError {
+/** Shows a warning to the trainer's user: Node.js prints it to stderr and emits `warning` on `process`. */
+export function warn(message: string): void {
+  process.emitWarning(message, "WattwiseWarning");
+}
+
+/** Whether the server is away: continue training. */
+export function isOutage(error: unknown): error is WattwiseError {
   return error instanceof ServerUnavailableError || (error instanceof WattwiseError && error.retryable);
 }

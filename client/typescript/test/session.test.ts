@@ -6,11 +6,18 @@ import { after, before, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import {
   Client,
+  ConfigurationError,
   type Decision,
   EndReason,
+  ImportTrialRequest,
   InvalidResultError,
+  JobNotFoundError,
+  NoBatchSizeConvergedError,
+  Policy,
+  type Trial,
   TrialNotFoundError,
   TrialStatus,
+  TrialType,
   type TrialSession,
 } from "../src/index.js";
 import { epoch, ghost, job, Server } from "./server.js";
@@ -92,7 +99,7 @@ test("a trial ended by its trainer has the trainer's reason", async () => {
   assert.equal(ended.endReason, EndReason.END_REASON_OUT_OF_MEMORY);
 });
 
-test("a report of an unknown trial is an error", async () => {
+test("a report of an unknown trial is an error if the session does not know its job", async () => {
   const spec = job();
   await client.registerJob(spec);
   const trial = client.openSession(ghost(spec.jobId), 300);
@@ -125,3 +132,142 @@ test("a session without a stream uses unary calls", async () => {
   busy.close();
   await few.close();
 });
+
+test("a warning of the server is shown once per trial", async () => {
+  const shown = warnings();
+  const trial = await client.launch(job());
+  await trial.report(epoch(1, 0, 0.5));
+  await trial.report(epoch(2, 0, 0.6));
+  await trial.end(EndReason.END_REASON_COMPLETED);
+  assert.equal(shown().filter((message) => message.includes("energy")).length, 1);
+});
+
+test("a training continues on a server that does not know its trial, and is imported at its end", async () => {
+  const [lost, restored] = [new Server(), new Server()];
+  const unaware = new Client(await lost.start());
+  const shown = warnings();
+  const spec = job();
+  const trial = await unaware.launch(spec);
+  assert.equal((await trial.report(epoch(1, 10, 0.5))).cost, 10);
+  await lost.kill();
+  restored.address = lost.address;
+  await restored.start();
+  const decision = await trial.report(epoch(2, 20, 0.6));
+  assert.deepEqual([decision.stopTrain, trial.alone], [false, true]);
+  const last = await trial.report(epoch(3, 30, 0.95));
+  assert.deepEqual([last.stopTrain, last.targetReached, trial.stopped.aborted], [true, true, true]);
+  const imported = await trial.end(EndReason.END_REASON_COMPLETED);
+  assert.equal(imported.type, TrialType.TRIAL_TYPE_IMPORTED);
+  assert.deepEqual([imported.endReason, imported.lastEpoch], [EndReason.END_REASON_TARGET_REACHED, 3]);
+  assert.equal((await unaware.getTrial(imported.id!)).measurements.length, 3);
+  assert.equal(shown().filter((message) => message.includes("does not know the trial")).length, 1);
+  unaware.close();
+  await lost.close();
+  await restored.close();
+});
+
+test("a trial whose job is deleted, before its decision or after, is not imported", async () => {
+  for (const metric of [0.5, 0.95]) {
+    const spec = job();
+    const trial = await client.launch(spec);
+    await trial.report(epoch(1, 10, metric));
+    trial.close();
+    await client.deleteJob(spec.jobId);
+    await assert.rejects(trial.end(EndReason.END_REASON_COMPLETED), JobNotFoundError);
+    assert.equal((await client.registerJob(spec)).created, true);
+  }
+});
+
+test("a launch without anything left to try trains with its fallback, which is imported", async () => {
+  const spec = job({ batchSizes: [8, 16], numPruningRounds: 1 });
+  for (const batchSize of [8, 16]) {
+    await client.registerJob(spec);
+    const crash = { jobId: spec.jobId, requestId: `crash-${batchSize}-${spec.jobId}`, batchSize };
+    await client.importTrial({ ...crash, endReason: EndReason.END_REASON_OUT_OF_MEMORY });
+  }
+  await assert.rejects(client.launch(spec), NoBatchSizeConvergedError);
+  await assert.rejects(client.launch(spec, { fallback: 99 }), ConfigurationError);
+  const trial = await client.launch(spec, { fallback: 8 });
+  assert.deepEqual([trial.batchSize, trial.alone], [8, true]);
+  assert.equal((await trial.report(epoch(1, 10, 0.5))).stopTrain, false);
+  assert.equal((await trial.report(epoch(10, 20, 0.6))).targetReached, false);
+  const imported = await trial.end(EndReason.END_REASON_COMPLETED);
+  assert.deepEqual([imported.endReason, imported.id?.batchSize], [EndReason.END_REASON_MAX_EPOCHS, 8]);
+});
+
+test("what an absent server missed can be stored as bytes and imported later, once", async () => {
+  const away = new Server();
+  const early = new Client(await away.start());
+  await away.kill();
+  const spec = job();
+  const trial = await early.launch(spec, { fallback: 16, timeoutMs: 500 });
+  await trial.report(epoch(1, 10, 0.95));
+  await assert.rejects(trial.end(EndReason.END_REASON_COMPLETED));
+  const bytes = ImportTrialRequest.encode(trial.importRequest(EndReason.END_REASON_COMPLETED)).finish();
+  await away.start();
+  await early.registerJob(spec);
+  const imports = [];
+  for (let delivery = 0; delivery < 2; delivery++) {
+    imports.push(await early.importTrial(ImportTrialRequest.decode(bytes)));
+  }
+  assert.deepEqual([imports[0]?.created, imports[1]?.created], [true, false]);
+  assert.equal(imports[1]?.trial?.endReason, EndReason.END_REASON_TARGET_REACHED);
+  early.close();
+  await away.close();
+});
+
+test("attempts go on until a trial reaches its target, and after one that ran out of memory", async () => {
+  const spec = job({ policy: Policy.POLICY_GTS });
+  const metrics = [undefined, 0.1, 0.95, 0.95];
+  const tried: TrialSession[] = [];
+  for await (const trial of client.attempts(spec, { maxTries: 4 })) {
+    const metric = metrics[tried.push(trial) - 1];
+    if (metric === undefined) {
+      await trial.end(EndReason.END_REASON_OUT_OF_MEMORY);
+    } else {
+      await trial.report(epoch(10, 10, metric));
+    }
+  }
+  const reached = tried.map((trial) => trial.decision?.targetReached);
+  assert.deepEqual(reached, [undefined, false, true]);
+  assert.equal(tried[0]?.endReason, EndReason.END_REASON_OUT_OF_MEMORY);
+});
+
+test("attempts end at their number, and when the loop is left", async () => {
+  const spec = job({ policy: Policy.POLICY_GTS });
+  let attempts = 0;
+  for await (const trial of client.attempts(spec, { maxTries: 2 })) {
+    attempts += 1;
+    await trial.report(epoch(10, 10, 0.1));
+  }
+  assert.equal(attempts, 2);
+  for await (const _ of client.attempts(spec, { maxTries: 2 })) {
+    break;
+  }
+  const ends: EndReason[] = [];
+  for await (const { endReason } of client.listTrials(spec.jobId) as AsyncGenerator<Trial>) {
+    ends.push(endReason);
+  }
+  const missed = EndReason.END_REASON_MAX_EPOCHS;
+  assert.deepEqual(ends, [missed, missed, EndReason.END_REASON_ERROR]);
+});
+
+test("attempts of a deleted job end, and do not register it again", async () => {
+  const spec = job();
+  for await (const trial of client.attempts(spec, { maxTries: 3 })) {
+    await client.deleteJob(spec.jobId);
+    assert.equal((await trial.report(epoch(1, 10, 0.5))).stopTrain, true);
+  }
+  assert.equal((await client.registerJob(spec)).created, true);
+});
+
+/** Collects the warnings that are shown from now on. */
+function warnings(): () => string[] {
+  const shown: string[] = [];
+  process.on("warning", ({ name, message }) => {
+    if (name === "WattwiseWarning") {
+      shown.push(message);
+    }
+  });
+  return () => shown;
+}

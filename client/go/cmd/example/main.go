@@ -2,7 +2,8 @@
 //
 //	example [ADDRESS [SECONDS PER EPOCH [SECONDS OF LEASE]]]
 //
-// It exits with 0 if the model reached its target, and with 3 if the server stopped the trial before that.
+// It trains until a model reaches its target, at most five times, also without a server. It exits with 0 if one did, and
+// with 3 if none did.
 package main
 
 import (
@@ -33,7 +34,7 @@ func main() {
 			}
 		}
 	}
-	reached, err := train(address, time.Duration(pace*float64(time.Second)), lease)
+	reached, err := launch(address, time.Duration(pace*float64(time.Second)), lease)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,10 +43,16 @@ func main() {
 	}
 }
 
-func train(address string, pace time.Duration, lease float64) (bool, error) {
+// defaultBatchSize is also what trains if the server cannot be reached or no batch size is left to try.
+const (
+	defaultBatchSize = 32
+	maxTries         = 5
+)
+
+func launch(address string, pace time.Duration, lease float64) (bool, error) {
 	spec := &v1.JobSpec{
 		JobId: proto.String("pretend-nightly"), JobIdPrefix: "pretend", BatchSizes: []int32{16, 32, 64, 128},
-		DefaultBatchSize: 32, TargetMetric: proto.Float64(0.9), TrialLeaseSeconds: &lease,
+		DefaultBatchSize: defaultBatchSize, TargetMetric: proto.Float64(0.9), TrialLeaseSeconds: &lease,
 		Gpu: &v1.GpuConfig{MaxPowerWatts: 300, NumberOfGpus: 1, GpuModel: "Simulated GPU"},
 	}
 	credentials, err := wattwise.CredentialsFromEnv()
@@ -57,42 +64,39 @@ func train(address string, pace time.Duration, lease float64) (bool, error) {
 		return false, err
 	}
 	defer client.Close()
+	client.Timeout = 10 * time.Second
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	session, err := client.Launch(ctx, spec)
-	if err != nil {
-		return false, err
-	}
+	return client.Attempts(ctx, spec, maxTries, defaultBatchSize, func(session *wattwise.TrialSession, _ int) error {
+		return train(ctx, session, pace)
+	})
+}
+
+// train returns once training must stop. Attempts then ends the trial: as preempted if SIGTERM or Ctrl-C has cancelled ctx.
+func train(ctx context.Context, session *wattwise.TrialSession, pace time.Duration) error {
 	fmt.Println(session.Reason)
 	session.Monitor = &v1.Monitor{Kinds: []string{"estimate"}, Estimated: true}
-	// The reason if training ends without a decision of the server. SIGTERM and Ctrl-C cancel ctx.
-	reason := v1.EndReason_END_REASON_ERROR
-	defer func() { session.End(reason) }()
-
 	seconds, joules := 0.0, 0.0
 	for epoch := 1; ; epoch++ {
 		select {
 		case <-time.After(pace):
 		case <-session.Stopped():
 		case <-ctx.Done():
-			reason = v1.EndReason_END_REASON_PREEMPTED
-			return false, ctx.Err()
+			return ctx.Err()
 		}
 		metric, epochSeconds, epochJoules := simulateEpoch(session.BatchSize(), epoch)
 		seconds, joules = seconds+epochSeconds, joules+epochJoules
 		decision, err := session.Report(ctx, epoch, seconds, joules, metric)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			reason = v1.EndReason_END_REASON_PREEMPTED
-			return false, ctx.Err()
+			return ctx.Err()
 		case wattwise.ServerAway(err):
 			log.Printf("training continues without the server: %v", err)
 		case err != nil:
-			return false, err
+			return err
 		case decision.StopTrain:
 			fmt.Println(decision.Message)
-			reason = v1.EndReason_END_REASON_COMPLETED
-			return decision.TargetReached, nil
+			return nil
 		}
 	}
 }

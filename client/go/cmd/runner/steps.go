@@ -42,6 +42,14 @@ var stepsByName = map[string]step{
 	"send":      (*steps).send,
 	"expect":    (*steps).expect,
 	"close":     (*steps).close,
+
+	"import":         (*steps).importTrial,
+	"reset":          (*steps).reset,
+	"exclude":        (*steps).exclude,
+	"set_batch_size": (*steps).setBatchSize,
+	"pause":          (*steps).pause,
+	"baseline":       (*steps).baseline,
+	"set_policy":     (*steps).setPolicy,
 }
 
 // newSteps has the job of a scenario. The suffix makes the job's id unique.

@@ -8,6 +8,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
+import google.protobuf.timestamp_pb2
 import sys
 import typing
 import wattwise.v1.job_pb2
@@ -75,6 +76,7 @@ class GetNextBatchSizeRequest(google.protobuf.message.Message):
     JOB_ID_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     RESUME_FIELD_NUMBER: builtins.int
+    UNCONNECTED_RANKS_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job to launch. Required: an empty id is refused as unknown."""
     request_id: builtins.str
@@ -90,14 +92,19 @@ class GetNextBatchSizeRequest(google.protobuf.message.Message):
     request_id, the call fails with NOT_FOUND and dispatches nothing.
     False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
     """
+    unconnected_ranks: builtins.int
+    """Number of processes of the launch, if they are not connected to each other, so that each asks for a trial of its own.
+    The trial then has a warning. 0 or 1: the launch has one process, or they are connected.
+    """
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         request_id: builtins.str = ...,
         resume: builtins.bool = ...,
+        unconnected_ranks: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "request_id", b"request_id", "resume", b"resume"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "request_id", b"request_id", "resume", b"resume", "unconnected_ranks", b"unconnected_ranks"]) -> None: ...
 
 Global___GetNextBatchSizeRequest: typing_extensions.TypeAlias = GetNextBatchSizeRequest
 
@@ -306,6 +313,93 @@ class EndTrialResponse(google.protobuf.message.Message):
 Global___EndTrialResponse: typing_extensions.TypeAlias = EndTrialResponse
 
 @typing.final
+class ImportTrialRequest(google.protobuf.message.Message):
+    """Request of ImportTrial."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    MEASUREMENTS_FIELD_NUMBER: builtins.int
+    END_REASON_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
+    START_TIME_FIELD_NUMBER: builtins.int
+    MONITOR_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    request_id: builtins.str
+    """A UUID for the trial: the request_id of its launch, or one that the client generates once per trial. Calls with the
+    same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last
+    epoch are added to that trial, and it ends as if they had been reported. Required; at most 200 characters.
+    """
+    batch_size: builtins.int
+    """The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one."""
+    end_reason: wattwise.v1.trial_pb2.EndReason.ValueType
+    """How the trial ended, unless its measurements decide it by reaching the target or the last epoch:
+    END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. Otherwise ignored.
+    END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
+    """
+    power_limit_watts: builtins.float
+    """The GPU power limit that the trial was trained at, in watts. Must be above 0. Unset: unknown."""
+    @property
+    def measurements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Measurement]:
+        """The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
+        trial do not count. Empty: the trial ended before its first epoch did.
+        """
+
+    @property
+    def start_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the trial started. Unset: its duration before now."""
+
+    @property
+    def monitor(self) -> wattwise.v1.trial_pb2.Monitor:
+        """What measured the energy. Unset: unknown."""
+
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        request_id: builtins.str = ...,
+        batch_size: builtins.int = ...,
+        measurements: collections.abc.Iterable[wattwise.v1.trial_pb2.Measurement] | None = ...,
+        end_reason: wattwise.v1.trial_pb2.EndReason.ValueType = ...,
+        power_limit_watts: builtins.float | None = ...,
+        start_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "request_id", b"request_id", "start_time", b"start_time"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
+
+Global___ImportTrialRequest: typing_extensions.TypeAlias = ImportTrialRequest
+
+@typing.final
+class ImportTrialResponse(google.protobuf.message.Message):
+    """Response of ImportTrial."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: builtins.int
+    CREATED_FIELD_NUMBER: builtins.int
+    created: builtins.bool
+    """True if this call created the trial; false if it was dispatched or imported before."""
+    @property
+    def trial(self) -> wattwise.v1.trial_pb2.Trial:
+        """The trial's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        trial: wattwise.v1.trial_pb2.Trial | None = ...,
+        created: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "trial", b"trial"]) -> None: ...
+
+Global___ImportTrialResponse: typing_extensions.TypeAlias = ImportTrialResponse
+
+@typing.final
 class GetPowerLimitRequest(google.protobuf.message.Message):
     """Request of GetPowerLimit."""
 
@@ -342,6 +436,8 @@ class GetPowerLimitResponse(google.protobuf.message.Message):
 
     POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
     PROFILED_BY_ANOTHER_FIELD_NUMBER: builtins.int
+    CHEAPEST_FIELD_NUMBER: builtins.int
+    HIGHEST_FIELD_NUMBER: builtins.int
     power_limit_watts: builtins.float
     """The cheapest power limit of one GPU, in watts. Unset: no trial has profiled this batch size."""
     profiled_by_another: builtins.bool
@@ -349,14 +445,26 @@ class GetPowerLimitResponse(google.protobuf.message.Message):
     current limit and ask again later. False: no other trial is profiling; if no limit is set either, the caller's
     trial profiles.
     """
+    @property
+    def cheapest(self) -> Global___PowerSample:
+        """The sample of that limit. Unset: no trial has profiled this batch size."""
+
+    @property
+    def highest(self) -> Global___PowerSample:
+        """The sample of the highest limit in the same profile, to compute the usage at the cheapest one in observer mode. Unset:
+        no trial has profiled this batch size, or only an older version of the server has stored the profile.
+        """
+
     def __init__(
         self,
         *,
         power_limit_watts: builtins.float | None = ...,
         profiled_by_another: builtins.bool = ...,
+        cheapest: Global___PowerSample | None = ...,
+        highest: Global___PowerSample | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "power_limit_watts", b"power_limit_watts"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "power_limit_watts", b"power_limit_watts", "profiled_by_another", b"profiled_by_another"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "cheapest", b"cheapest", "highest", b"highest", "power_limit_watts", b"power_limit_watts", "profiled_by_another", b"profiled_by_another"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
 
 Global___GetPowerLimitResponse: typing_extensions.TypeAlias = GetPowerLimitResponse

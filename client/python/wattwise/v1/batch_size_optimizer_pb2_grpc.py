@@ -69,6 +69,11 @@ class BatchSizeOptimizerStub(object):
                 request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialResponse.FromString,
                 _registered_method=True)
+        self.ImportTrial = channel.unary_unary(
+                '/wattwise.v1.BatchSizeOptimizer/ImportTrial',
+                request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.FromString,
+                _registered_method=True)
         self.GetPowerLimit = channel.unary_unary(
                 '/wattwise.v1.BatchSizeOptimizer/GetPowerLimit',
                 request_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.GetPowerLimitRequest.SerializeToString,
@@ -136,6 +141,15 @@ class BatchSizeOptimizerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportTrial(self, request, context):
+        """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
+        of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
+        INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetPowerLimit(self, request, context):
         """Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
         trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
@@ -185,6 +199,11 @@ def add_BatchSizeOptimizerServicer_to_server(servicer, server):
                     servicer.EndTrial,
                     request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialResponse.SerializeToString,
+            ),
+            'ImportTrial': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportTrial,
+                    request_deserializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.SerializeToString,
             ),
             'GetPowerLimit': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPowerLimit,
@@ -364,6 +383,33 @@ class BatchSizeOptimizer(object):
             '/wattwise.v1.BatchSizeOptimizer/EndTrial',
             wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialRequest.SerializeToString,
             wattwise_dot_v1_dot_batch__size__optimizer__pb2.EndTrialResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportTrial(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.BatchSizeOptimizer/ImportTrial',
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialRequest.SerializeToString,
+            wattwise_dot_v1_dot_batch__size__optimizer__pb2.ImportTrialResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -121,6 +121,22 @@ _BatchSizeOptimizerEndTrialType = typing_extensions.TypeVar(
     ],
 )
 
+_BatchSizeOptimizerImportTrialType = typing_extensions.TypeVar(
+    '_BatchSizeOptimizerImportTrialType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
+    ],
+)
+
 _BatchSizeOptimizerGetPowerLimitType = typing_extensions.TypeVar(
     '_BatchSizeOptimizerGetPowerLimitType',
     grpc.UnaryUnaryMultiCallable[
@@ -153,7 +169,7 @@ _BatchSizeOptimizerReportPowerProfileType = typing_extensions.TypeVar(
     ],
 )
 
-class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, _BatchSizeOptimizerGetNextBatchSizeType, _BatchSizeOptimizerReportResultType, _BatchSizeOptimizerStreamResultsType, _BatchSizeOptimizerHeartbeatType, _BatchSizeOptimizerEndTrialType, _BatchSizeOptimizerGetPowerLimitType, _BatchSizeOptimizerReportPowerProfileType]):
+class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, _BatchSizeOptimizerGetNextBatchSizeType, _BatchSizeOptimizerReportResultType, _BatchSizeOptimizerStreamResultsType, _BatchSizeOptimizerHeartbeatType, _BatchSizeOptimizerEndTrialType, _BatchSizeOptimizerImportTrialType, _BatchSizeOptimizerGetPowerLimitType, _BatchSizeOptimizerReportPowerProfileType]):
     """Called by trainers. Decides which batch size to train with and when to stop.
 
     A launch calls RegisterJob and GetNextBatchSize, then ReportResult (or StreamResults) after every epoch until the
@@ -186,6 +202,10 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
         grpc.UnaryUnaryMultiCallable[
             wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
             wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+            wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
@@ -224,6 +244,10 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
             wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+            wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
             wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitResponse,
         ],
@@ -258,6 +282,12 @@ class BatchSizeOptimizerStub(typing.Generic[_BatchSizeOptimizerRegisterJobType, 
     EndTrial: _BatchSizeOptimizerEndTrialType
     """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
     Safe to retry.
+    """
+
+    ImportTrial: _BatchSizeOptimizerImportTrialType
+    """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
+    of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
+    INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
     """
 
     GetPowerLimit: _BatchSizeOptimizerGetPowerLimitType
@@ -295,6 +325,10 @@ BatchSizeOptimizerAsyncStub: typing_extensions.TypeAlias = BatchSizeOptimizerStu
     grpc.aio.UnaryUnaryMultiCallable[
         wattwise.v1.batch_size_optimizer_pb2.EndTrialRequest,
         wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+        wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         wattwise.v1.batch_size_optimizer_pb2.GetPowerLimitRequest,
@@ -369,6 +403,17 @@ class BatchSizeOptimizerServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.EndTrialResponse]]:
         """Says that the trainer has exited: a running trial becomes failed; a trial that has ended does not change.
         Safe to retry.
+        """
+
+    @abc.abstractmethod
+    def ImportTrial(
+        self,
+        request: wattwise.v1.batch_size_optimizer_pb2.ImportTrialRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse, collections.abc.Awaitable[wattwise.v1.batch_size_optimizer_pb2.ImportTrialResponse]]:
+        """Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
+        of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
+        INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
         """
 
     @abc.abstractmethod

@@ -46,7 +46,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
     ERROR_REASON_NO_BATCH_SIZE_CONVERGED: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: no batch size is left to try. The message says what to change; register the job under a new id.
+    """FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
+    a batch size back: ResetJob, or SetBatchSizeState.
     The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 
         {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",
@@ -124,7 +125,8 @@ ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
 ERROR_REASON_NO_BATCH_SIZE_CONVERGED: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: no batch size is left to try. The message says what to change; register the job under a new id.
+"""FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
+a batch size back: ResetJob, or SetBatchSizeState.
 The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
 
     {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",

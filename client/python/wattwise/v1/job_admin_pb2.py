@@ -26,7 +26,7 @@ from wattwise.v1 import job_pb2 as wattwise_dot_v1_dot_job__pb2
 from wattwise.v1 import trial_pb2 as wattwise_dot_v1_dot_trial__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwattwise/v1/job_admin.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"/\n\x0eGetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"O\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x03 \x01(\t\"K\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.wattwise.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x88\x01\n\x11ListTrialsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.wattwise.v1.TrialStatus\x12\x12\n\nbatch_size\x18\x05 \x01(\x05\"Q\n\x12ListTrialsResponse\x12\"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.wattwise.v1.Trial\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"6\n\x0fGetTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"e\n\x10GetTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12.\n\x0cmeasurements\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.Measurement\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"^\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12*\n\x0estopped_trials\x18\x02 \x03(\x0b\x32\x12.wattwise.v1.Trial\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10WatchJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job2\xc5\x03\n\x08JobAdmin\x12\x41\n\x06GetJob\x12\x1a.wattwise.v1.GetJobRequest\x1a\x1b.wattwise.v1.GetJobResponse\x12G\n\x08ListJobs\x12\x1c.wattwise.v1.ListJobsRequest\x1a\x1d.wattwise.v1.ListJobsResponse\x12M\n\nListTrials\x12\x1e.wattwise.v1.ListTrialsRequest\x1a\x1f.wattwise.v1.ListTrialsResponse\x12G\n\x08GetTrial\x12\x1c.wattwise.v1.GetTrialRequest\x1a\x1d.wattwise.v1.GetTrialResponse\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12I\n\x08WatchJob\x12\x1c.wattwise.v1.WatchJobRequest\x1a\x1d.wattwise.v1.WatchJobResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bwattwise/v1/job_admin.proto\x12\x0bwattwise.v1\x1a\x15wattwise/v1/job.proto\x1a\x17wattwise/v1/trial.proto\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"/\n\x0eGetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"O\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\rjob_id_prefix\x18\x03 \x01(\t\"K\n\x10ListJobsResponse\x12\x1e\n\x04jobs\x18\x01 \x03(\x0b\x32\x10.wattwise.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x88\x01\n\x11ListTrialsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12(\n\x06status\x18\x04 \x01(\x0e\x32\x18.wattwise.v1.TrialStatus\x12\x12\n\nbatch_size\x18\x05 \x01(\x05\"Q\n\x12ListTrialsResponse\x12\"\n\x06trials\x18\x01 \x03(\x0b\x32\x12.wattwise.v1.Trial\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"6\n\x0fGetTrialRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\"e\n\x10GetTrialResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12.\n\x0cmeasurements\x18\x02 \x03(\x0b\x32\x18.wattwise.v1.Measurement\"\"\n\x10\x44\x65leteJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"^\n\x11\x44\x65leteJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\x12*\n\x0estopped_trials\x18\x02 \x03(\x0b\x32\x12.wattwise.v1.Trial\"!\n\x0fResetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10ResetJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"P\n\x17SetTrialExcludedRequest\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x10\n\x08\x65xcluded\x18\x02 \x01(\x08\"\\\n\x18SetTrialExcludedResponse\x12!\n\x05trial\x18\x01 \x01(\x0b\x32\x12.wattwise.v1.Trial\x12\x1d\n\x03job\x18\x02 \x01(\x0b\x32\x10.wattwise.v1.Job\"l\n\x18SetBatchSizeStateRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12,\n\x06status\x18\x03 \x01(\x0e\x32\x1c.wattwise.v1.BatchSizeStatus\":\n\x19SetBatchSizeStateResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"5\n\x13SetJobPausedRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"5\n\x14SetJobPausedResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"(\n\x16RequestBaselineRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"8\n\x17RequestBaselineResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"J\n\x13SetJobPolicyRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12#\n\x06policy\x18\x02 \x01(\x0e\x32\x13.wattwise.v1.Policy\"5\n\x14SetJobPolicyResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job\"!\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"1\n\x10WatchJobResponse\x12\x1d\n\x03job\x18\x01 \x01(\x0b\x32\x10.wattwise.v1.Job2\xdb\x07\n\x08JobAdmin\x12\x41\n\x06GetJob\x12\x1a.wattwise.v1.GetJobRequest\x1a\x1b.wattwise.v1.GetJobResponse\x12G\n\x08ListJobs\x12\x1c.wattwise.v1.ListJobsRequest\x1a\x1d.wattwise.v1.ListJobsResponse\x12M\n\nListTrials\x12\x1e.wattwise.v1.ListTrialsRequest\x1a\x1f.wattwise.v1.ListTrialsResponse\x12G\n\x08GetTrial\x12\x1c.wattwise.v1.GetTrialRequest\x1a\x1d.wattwise.v1.GetTrialResponse\x12J\n\tDeleteJob\x12\x1d.wattwise.v1.DeleteJobRequest\x1a\x1e.wattwise.v1.DeleteJobResponse\x12G\n\x08ResetJob\x12\x1c.wattwise.v1.ResetJobRequest\x1a\x1d.wattwise.v1.ResetJobResponse\x12_\n\x10SetTrialExcluded\x12$.wattwise.v1.SetTrialExcludedRequest\x1a%.wattwise.v1.SetTrialExcludedResponse\x12\x62\n\x11SetBatchSizeState\x12%.wattwise.v1.SetBatchSizeStateRequest\x1a&.wattwise.v1.SetBatchSizeStateResponse\x12S\n\x0cSetJobPaused\x12 .wattwise.v1.SetJobPausedRequest\x1a!.wattwise.v1.SetJobPausedResponse\x12\\\n\x0fRequestBaseline\x12#.wattwise.v1.RequestBaselineRequest\x1a$.wattwise.v1.RequestBaselineResponse\x12S\n\x0cSetJobPolicy\x12 .wattwise.v1.SetJobPolicyRequest\x1a!.wattwise.v1.SetJobPolicyResponse\x12I\n\x08WatchJob\x12\x1c.wattwise.v1.WatchJobRequest\x1a\x1d.wattwise.v1.WatchJobResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,10 +53,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETEJOBREQUEST']._serialized_end=747
   _globals['_DELETEJOBRESPONSE']._serialized_start=749
   _globals['_DELETEJOBRESPONSE']._serialized_end=843
-  _globals['_WATCHJOBREQUEST']._serialized_start=845
-  _globals['_WATCHJOBREQUEST']._serialized_end=878
-  _globals['_WATCHJOBRESPONSE']._serialized_start=880
-  _globals['_WATCHJOBRESPONSE']._serialized_end=929
-  _globals['_JOBADMIN']._serialized_start=932
-  _globals['_JOBADMIN']._serialized_end=1385
+  _globals['_RESETJOBREQUEST']._serialized_start=845
+  _globals['_RESETJOBREQUEST']._serialized_end=878
+  _globals['_RESETJOBRESPONSE']._serialized_start=880
+  _globals['_RESETJOBRESPONSE']._serialized_end=929
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_start=931
+  _globals['_SETTRIALEXCLUDEDREQUEST']._serialized_end=1011
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_start=1013
+  _globals['_SETTRIALEXCLUDEDRESPONSE']._serialized_end=1105
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_start=1107
+  _globals['_SETBATCHSIZESTATEREQUEST']._serialized_end=1215
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_start=1217
+  _globals['_SETBATCHSIZESTATERESPONSE']._serialized_end=1275
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_start=1277
+  _globals['_SETJOBPAUSEDREQUEST']._serialized_end=1330
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_start=1332
+  _globals['_SETJOBPAUSEDRESPONSE']._serialized_end=1385
+  _globals['_REQUESTBASELINEREQUEST']._serialized_start=1387
+  _globals['_REQUESTBASELINEREQUEST']._serialized_end=1427
+  _globals['_REQUESTBASELINERESPONSE']._serialized_start=1429
+  _globals['_REQUESTBASELINERESPONSE']._serialized_end=1485
+  _globals['_SETJOBPOLICYREQUEST']._serialized_start=1487
+  _globals['_SETJOBPOLICYREQUEST']._serialized_end=1561
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_start=1563
+  _globals['_SETJOBPOLICYRESPONSE']._serialized_end=1616
+  _globals['_WATCHJOBREQUEST']._serialized_start=1618
+  _globals['_WATCHJOBREQUEST']._serialized_end=1651
+  _globals['_WATCHJOBRESPONSE']._serialized_start=1653
+  _globals['_WATCHJOBRESPONSE']._serialized_end=1702
+  _globals['_JOBADMIN']._serialized_start=1705
+  _globals['_JOBADMIN']._serialized_end=2692
 # @@protoc_insertion_point(module_scope)

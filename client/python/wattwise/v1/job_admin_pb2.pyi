@@ -266,6 +266,272 @@ class DeleteJobResponse(google.protobuf.message.Message):
 Global___DeleteJobResponse: typing_extensions.TypeAlias = DeleteJobResponse
 
 @typing.final
+class ResetJobRequest(google.protobuf.message.Message):
+    """Request of ResetJob."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+
+Global___ResetJobRequest: typing_extensions.TypeAlias = ResetJobRequest
+
+@typing.final
+class ResetJobResponse(google.protobuf.message.Message):
+    """Response of ResetJob."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> wattwise.v1.job_pb2.Job:
+        """The job's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: wattwise.v1.job_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+Global___ResetJobResponse: typing_extensions.TypeAlias = ResetJobResponse
+
+@typing.final
+class SetTrialExcludedRequest(google.protobuf.message.Message):
+    """Request of SetTrialExcluded."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: builtins.int
+    EXCLUDED_FIELD_NUMBER: builtins.int
+    excluded: builtins.bool
+    """True: the trial does not count. False: it counts."""
+    @property
+    def trial(self) -> wattwise.v1.trial_pb2.TrialId:
+        """The trial. Required; a batch_size of 0 is not compared with the trial's."""
+
+    def __init__(
+        self,
+        *,
+        trial: wattwise.v1.trial_pb2.TrialId | None = ...,
+        excluded: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["trial", b"trial"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["excluded", b"excluded", "trial", b"trial"]) -> None: ...
+
+Global___SetTrialExcludedRequest: typing_extensions.TypeAlias = SetTrialExcludedRequest
+
+@typing.final
+class SetTrialExcludedResponse(google.protobuf.message.Message):
+    """Response of SetTrialExcluded."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRIAL_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def trial(self) -> wattwise.v1.trial_pb2.Trial:
+        """The trial's current state. Always set."""
+
+    @property
+    def job(self) -> wattwise.v1.job_pb2.Job:
+        """The job's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        trial: wattwise.v1.trial_pb2.Trial | None = ...,
+        job: wattwise.v1.job_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job", "trial", b"trial"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job", "trial", b"trial"]) -> None: ...
+
+Global___SetTrialExcludedResponse: typing_extensions.TypeAlias = SetTrialExcludedResponse
+
+@typing.final
+class SetBatchSizeStateRequest(google.protobuf.message.Message):
+    """Request of SetBatchSizeState."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    BATCH_SIZE_FIELD_NUMBER: builtins.int
+    STATUS_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    batch_size: builtins.int
+    """One of the job's batch sizes. Required: 0 is refused."""
+    status: wattwise.v1.job_pb2.BatchSizeStatus.ValueType
+    """BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
+    count; it is no longer banned or pinned. BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen
+    cannot be banned. BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
+    """
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        batch_size: builtins.int = ...,
+        status: wattwise.v1.job_pb2.BatchSizeStatus.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "status", b"status"]) -> None: ...
+
+Global___SetBatchSizeStateRequest: typing_extensions.TypeAlias = SetBatchSizeStateRequest
+
+@typing.final
+class SetBatchSizeStateResponse(google.protobuf.message.Message):
+    """Response of SetBatchSizeState."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> wattwise.v1.job_pb2.Job:
+        """The job's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: wattwise.v1.job_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+Global___SetBatchSizeStateResponse: typing_extensions.TypeAlias = SetBatchSizeStateResponse
+
+@typing.final
+class SetJobPausedRequest(google.protobuf.message.Message):
+    """Request of SetJobPaused."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    PAUSED_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    paused: builtins.bool
+    """True: the search pauses. False: it goes on."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        paused: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "paused", b"paused"]) -> None: ...
+
+Global___SetJobPausedRequest: typing_extensions.TypeAlias = SetJobPausedRequest
+
+@typing.final
+class SetJobPausedResponse(google.protobuf.message.Message):
+    """Response of SetJobPaused."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> wattwise.v1.job_pb2.Job:
+        """The job's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: wattwise.v1.job_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+Global___SetJobPausedResponse: typing_extensions.TypeAlias = SetJobPausedResponse
+
+@typing.final
+class RequestBaselineRequest(google.protobuf.message.Message):
+    """Request of RequestBaseline."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id"]) -> None: ...
+
+Global___RequestBaselineRequest: typing_extensions.TypeAlias = RequestBaselineRequest
+
+@typing.final
+class RequestBaselineResponse(google.protobuf.message.Message):
+    """Response of RequestBaseline."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> wattwise.v1.job_pb2.Job:
+        """The job's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: wattwise.v1.job_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+Global___RequestBaselineResponse: typing_extensions.TypeAlias = RequestBaselineResponse
+
+@typing.final
+class SetJobPolicyRequest(google.protobuf.message.Message):
+    """Request of SetJobPolicy."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: builtins.int
+    POLICY_FIELD_NUMBER: builtins.int
+    job_id: builtins.str
+    """The job. Required: an empty id is refused as unknown."""
+    policy: wattwise.v1.job_pb2.Policy.ValueType
+    """The policy. Required: unspecified is refused."""
+    def __init__(
+        self,
+        *,
+        job_id: builtins.str = ...,
+        policy: wattwise.v1.job_pb2.Policy.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_id", b"job_id", "policy", b"policy"]) -> None: ...
+
+Global___SetJobPolicyRequest: typing_extensions.TypeAlias = SetJobPolicyRequest
+
+@typing.final
+class SetJobPolicyResponse(google.protobuf.message.Message):
+    """Response of SetJobPolicy."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    @property
+    def job(self) -> wattwise.v1.job_pb2.Job:
+        """The job's current state. Always set."""
+
+    def __init__(
+        self,
+        *,
+        job: wattwise.v1.job_pb2.Job | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+Global___SetJobPolicyResponse: typing_extensions.TypeAlias = SetJobPolicyResponse
+
+@typing.final
 class WatchJobRequest(google.protobuf.message.Message):
     """Request of WatchJob."""
 

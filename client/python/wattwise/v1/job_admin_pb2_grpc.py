@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class JobAdminStub(object):
-    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials.
+    """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials.
     """
 
     def __init__(self, channel):
@@ -60,6 +60,36 @@ class JobAdminStub(object):
                 request_serializer=wattwise_dot_v1_dot_job__admin__pb2.DeleteJobRequest.SerializeToString,
                 response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.DeleteJobResponse.FromString,
                 _registered_method=True)
+        self.ResetJob = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/ResetJob',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.ResetJobRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.ResetJobResponse.FromString,
+                _registered_method=True)
+        self.SetTrialExcluded = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/SetTrialExcluded',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetTrialExcludedRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetTrialExcludedResponse.FromString,
+                _registered_method=True)
+        self.SetBatchSizeState = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/SetBatchSizeState',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetBatchSizeStateRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetBatchSizeStateResponse.FromString,
+                _registered_method=True)
+        self.SetJobPaused = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/SetJobPaused',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPausedRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPausedResponse.FromString,
+                _registered_method=True)
+        self.RequestBaseline = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/RequestBaseline',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.RequestBaselineRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.RequestBaselineResponse.FromString,
+                _registered_method=True)
+        self.SetJobPolicy = channel.unary_unary(
+                '/wattwise.v1.JobAdmin/SetJobPolicy',
+                request_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPolicyRequest.SerializeToString,
+                response_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPolicyResponse.FromString,
+                _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/wattwise.v1.JobAdmin/WatchJob',
                 request_serializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobRequest.SerializeToString,
@@ -68,7 +98,7 @@ class JobAdminStub(object):
 
 
 class JobAdminServicer(object):
-    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials.
+    """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials.
     """
 
     def GetJob(self, request, context):
@@ -103,6 +133,52 @@ class JobAdminServicer(object):
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
         by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
         new job numbers its trials from 1.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetJob(self, request, context):
+        """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
+        runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetTrialExcluded(self, request, context):
+        """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetBatchSizeState(self, request, context):
+        """Allows, bans or pins a batch size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetJobPaused(self, request, context):
+        """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
+        if none is known; their results count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RequestBaseline(self, request, context):
+        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+        While a batch size is pinned or the search is paused, the launch after that gets it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetJobPolicy(self, request, context):
+        """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
+        fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,6 +220,36 @@ def add_JobAdminServicer_to_server(servicer, server):
                     request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.DeleteJobRequest.FromString,
                     response_serializer=wattwise_dot_v1_dot_job__admin__pb2.DeleteJobResponse.SerializeToString,
             ),
+            'ResetJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetJob,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.ResetJobRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.ResetJobResponse.SerializeToString,
+            ),
+            'SetTrialExcluded': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTrialExcluded,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetTrialExcludedRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetTrialExcludedResponse.SerializeToString,
+            ),
+            'SetBatchSizeState': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetBatchSizeState,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetBatchSizeStateRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetBatchSizeStateResponse.SerializeToString,
+            ),
+            'SetJobPaused': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetJobPaused,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPausedRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPausedResponse.SerializeToString,
+            ),
+            'RequestBaseline': grpc.unary_unary_rpc_method_handler(
+                    servicer.RequestBaseline,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.RequestBaselineRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.RequestBaselineResponse.SerializeToString,
+            ),
+            'SetJobPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetJobPolicy,
+                    request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPolicyRequest.FromString,
+                    response_serializer=wattwise_dot_v1_dot_job__admin__pb2.SetJobPolicyResponse.SerializeToString,
+            ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
                     request_deserializer=wattwise_dot_v1_dot_job__admin__pb2.WatchJobRequest.FromString,
@@ -158,7 +264,7 @@ def add_JobAdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class JobAdmin(object):
-    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials.
+    """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials.
     """
 
     @staticmethod
@@ -286,6 +392,168 @@ class JobAdmin(object):
             '/wattwise.v1.JobAdmin/DeleteJob',
             wattwise_dot_v1_dot_job__admin__pb2.DeleteJobRequest.SerializeToString,
             wattwise_dot_v1_dot_job__admin__pb2.DeleteJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/ResetJob',
+            wattwise_dot_v1_dot_job__admin__pb2.ResetJobRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.ResetJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTrialExcluded(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/SetTrialExcluded',
+            wattwise_dot_v1_dot_job__admin__pb2.SetTrialExcludedRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.SetTrialExcludedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetBatchSizeState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/SetBatchSizeState',
+            wattwise_dot_v1_dot_job__admin__pb2.SetBatchSizeStateRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.SetBatchSizeStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetJobPaused(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/SetJobPaused',
+            wattwise_dot_v1_dot_job__admin__pb2.SetJobPausedRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.SetJobPausedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RequestBaseline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/RequestBaseline',
+            wattwise_dot_v1_dot_job__admin__pb2.RequestBaselineRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.RequestBaselineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetJobPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattwise.v1.JobAdmin/SetJobPolicy',
+            wattwise_dot_v1_dot_job__admin__pb2.SetJobPolicyRequest.SerializeToString,
+            wattwise_dot_v1_dot_job__admin__pb2.SetJobPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,

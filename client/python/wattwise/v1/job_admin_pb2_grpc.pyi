@@ -105,6 +105,102 @@ _JobAdminDeleteJobType = typing_extensions.TypeVar(
     ],
 )
 
+_JobAdminResetJobType = typing_extensions.TypeVar(
+    '_JobAdminResetJobType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.ResetJobRequest,
+        wattwise.v1.job_admin_pb2.ResetJobResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.ResetJobRequest,
+        wattwise.v1.job_admin_pb2.ResetJobResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.ResetJobRequest,
+        wattwise.v1.job_admin_pb2.ResetJobResponse,
+    ],
+)
+
+_JobAdminSetTrialExcludedType = typing_extensions.TypeVar(
+    '_JobAdminSetTrialExcludedType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
+    ],
+)
+
+_JobAdminSetBatchSizeStateType = typing_extensions.TypeVar(
+    '_JobAdminSetBatchSizeStateType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
+    ],
+)
+
+_JobAdminSetJobPausedType = typing_extensions.TypeVar(
+    '_JobAdminSetJobPausedType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
+    ],
+)
+
+_JobAdminRequestBaselineType = typing_extensions.TypeVar(
+    '_JobAdminRequestBaselineType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
+    ],
+)
+
+_JobAdminSetJobPolicyType = typing_extensions.TypeVar(
+    '_JobAdminSetJobPolicyType',
+    grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
+    ],
+)
+
 _JobAdminWatchJobType = typing_extensions.TypeVar(
     '_JobAdminWatchJobType',
     grpc.UnaryStreamMultiCallable[
@@ -121,8 +217,8 @@ _JobAdminWatchJobType = typing_extensions.TypeVar(
     ],
 )
 
-class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _JobAdminListTrialsType, _JobAdminGetTrialType, _JobAdminDeleteJobType, _JobAdminWatchJobType]):
-    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials."""
+class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _JobAdminListTrialsType, _JobAdminGetTrialType, _JobAdminDeleteJobType, _JobAdminResetJobType, _JobAdminSetTrialExcludedType, _JobAdminSetBatchSizeStateType, _JobAdminSetJobPausedType, _JobAdminRequestBaselineType, _JobAdminSetJobPolicyType, _JobAdminWatchJobType]):
+    """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials."""
 
     @typing.overload
     def __init__(self: JobAdminStub[
@@ -145,6 +241,30 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
         grpc.UnaryUnaryMultiCallable[
             wattwise.v1.job_admin_pb2.DeleteJobRequest,
             wattwise.v1.job_admin_pb2.DeleteJobResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.ResetJobRequest,
+            wattwise.v1.job_admin_pb2.ResetJobResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+            wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+            wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+            wattwise.v1.job_admin_pb2.SetJobPausedResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+            wattwise.v1.job_admin_pb2.RequestBaselineResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+            wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
         ],
         grpc.UnaryStreamMultiCallable[
             wattwise.v1.job_admin_pb2.WatchJobRequest,
@@ -174,6 +294,30 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
             wattwise.v1.job_admin_pb2.DeleteJobRequest,
             wattwise.v1.job_admin_pb2.DeleteJobResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.ResetJobRequest,
+            wattwise.v1.job_admin_pb2.ResetJobResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+            wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+            wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+            wattwise.v1.job_admin_pb2.SetJobPausedResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+            wattwise.v1.job_admin_pb2.RequestBaselineResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+            wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
+        ],
         grpc.aio.UnaryStreamMultiCallable[
             wattwise.v1.job_admin_pb2.WatchJobRequest,
             wattwise.v1.job_admin_pb2.WatchJobResponse,
@@ -196,6 +340,32 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
     """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
     by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
     new job numbers its trials from 1.
+    """
+
+    ResetJob: _JobAdminResetJobType
+    """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
+    runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+    """
+
+    SetTrialExcluded: _JobAdminSetTrialExcludedType
+    """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count."""
+
+    SetBatchSizeState: _JobAdminSetBatchSizeStateType
+    """Allows, bans or pins a batch size."""
+
+    SetJobPaused: _JobAdminSetJobPausedType
+    """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
+    if none is known; their results count.
+    """
+
+    RequestBaseline: _JobAdminRequestBaselineType
+    """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+    While a batch size is pinned or the search is paused, the launch after that gets it.
+    """
+
+    SetJobPolicy: _JobAdminSetJobPolicyType
+    """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
+    fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
     """
 
     WatchJob: _JobAdminWatchJobType
@@ -224,6 +394,30 @@ JobAdminAsyncStub: typing_extensions.TypeAlias = JobAdminStub[
         wattwise.v1.job_admin_pb2.DeleteJobRequest,
         wattwise.v1.job_admin_pb2.DeleteJobResponse,
     ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.ResetJobRequest,
+        wattwise.v1.job_admin_pb2.ResetJobResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+        wattwise.v1.job_admin_pb2.SetTrialExcludedResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+        wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+        wattwise.v1.job_admin_pb2.SetJobPausedResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+        wattwise.v1.job_admin_pb2.RequestBaselineResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+        wattwise.v1.job_admin_pb2.SetJobPolicyResponse,
+    ],
     grpc.aio.UnaryStreamMultiCallable[
         wattwise.v1.job_admin_pb2.WatchJobRequest,
         wattwise.v1.job_admin_pb2.WatchJobResponse,
@@ -231,7 +425,7 @@ JobAdminAsyncStub: typing_extensions.TypeAlias = JobAdminStub[
 ]
 
 class JobAdminServicer(metaclass=abc.ABCMeta):
-    """Called by people and tools. Lists, shows, watches and deletes jobs and their trials."""
+    """Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials."""
 
     @abc.abstractmethod
     def GetJob(
@@ -274,6 +468,62 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         """Deletes a job with its trials and measurements. Its running trials are stopped: at once on their streams, otherwise
         by the decision of their next report or heartbeat. Wait for them before you register the same id again, because the
         new job numbers its trials from 1.
+        """
+
+    @abc.abstractmethod
+    def ResetJob(
+        self,
+        request: wattwise.v1.job_admin_pb2.ResetJobRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.job_admin_pb2.ResetJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.ResetJobResponse]]:
+        """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
+        runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+        """
+
+    @abc.abstractmethod
+    def SetTrialExcluded(
+        self,
+        request: wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetTrialExcludedResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetTrialExcludedResponse]]:
+        """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count."""
+
+    @abc.abstractmethod
+    def SetBatchSizeState(
+        self,
+        request: wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse]]:
+        """Allows, bans or pins a batch size."""
+
+    @abc.abstractmethod
+    def SetJobPaused(
+        self,
+        request: wattwise.v1.job_admin_pb2.SetJobPausedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetJobPausedResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetJobPausedResponse]]:
+        """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
+        if none is known; their results count.
+        """
+
+    @abc.abstractmethod
+    def RequestBaseline(
+        self,
+        request: wattwise.v1.job_admin_pb2.RequestBaselineRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.job_admin_pb2.RequestBaselineResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.RequestBaselineResponse]]:
+        """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+        While a batch size is pinned or the search is paused, the launch after that gets it.
+        """
+
+    @abc.abstractmethod
+    def SetJobPolicy(
+        self,
+        request: wattwise.v1.job_admin_pb2.SetJobPolicyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattwise.v1.job_admin_pb2.SetJobPolicyResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetJobPolicyResponse]]:
+        """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
+        fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
         """
 
     @abc.abstractmethod

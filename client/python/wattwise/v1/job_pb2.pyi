@@ -101,6 +101,10 @@ class _BatchSizeStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     """Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
     pause; a decided trial ends it.
     """
+    BATCH_SIZE_STATUS_BANNED: _BatchSizeStatus.ValueType  # 5
+    """A person banned it. It is not chosen until a person allows it again."""
+    BATCH_SIZE_STATUS_PINNED: _BatchSizeStatus.ValueType  # 6
+    """A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again."""
 
 class BatchSizeStatus(_BatchSizeStatus, metaclass=_BatchSizeStatusEnumTypeWrapper):
     """Whether a batch size may be chosen."""
@@ -119,6 +123,10 @@ BATCH_SIZE_STATUS_SET_ASIDE: BatchSizeStatus.ValueType  # 4
 """Its last three or more trials failed, so it pauses before it is tried again. Every further failure doubles the
 pause; a decided trial ends it.
 """
+BATCH_SIZE_STATUS_BANNED: BatchSizeStatus.ValueType  # 5
+"""A person banned it. It is not chosen until a person allows it again."""
+BATCH_SIZE_STATUS_PINNED: BatchSizeStatus.ValueType  # 6
+"""A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again."""
 Global___BatchSizeStatus: typing_extensions.TypeAlias = BatchSizeStatus
 
 @typing.final
@@ -460,6 +468,9 @@ class Job(google.protobuf.message.Message):
     POWER_LIMITS_FIELD_NUMBER: builtins.int
     BATCH_SIZE_STATES_FIELD_NUMBER: builtins.int
     ADVICE_FIELD_NUMBER: builtins.int
+    PAUSED_FIELD_NUMBER: builtins.int
+    BASELINE_REQUESTED_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
     pruning_round: builtins.int
@@ -479,6 +490,10 @@ class Job(google.protobuf.message.Message):
     """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, or each that may be
     chosen has missed the target and none has ever reached it. Empty: launching the job may deliver one.
     """
+    paused: builtins.bool
+    """Whether SetJobPaused has paused the search: launches get the best known batch size."""
+    baseline_requested: builtins.bool
+    """Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet."""
     @property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
@@ -515,6 +530,12 @@ class Job(google.protobuf.message.Message):
     def batch_size_states(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___BatchSizeState]:
         """The state of every batch size, in ascending order. Always set."""
 
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.TrialWarning]:
+        """What looks wrong about the job's trials, at most one warning for each reason; a later trial without it withdraws it.
+        Empty: nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -532,9 +553,12 @@ class Job(google.protobuf.message.Message):
         power_limits: collections.abc.Iterable[Global___PowerLimit] | None = ...,
         batch_size_states: collections.abc.Iterable[Global___BatchSizeState] | None = ...,
         advice: builtins.str = ...,
+        paused: builtins.bool = ...,
+        baseline_requested: builtins.bool = ...,
+        warnings: collections.abc.Iterable[wattwise.v1.trial_pb2.TrialWarning] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "advice", b"advice", "arms", b"arms", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
     @typing.overload

@@ -25,29 +25,35 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wattwise/v1/trial.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"C\n\x07TrialId\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x14\n\x0ctrial_number\x18\x03 \x01(\x05\"\xa8\x04\n\x05Trial\x12 \n\x02id\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.wattwise.v1.TrialType\x12(\n\x06status\x18\x03 \x01(\x0e\x32\x18.wattwise.v1.TrialStatus\x12*\n\nend_reason\x18\x04 \x01(\x0e\x32\x16.wattwise.v1.EndReason\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0ctime_seconds\x18\x07 \x01(\x01\x12\x15\n\renergy_joules\x18\x08 \x01(\x01\x12\x11\n\x04\x63ost\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x11\n\tconverged\x18\n \x01(\x08\x12\x12\n\nlast_epoch\x18\x0b \x01(\x05\x12\x18\n\x0blast_metric\x18\x0c \x01(\x01H\x01\x88\x01\x01\x12\x35\n\x11lease_expire_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07monitor\x18\x0e \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12+\n\rother_monitor\x18\x0f \x01(\x0b\x32\x14.wattwise.v1.MonitorB\x07\n\x05_costB\x0e\n\x0c_last_metric\";\n\x07Monitor\x12\r\n\x05kinds\x18\x01 \x03(\t\x12\x11\n\testimated\x18\x02 \x01(\x08\x12\x0e\n\x06partly\x18\x03 \x01(\x08\"\xb0\x01\n\x0eTrainingResult\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x15\n\renergy_joules\x18\x03 \x01(\x01\x12\x0e\n\x06metric\x18\x04 \x01(\x01\x12\x15\n\rcurrent_epoch\x18\x05 \x01(\x05\x12%\n\x07monitor\x18\x06 \x01(\x0b\x32\x14.wattwise.v1.Monitor\"\xa1\x01\n\x08\x44\x65\x63ision\x12\x12\n\nstop_train\x18\x01 \x01(\x08\x12\x11\n\tconverged\x18\x02 \x01(\x08\x12\x16\n\x0etarget_reached\x18\x03 \x01(\x08\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0c\n\x04\x63ost\x18\x05 \x01(\x01\x12\x17\n\ncost_bound\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07warning\x18\x07 \x01(\tB\r\n\x0b_cost_bound\"\x92\x01\n\x0bMeasurement\x12\x15\n\rcurrent_epoch\x18\x01 \x01(\x05\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x15\n\renergy_joules\x18\x03 \x01(\x01\x12\x0e\n\x06metric\x18\x04 \x01(\x01\x12/\n\x0breport_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp*r\n\tTrialType\x12\x1a\n\x16TRIAL_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRIAL_TYPE_EXPLORATION\x10\x01\x12\x19\n\x15TRIAL_TYPE_CONCURRENT\x10\x02\x12\x12\n\x0eTRIAL_TYPE_MAB\x10\x03*}\n\x0bTrialStatus\x12\x1c\n\x18TRIAL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRIAL_STATUS_DISPATCHED\x10\x01\x12\x1a\n\x16TRIAL_STATUS_SUCCEEDED\x10\x02\x12\x17\n\x13TRIAL_STATUS_FAILED\x10\x03*\x95\x02\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45ND_REASON_TARGET_REACHED\x10\x01\x12\x19\n\x15\x45ND_REASON_COST_BOUND\x10\x02\x12\x19\n\x15\x45ND_REASON_MAX_EPOCHS\x10\x03\x12\x1a\n\x16\x45ND_REASON_JOB_DELETED\x10\x04\x12\x18\n\x14\x45ND_REASON_COMPLETED\x10\x05\x12\x14\n\x10\x45ND_REASON_ERROR\x10\x06\x12\x1c\n\x18\x45ND_REASON_OUT_OF_MEMORY\x10\x07\x12\x18\n\x14\x45ND_REASON_PREEMPTED\x10\x08\x12\x13\n\x0f\x45ND_REASON_LOST\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17wattwise/v1/trial.proto\x12\x0bwattwise.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"C\n\x07TrialId\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x14\n\x0ctrial_number\x18\x03 \x01(\x05\"\xcb\x05\n\x05Trial\x12 \n\x02id\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12$\n\x04type\x18\x02 \x01(\x0e\x32\x16.wattwise.v1.TrialType\x12(\n\x06status\x18\x03 \x01(\x0e\x32\x18.wattwise.v1.TrialStatus\x12*\n\nend_reason\x18\x04 \x01(\x0e\x32\x16.wattwise.v1.EndReason\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0ctime_seconds\x18\x07 \x01(\x01\x12\x15\n\renergy_joules\x18\x08 \x01(\x01\x12\x11\n\x04\x63ost\x18\t \x01(\x01H\x00\x88\x01\x01\x12\x11\n\tconverged\x18\n \x01(\x08\x12\x12\n\nlast_epoch\x18\x0b \x01(\x05\x12\x18\n\x0blast_metric\x18\x0c \x01(\x01H\x01\x88\x01\x01\x12\x35\n\x11lease_expire_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x07monitor\x18\x0e \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12+\n\rother_monitor\x18\x0f \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12,\n\x08\x63omputed\x18\x10 \x01(\x0b\x32\x1a.wattwise.v1.ComputedUsage\x12\x1e\n\x11power_limit_watts\x18\x11 \x01(\x01H\x02\x88\x01\x01\x12\x10\n\x08\x65xcluded\x18\x12 \x01(\x08\x12+\n\x08warnings\x18\x13 \x03(\x0b\x32\x19.wattwise.v1.TrialWarningB\x07\n\x05_costB\x0e\n\x0c_last_metricB\x14\n\x12_power_limit_watts\"W\n\rComputedUsage\x12\x14\n\x0ctime_seconds\x18\x01 \x01(\x01\x12\x15\n\renergy_joules\x18\x02 \x01(\x01\x12\x19\n\x11power_limit_watts\x18\x03 \x01(\x01\"p\n\x0cTrialWarning\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.wattwise.v1.WarningReason\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x14\n\x0ctrial_number\x18\x04 \x01(\x05\";\n\x07Monitor\x12\r\n\x05kinds\x18\x01 \x03(\t\x12\x11\n\testimated\x18\x02 \x01(\x08\x12\x0e\n\x06partly\x18\x03 \x01(\x08\"\x94\x02\n\x0eTrainingResult\x12#\n\x05trial\x18\x01 \x01(\x0b\x32\x14.wattwise.v1.TrialId\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x15\n\renergy_joules\x18\x03 \x01(\x01\x12\x0e\n\x06metric\x18\x04 \x01(\x01\x12\x15\n\rcurrent_epoch\x18\x05 \x01(\x05\x12%\n\x07monitor\x18\x06 \x01(\x0b\x32\x14.wattwise.v1.Monitor\x12,\n\x08\x63omputed\x18\x07 \x01(\x0b\x32\x1a.wattwise.v1.ComputedUsage\x12\x1e\n\x11power_limit_watts\x18\x08 \x01(\x01H\x00\x88\x01\x01\x42\x14\n\x12_power_limit_watts\"\xcc\x01\n\x08\x44\x65\x63ision\x12\x12\n\nstop_train\x18\x01 \x01(\x08\x12\x11\n\tconverged\x18\x02 \x01(\x08\x12\x16\n\x0etarget_reached\x18\x03 \x01(\x08\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0c\n\x04\x63ost\x18\x05 \x01(\x01\x12\x17\n\ncost_bound\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12+\n\x08warnings\x18\x08 \x03(\x0b\x32\x19.wattwise.v1.TrialWarningB\r\n\x0b_cost_boundJ\x04\x08\x07\x10\x08R\x07warning\"\xc0\x01\n\x0bMeasurement\x12\x15\n\rcurrent_epoch\x18\x01 \x01(\x05\x12\x14\n\x0ctime_seconds\x18\x02 \x01(\x01\x12\x15\n\renergy_joules\x18\x03 \x01(\x01\x12\x0e\n\x06metric\x18\x04 \x01(\x01\x12/\n\x0breport_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x63omputed\x18\x06 \x01(\x0b\x32\x1a.wattwise.v1.ComputedUsage*\xa5\x01\n\tTrialType\x12\x1a\n\x16TRIAL_TYPE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRIAL_TYPE_EXPLORATION\x10\x01\x12\x19\n\x15TRIAL_TYPE_CONCURRENT\x10\x02\x12\x12\n\x0eTRIAL_TYPE_MAB\x10\x03\x12\x18\n\x14TRIAL_TYPE_REQUESTED\x10\x04\x12\x17\n\x13TRIAL_TYPE_IMPORTED\x10\x05*}\n\x0bTrialStatus\x12\x1c\n\x18TRIAL_STATUS_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRIAL_STATUS_DISPATCHED\x10\x01\x12\x1a\n\x16TRIAL_STATUS_SUCCEEDED\x10\x02\x12\x17\n\x13TRIAL_STATUS_FAILED\x10\x03*\x95\x02\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x1d\n\x19\x45ND_REASON_TARGET_REACHED\x10\x01\x12\x19\n\x15\x45ND_REASON_COST_BOUND\x10\x02\x12\x19\n\x15\x45ND_REASON_MAX_EPOCHS\x10\x03\x12\x1a\n\x16\x45ND_REASON_JOB_DELETED\x10\x04\x12\x18\n\x14\x45ND_REASON_COMPLETED\x10\x05\x12\x14\n\x10\x45ND_REASON_ERROR\x10\x06\x12\x1c\n\x18\x45ND_REASON_OUT_OF_MEMORY\x10\x07\x12\x18\n\x14\x45ND_REASON_PREEMPTED\x10\x08\x12\x13\n\x0f\x45ND_REASON_LOST\x10\t*\x90\x02\n\rWarningReason\x12\x1e\n\x1aWARNING_REASON_UNSPECIFIED\x10\x00\x12)\n%WARNING_REASON_TARGET_REACHED_AT_ONCE\x10\x01\x12&\n\"WARNING_REASON_METRIC_OUT_OF_RANGE\x10\x02\x12$\n WARNING_REASON_METRIC_MOVES_AWAY\x10\x03\x12\x1c\n\x18WARNING_REASON_NO_ENERGY\x10\x04\x12\"\n\x1eWARNING_REASON_MONITORS_DIFFER\x10\x05\x12$\n WARNING_REASON_UNCONNECTED_RANKS\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'wattwise.v1.trial_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRIALTYPE']._serialized_start=1250
-  _globals['_TRIALTYPE']._serialized_end=1364
-  _globals['_TRIALSTATUS']._serialized_start=1366
-  _globals['_TRIALSTATUS']._serialized_end=1491
-  _globals['_ENDREASON']._serialized_start=1494
-  _globals['_ENDREASON']._serialized_end=1771
+  _globals['_TRIALTYPE']._serialized_start=1806
+  _globals['_TRIALTYPE']._serialized_end=1971
+  _globals['_TRIALSTATUS']._serialized_start=1973
+  _globals['_TRIALSTATUS']._serialized_end=2098
+  _globals['_ENDREASON']._serialized_start=2101
+  _globals['_ENDREASON']._serialized_end=2378
+  _globals['_WARNINGREASON']._serialized_start=2381
+  _globals['_WARNINGREASON']._serialized_end=2653
   _globals['_TRIALID']._serialized_start=73
   _globals['_TRIALID']._serialized_end=140
   _globals['_TRIAL']._serialized_start=143
-  _globals['_TRIAL']._serialized_end=695
-  _globals['_MONITOR']._serialized_start=697
-  _globals['_MONITOR']._serialized_end=756
-  _globals['_TRAININGRESULT']._serialized_start=759
-  _globals['_TRAININGRESULT']._serialized_end=935
-  _globals['_DECISION']._serialized_start=938
-  _globals['_DECISION']._serialized_end=1099
-  _globals['_MEASUREMENT']._serialized_start=1102
-  _globals['_MEASUREMENT']._serialized_end=1248
+  _globals['_TRIAL']._serialized_end=858
+  _globals['_COMPUTEDUSAGE']._serialized_start=860
+  _globals['_COMPUTEDUSAGE']._serialized_end=947
+  _globals['_TRIALWARNING']._serialized_start=949
+  _globals['_TRIALWARNING']._serialized_end=1061
+  _globals['_MONITOR']._serialized_start=1063
+  _globals['_MONITOR']._serialized_end=1122
+  _globals['_TRAININGRESULT']._serialized_start=1125
+  _globals['_TRAININGRESULT']._serialized_end=1401
+  _globals['_DECISION']._serialized_start=1404
+  _globals['_DECISION']._serialized_end=1608
+  _globals['_MEASUREMENT']._serialized_start=1611
+  _globals['_MEASUREMENT']._serialized_end=1803
 # @@protoc_insertion_point(module_scope)

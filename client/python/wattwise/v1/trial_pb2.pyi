@@ -34,6 +34,12 @@ class _TrialTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning."""
     TRIAL_TYPE_MAB: _TrialType.ValueType  # 3
     """By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
+    TRIAL_TYPE_REQUESTED: _TrialType.ValueType  # 4
+    """By a person: the job was paused, its batch size was pinned, or a baseline was requested. Its result counts like that
+    of a concurrent trial.
+    """
+    TRIAL_TYPE_IMPORTED: _TrialType.ValueType  # 5
+    """Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial."""
 
 class TrialType(_TrialType, metaclass=_TrialTypeEnumTypeWrapper):
     """Why a trial was dispatched."""
@@ -46,6 +52,12 @@ TRIAL_TYPE_CONCURRENT: TrialType.ValueType  # 2
 """By POLICY_PRUNING_GTS while an exploration was running. Its result does not affect the pruning."""
 TRIAL_TYPE_MAB: TrialType.ValueType  # 3
 """By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
+TRIAL_TYPE_REQUESTED: TrialType.ValueType  # 4
+"""By a person: the job was paused, its batch size was pinned, or a baseline was requested. Its result counts like that
+of a concurrent trial.
+"""
+TRIAL_TYPE_IMPORTED: TrialType.ValueType  # 5
+"""Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial."""
 Global___TrialType: typing_extensions.TypeAlias = TrialType
 
 class _TrialStatus:
@@ -140,6 +152,46 @@ GetNextBatchSize with `resume` and the trial's request_id.
 """
 Global___EndReason: typing_extensions.TypeAlias = EndReason
 
+class _WarningReason:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _WarningReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_WarningReason.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    WARNING_REASON_UNSPECIFIED: _WarningReason.ValueType  # 0
+    """Never sent by the server."""
+    WARNING_REASON_TARGET_REACHED_AT_ONCE: _WarningReason.ValueType  # 1
+    """The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong?"""
+    WARNING_REASON_METRIC_OUT_OF_RANGE: _WarningReason.ValueType  # 2
+    """The metric is outside of [0, 1], and the target is inside. Is one of them in percent?"""
+    WARNING_REASON_METRIC_MOVES_AWAY: _WarningReason.ValueType  # 3
+    """The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong?"""
+    WARNING_REASON_NO_ENERGY: _WarningReason.ValueType  # 4
+    """No energy was measured, although eta_knob gives it weight."""
+    WARNING_REASON_MONITORS_DIFFER: _WarningReason.ValueType  # 5
+    """The trial's monitor differs from that of the job's earlier trials, so that their costs are not comparable."""
+    WARNING_REASON_UNCONNECTED_RANKS: _WarningReason.ValueType  # 6
+    """The launch has several processes that are not connected to each other, so that each trains a trial of its own."""
+
+class WarningReason(_WarningReason, metaclass=_WarningReasonEnumTypeWrapper):
+    """What a warning is about."""
+
+WARNING_REASON_UNSPECIFIED: WarningReason.ValueType  # 0
+"""Never sent by the server."""
+WARNING_REASON_TARGET_REACHED_AT_ONCE: WarningReason.ValueType  # 1
+"""The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong?"""
+WARNING_REASON_METRIC_OUT_OF_RANGE: WarningReason.ValueType  # 2
+"""The metric is outside of [0, 1], and the target is inside. Is one of them in percent?"""
+WARNING_REASON_METRIC_MOVES_AWAY: WarningReason.ValueType  # 3
+"""The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong?"""
+WARNING_REASON_NO_ENERGY: WarningReason.ValueType  # 4
+"""No energy was measured, although eta_knob gives it weight."""
+WARNING_REASON_MONITORS_DIFFER: WarningReason.ValueType  # 5
+"""The trial's monitor differs from that of the job's earlier trials, so that their costs are not comparable."""
+WARNING_REASON_UNCONNECTED_RANKS: WarningReason.ValueType  # 6
+"""The launch has several processes that are not connected to each other, so that each trains a trial of its own."""
+Global___WarningReason: typing_extensions.TypeAlias = WarningReason
+
 @typing.final
 class TrialId(google.protobuf.message.Message):
     """The id of a trial."""
@@ -187,6 +239,10 @@ class Trial(google.protobuf.message.Message):
     LEASE_EXPIRE_TIME_FIELD_NUMBER: builtins.int
     MONITOR_FIELD_NUMBER: builtins.int
     OTHER_MONITOR_FIELD_NUMBER: builtins.int
+    COMPUTED_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
+    EXCLUDED_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     type: Global___TrialType.ValueType
     """Why the trial was dispatched. Always set."""
     status: Global___TrialStatus.ValueType
@@ -205,6 +261,10 @@ class Trial(google.protobuf.message.Message):
     """Epoch of its newest report. 0: no report yet."""
     last_metric: builtins.float
     """Metric of its newest report; may be NaN. Unset: no report yet."""
+    power_limit_watts: builtins.float
+    """The GPU power limit of its newest report that had one, in watts. Unset: unknown."""
+    excluded: builtins.bool
+    """Whether the job's search ignores the trial, as SetTrialExcluded requested."""
     @property
     def id(self) -> Global___TrialId:
         """The id of the trial. Always set."""
@@ -231,6 +291,16 @@ class Trial(google.protobuf.message.Message):
     def other_monitor(self) -> Global___Monitor:
         """The other monitors of earlier results of the job, which make the costs incomparable. Unset: none."""
 
+    @property
+    def computed(self) -> Global___ComputedUsage:
+        """Time and energy at the cheapest power limit, of its newest report. If set, the cost, the bound and the search use
+        them instead of time_seconds and energy_joules, which are what was measured. Unset: the trial is not in observer mode.
+        """
+
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
+        """What looks wrong about the trial, in every answer for it too. Empty: nothing."""
+
     def __init__(
         self,
         *,
@@ -249,15 +319,79 @@ class Trial(google.protobuf.message.Message):
         lease_expire_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         monitor: Global___Monitor | None = ...,
         other_monitor: Global___Monitor | None = ...,
+        computed: Global___ComputedUsage | None = ...,
+        power_limit_watts: builtins.float | None = ...,
+        excluded: builtins.bool = ...,
+        warnings: collections.abc.Iterable[Global___TrialWarning] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "cost", b"cost", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "converged", b"converged", "cost", b"cost", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "id", b"id", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "start_time", b"start_time", "status", b"status", "time_seconds", b"time_seconds", "type", b"type"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "cost", b"cost", "end_time", b"end_time", "id", b"id", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cost", b"_cost", "_last_metric", b"_last_metric", "_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "converged", b"converged", "cost", b"cost", "end_reason", b"end_reason", "end_time", b"end_time", "energy_joules", b"energy_joules", "excluded", b"excluded", "id", b"id", "last_epoch", b"last_epoch", "last_metric", b"last_metric", "lease_expire_time", b"lease_expire_time", "monitor", b"monitor", "other_monitor", b"other_monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time", "status", b"status", "time_seconds", b"time_seconds", "type", b"type", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cost", b"_cost"]) -> typing.Literal["cost"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_last_metric", b"_last_metric"]) -> typing.Literal["last_metric"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
 
 Global___Trial: typing_extensions.TypeAlias = Trial
+
+@typing.final
+class ComputedUsage(google.protobuf.message.Message):
+    """Time and energy that a trial would have taken at the cheapest power limit, computed from the profile of its batch size
+    rather than measured (observer mode). Both are sums since the trial's first epoch.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TIME_SECONDS_FIELD_NUMBER: builtins.int
+    ENERGY_JOULES_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
+    time_seconds: builtins.float
+    """Seconds. Finite, above 0, and not less than reported before."""
+    energy_joules: builtins.float
+    """Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before."""
+    power_limit_watts: builtins.float
+    """The power limit of one GPU that they are computed for, in watts. Must be above 0."""
+    def __init__(
+        self,
+        *,
+        time_seconds: builtins.float = ...,
+        energy_joules: builtins.float = ...,
+        power_limit_watts: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["energy_joules", b"energy_joules", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds"]) -> None: ...
+
+Global___ComputedUsage: typing_extensions.TypeAlias = ComputedUsage
+
+@typing.final
+class TrialWarning(google.protobuf.message.Message):
+    """Something that looks wrong but is not refused."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    FIELD_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    TRIAL_NUMBER_FIELD_NUMBER: builtins.int
+    reason: Global___WarningReason.ValueType
+    """What it is about. Always set; a client treats an unknown reason as another warning to show."""
+    field: builtins.str
+    """The field that looks wrong, such as "job.target_metric" or "result.energy_joules". Always set."""
+    message: builtins.str
+    """One sentence with the numbers, and what to change. Never empty."""
+    trial_number: builtins.int
+    """The trial that it is about. Always set."""
+    def __init__(
+        self,
+        *,
+        reason: Global___WarningReason.ValueType = ...,
+        field: builtins.str = ...,
+        message: builtins.str = ...,
+        trial_number: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["field", b"field", "message", b"message", "reason", b"reason", "trial_number", b"trial_number"]) -> None: ...
+
+Global___TrialWarning: typing_extensions.TypeAlias = TrialWarning
 
 @typing.final
 class Monitor(google.protobuf.message.Message):
@@ -303,6 +437,8 @@ class TrainingResult(google.protobuf.message.Message):
     METRIC_FIELD_NUMBER: builtins.int
     CURRENT_EPOCH_FIELD_NUMBER: builtins.int
     MONITOR_FIELD_NUMBER: builtins.int
+    COMPUTED_FIELD_NUMBER: builtins.int
+    POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
     time_seconds: builtins.float
     """Seconds of training in this trial so far. Finite, above 0, and not less than reported before."""
     energy_joules: builtins.float
@@ -313,6 +449,8 @@ class TrainingResult(google.protobuf.message.Message):
     """The validation metric after this epoch. NaN counts as not having reached the target; infinity is refused."""
     current_epoch: builtins.int
     """The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease."""
+    power_limit_watts: builtins.float
+    """The GPU power limit that the epoch ended with, in watts. Must be above 0. Unset: unknown."""
     @property
     def trial(self) -> Global___TrialId:
         """The trial. Required."""
@@ -320,6 +458,12 @@ class TrainingResult(google.protobuf.message.Message):
     @property
     def monitor(self) -> Global___Monitor:
         """The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results."""
+
+    @property
+    def computed(self) -> Global___ComputedUsage:
+        """In observer mode, time and energy at the cheapest power limit. Unset: the cost follows from time_seconds and
+        energy_joules, which are always what was measured. Once set, it must be set in all later results of the trial.
+        """
 
     def __init__(
         self,
@@ -330,9 +474,12 @@ class TrainingResult(google.protobuf.message.Message):
         metric: builtins.float = ...,
         current_epoch: builtins.int = ...,
         monitor: Global___Monitor | None = ...,
+        computed: Global___ComputedUsage | None = ...,
+        power_limit_watts: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["monitor", b"monitor", "trial", b"trial"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "time_seconds", b"time_seconds", "trial", b"trial"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "trial", b"trial"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "time_seconds", b"time_seconds", "trial", b"trial"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
 
 Global___TrainingResult: typing_extensions.TypeAlias = TrainingResult
 
@@ -348,7 +495,7 @@ class Decision(google.protobuf.message.Message):
     MESSAGE_FIELD_NUMBER: builtins.int
     COST_FIELD_NUMBER: builtins.int
     COST_BOUND_FIELD_NUMBER: builtins.int
-    WARNING_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     stop_train: builtins.bool
     """True: the trial has ended and training must stop. False: continue."""
     converged: builtins.bool
@@ -363,10 +510,12 @@ class Decision(google.protobuf.message.Message):
     """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
     converged yet, or this is the best known batch size.
     """
-    warning: builtins.str
-    """A warning for the trainer's user: its monitor differs from that of the job's earlier trials. Names both monitors;
-    the same in every answer for the trial. Empty: no warning.
-    """
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:
+        """What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the trial.
+        Empty: nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -376,10 +525,10 @@ class Decision(google.protobuf.message.Message):
         message: builtins.str = ...,
         cost: builtins.float = ...,
         cost_bound: builtins.float | None = ...,
-        warning: builtins.str = ...,
+        warnings: collections.abc.Iterable[Global___TrialWarning] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_cost_bound", b"_cost_bound", "cost_bound", b"cost_bound"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "message", b"message", "stop_train", b"stop_train", "target_reached", b"target_reached", "warning", b"warning"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_cost_bound", b"_cost_bound", "converged", b"converged", "cost", b"cost", "cost_bound", b"cost_bound", "message", b"message", "stop_train", b"stop_train", "target_reached", b"target_reached", "warnings", b"warnings"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_cost_bound", b"_cost_bound"]) -> typing.Literal["cost_bound"] | None: ...
 
 Global___Decision: typing_extensions.TypeAlias = Decision
@@ -395,6 +544,7 @@ class Measurement(google.protobuf.message.Message):
     ENERGY_JOULES_FIELD_NUMBER: builtins.int
     METRIC_FIELD_NUMBER: builtins.int
     REPORT_TIME_FIELD_NUMBER: builtins.int
+    COMPUTED_FIELD_NUMBER: builtins.int
     current_epoch: builtins.int
     """The epoch, counted from 1. Always set."""
     time_seconds: builtins.float
@@ -405,7 +555,11 @@ class Measurement(google.protobuf.message.Message):
     """The validation metric after the epoch; may be NaN."""
     @property
     def report_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the server received the report. Always set."""
+        """When the server received the report. Always set by the server. In ImportTrial: when the epoch ended; unset: unknown."""
+
+    @property
+    def computed(self) -> Global___ComputedUsage:
+        """In observer mode, time and energy at the cheapest power limit. Unset: not in observer mode."""
 
     def __init__(
         self,
@@ -415,8 +569,9 @@ class Measurement(google.protobuf.message.Message):
         energy_joules: builtins.float = ...,
         metric: builtins.float = ...,
         report_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        computed: Global___ComputedUsage | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["report_time", b"report_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "report_time", b"report_time", "time_seconds", b"time_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["computed", b"computed", "report_time", b"report_time"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["computed", b"computed", "current_epoch", b"current_epoch", "energy_joules", b"energy_joules", "metric", b"metric", "report_time", b"report_time", "time_seconds", b"time_seconds"]) -> None: ...
 
 Global___Measurement: typing_extensions.TypeAlias = Measurement

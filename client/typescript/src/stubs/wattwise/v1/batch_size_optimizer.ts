@@ -20,8 +20,19 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
+import { Timestamp } from "../../google/protobuf/timestamp.js";
 import { Job, JobSpec } from "./job.js";
-import { Decision, EndReason, endReasonFromJSON, endReasonToNumber, TrainingResult, Trial, TrialId } from "./trial.js";
+import {
+  Decision,
+  EndReason,
+  endReasonFromJSON,
+  endReasonToNumber,
+  Measurement,
+  Monitor,
+  TrainingResult,
+  Trial,
+  TrialId,
+} from "./trial.js";
 
 /** Request of RegisterJob. */
 export interface RegisterJobRequest {
@@ -58,6 +69,11 @@ export interface GetNextBatchSizeRequest {
    * False: a trial that was preempted or lost is returned as it ended, so that a late retry changes nothing.
    */
   resume: boolean;
+  /**
+   * Number of processes of the launch, if they are not connected to each other, so that each asks for a trial of its own.
+   * The trial then has a warning. 0 or 1: the launch has one process, or they are connected.
+   */
+  unconnectedRanks: number;
 }
 
 /** Response of GetNextBatchSize. */
@@ -129,6 +145,51 @@ export interface EndTrialResponse {
   trial: Trial | undefined;
 }
 
+/** Request of ImportTrial. */
+export interface ImportTrialRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+  /**
+   * A UUID for the trial: the request_id of its launch, or one that the client generates once per trial. Calls with the
+   * same id record the trial once. If GetNextBatchSize dispatched a trial for this id, the measurements after its last
+   * epoch are added to that trial, and it ends as if they had been reported. Required; at most 200 characters.
+   */
+  requestId: string;
+  /** The batch size of the trial. Must be one of the job's, and that of the dispatched trial if there is one. */
+  batchSize: number;
+  /**
+   * The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
+   * trial do not count. Empty: the trial ended before its first epoch did.
+   */
+  measurements: Measurement[];
+  /**
+   * How the trial ended, unless its measurements decide it by reaching the target or the last epoch:
+   * END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY, _PREEMPTED, or _LOST if its process was killed. Otherwise ignored.
+   * END_REASON_TARGET_REACHED and _MAX_EPOCHS are refused if the measurements do not show it.
+   */
+  endReason: EndReason;
+  /** The GPU power limit that the trial was trained at, in watts. Must be above 0. Unset: unknown. */
+  powerLimitWatts?:
+    | number
+    | undefined;
+  /** When the trial started. Unset: its duration before now. */
+  startTime:
+    | Date
+    | undefined;
+  /** What measured the energy. Unset: unknown. */
+  monitor: Monitor | undefined;
+}
+
+/** Response of ImportTrial. */
+export interface ImportTrialResponse {
+  /** The trial's current state. Always set. */
+  trial:
+    | Trial
+    | undefined;
+  /** True if this call created the trial; false if it was dispatched or imported before. */
+  created: boolean;
+}
+
 /** Request of GetPowerLimit. */
 export interface GetPowerLimitRequest {
   /** The job. Required: an empty id is refused as unknown. */
@@ -155,6 +216,15 @@ export interface GetPowerLimitResponse {
    * trial profiles.
    */
   profiledByAnother: boolean;
+  /** The sample of that limit. Unset: no trial has profiled this batch size. */
+  cheapest:
+    | PowerSample
+    | undefined;
+  /**
+   * The sample of the highest limit in the same profile, to compute the usage at the cheapest one in observer mode. Unset:
+   * no trial has profiled this batch size, or only an older version of the server has stored the profile.
+   */
+  highest: PowerSample | undefined;
 }
 
 /** The measurement of some training steps at one power limit. */
@@ -308,7 +378,7 @@ export const RegisterJobResponse: MessageFns<RegisterJobResponse> = {
 };
 
 function createBaseGetNextBatchSizeRequest(): GetNextBatchSizeRequest {
-  return { jobId: "", requestId: "", resume: false };
+  return { jobId: "", requestId: "", resume: false, unconnectedRanks: 0 };
 }
 
 export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
@@ -321,6 +391,9 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
     }
     if (message.resume !== false) {
       writer.uint32(24).bool(message.resume);
+    }
+    if (message.unconnectedRanks !== 0) {
+      writer.uint32(32).int32(message.unconnectedRanks);
     }
     return writer;
   },
@@ -362,6 +435,14 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
             message.resume = reader.bool();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.unconnectedRanks = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -382,6 +463,7 @@ export const GetNextBatchSizeRequest: MessageFns<GetNextBatchSizeRequest> = {
     message.jobId = object.jobId ?? "";
     message.requestId = object.requestId ?? "";
     message.resume = object.resume ?? false;
+    message.unconnectedRanks = object.unconnectedRanks ?? 0;
     return message;
   },
 };
@@ -943,6 +1025,223 @@ export const EndTrialResponse: MessageFns<EndTrialResponse> = {
   },
 };
 
+function createBaseImportTrialRequest(): ImportTrialRequest {
+  return {
+    jobId: "",
+    requestId: "",
+    batchSize: 0,
+    measurements: [],
+    endReason: EndReason.END_REASON_UNSPECIFIED,
+    powerLimitWatts: undefined,
+    startTime: undefined,
+    monitor: undefined,
+  };
+}
+
+export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
+  encode(message: ImportTrialRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.requestId !== "") {
+      writer.uint32(18).string(message.requestId);
+    }
+    if (message.batchSize !== 0) {
+      writer.uint32(24).int32(message.batchSize);
+    }
+    for (const v of message.measurements) {
+      Measurement.encode(v!, writer.uint32(34).fork()).join();
+    }
+    if (message.endReason !== EndReason.END_REASON_UNSPECIFIED) {
+      writer.uint32(40).int32(endReasonToNumber(message.endReason));
+    }
+    if (message.powerLimitWatts !== undefined) {
+      writer.uint32(49).double(message.powerLimitWatts);
+    }
+    if (message.startTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.startTime), writer.uint32(58).fork()).join();
+    }
+    if (message.monitor !== undefined) {
+      Monitor.encode(message.monitor, writer.uint32(66).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportTrialRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportTrialRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.requestId = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.measurements.push(Measurement.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 5: {
+            if (tag !== 40) {
+              break;
+            }
+
+            message.endReason = endReasonFromJSON(reader.int32());
+            continue;
+          }
+          case 6: {
+            if (tag !== 49) {
+              break;
+            }
+
+            message.powerLimitWatts = reader.double();
+            continue;
+          }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.startTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
+          case 8: {
+            if (tag !== 66) {
+              break;
+            }
+
+            message.monitor = Monitor.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ImportTrialRequest>): ImportTrialRequest {
+    return ImportTrialRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ImportTrialRequest>): ImportTrialRequest {
+    const message = createBaseImportTrialRequest();
+    message.jobId = object.jobId ?? "";
+    message.requestId = object.requestId ?? "";
+    message.batchSize = object.batchSize ?? 0;
+    message.measurements = object.measurements?.map((e) => Measurement.fromPartial(e)) || [];
+    message.endReason = object.endReason ?? EndReason.END_REASON_UNSPECIFIED;
+    message.powerLimitWatts = object.powerLimitWatts ?? undefined;
+    message.startTime = object.startTime ?? undefined;
+    message.monitor = (object.monitor !== undefined && object.monitor !== null)
+      ? Monitor.fromPartial(object.monitor)
+      : undefined;
+    return message;
+  },
+};
+
+function createBaseImportTrialResponse(): ImportTrialResponse {
+  return { trial: undefined, created: false };
+}
+
+export const ImportTrialResponse: MessageFns<ImportTrialResponse> = {
+  encode(message: ImportTrialResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.trial !== undefined) {
+      Trial.encode(message.trial, writer.uint32(10).fork()).join();
+    }
+    if (message.created !== false) {
+      writer.uint32(16).bool(message.created);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ImportTrialResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseImportTrialResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.trial = Trial.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.created = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ImportTrialResponse>): ImportTrialResponse {
+    return ImportTrialResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ImportTrialResponse>): ImportTrialResponse {
+    const message = createBaseImportTrialResponse();
+    message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
+    message.created = object.created ?? false;
+    return message;
+  },
+};
+
 function createBaseGetPowerLimitRequest(): GetPowerLimitRequest {
   return { jobId: "", batchSize: 0, trialNumber: 0 };
 }
@@ -1023,7 +1322,7 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
 };
 
 function createBaseGetPowerLimitResponse(): GetPowerLimitResponse {
-  return { powerLimitWatts: undefined, profiledByAnother: false };
+  return { powerLimitWatts: undefined, profiledByAnother: false, cheapest: undefined, highest: undefined };
 }
 
 export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
@@ -1033,6 +1332,12 @@ export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
     }
     if (message.profiledByAnother !== false) {
       writer.uint32(16).bool(message.profiledByAnother);
+    }
+    if (message.cheapest !== undefined) {
+      PowerSample.encode(message.cheapest, writer.uint32(26).fork()).join();
+    }
+    if (message.highest !== undefined) {
+      PowerSample.encode(message.highest, writer.uint32(34).fork()).join();
     }
     return writer;
   },
@@ -1066,6 +1371,22 @@ export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
             message.profiledByAnother = reader.bool();
             continue;
           }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.cheapest = PowerSample.decode(reader, reader.uint32());
+            continue;
+          }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.highest = PowerSample.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1085,6 +1406,12 @@ export const GetPowerLimitResponse: MessageFns<GetPowerLimitResponse> = {
     const message = createBaseGetPowerLimitResponse();
     message.powerLimitWatts = object.powerLimitWatts ?? undefined;
     message.profiledByAnother = object.profiledByAnother ?? false;
+    message.cheapest = (object.cheapest !== undefined && object.cheapest !== null)
+      ? PowerSample.fromPartial(object.cheapest)
+      : undefined;
+    message.highest = (object.highest !== undefined && object.highest !== null)
+      ? PowerSample.fromPartial(object.highest)
+      : undefined;
     return message;
   },
 };
@@ -1391,6 +1718,20 @@ export const BatchSizeOptimizerService = {
     responseDeserialize: (value: Buffer): EndTrialResponse => EndTrialResponse.decode(value),
   },
   /**
+   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
+   * of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
+   * INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+   */
+  importTrial: {
+    path: "/wattwise.v1.BatchSizeOptimizer/ImportTrial" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ImportTrialRequest): Buffer => Buffer.from(ImportTrialRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ImportTrialRequest => ImportTrialRequest.decode(value),
+    responseSerialize: (value: ImportTrialResponse): Buffer => Buffer.from(ImportTrialResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ImportTrialResponse => ImportTrialResponse.decode(value),
+  },
+  /**
    * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
    * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
    * profiles. Safe to retry.
@@ -1448,6 +1789,12 @@ export interface BatchSizeOptimizerServer extends UntypedServiceImplementation {
    * Safe to retry.
    */
   endTrial: handleUnaryCall<EndTrialRequest, EndTrialResponse>;
+  /**
+   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
+   * of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
+   * INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+   */
+  importTrial: handleUnaryCall<ImportTrialRequest, ImportTrialResponse>;
   /**
    * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
    * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
@@ -1563,6 +1910,26 @@ export interface BatchSizeOptimizerClient extends Client {
     callback: (error: ServiceError | null, response: EndTrialResponse) => void,
   ): ClientUnaryCall;
   /**
+   * Records a trial, or the end of one, that could not be reported while it ran: a training without the server, the rest
+   * of a trial whose server was away, or a training from before the job was registered. Always safe to retry.
+   * INVALID_ARGUMENT lists all faults at once, and nothing is recorded.
+   */
+  importTrial(
+    request: ImportTrialRequest,
+    callback: (error: ServiceError | null, response: ImportTrialResponse) => void,
+  ): ClientUnaryCall;
+  importTrial(
+    request: ImportTrialRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ImportTrialResponse) => void,
+  ): ClientUnaryCall;
+  importTrial(
+    request: ImportTrialRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ImportTrialResponse) => void,
+  ): ClientUnaryCall;
+  /**
    * Returns the cheapest known GPU power limit of a batch size, and whether another trial is profiling it. With a
    * trial_number this call writes: if no limit is known and no trial is profiling, that trial becomes the one that
    * profiles. Safe to retry.
@@ -1620,6 +1987,18 @@ type DeepPartial<T> = T extends bigint ? string | number | bigint
   : T extends { $case: string; value: unknown } ? { $case: T["$case"]; value?: DeepPartial<T["value"]> }
   : T extends {} ? { [K in keyof T]?: DeepPartial<T[K]> }
   : Partial<T>;
+
+function toTimestamp(date: Date): Timestamp {
+  const seconds = BigInt(Math.trunc(date.getTime() / 1_000));
+  const nanos = (date.getTime() % 1_000) * 1_000_000;
+  return { seconds, nanos };
+}
+
+function fromTimestamp(t: Timestamp): Date {
+  let millis = (globalThis.Number(t.seconds.toString()) || 0) * 1_000;
+  millis += (t.nanos || 0) / 1_000_000;
+  return new globalThis.Date(millis);
+}
 
 interface MessageFns<T> {
   encode(message: T, writer?: BinaryWriter): BinaryWriter;

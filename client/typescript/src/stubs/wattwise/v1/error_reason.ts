@@ -40,7 +40,8 @@ export enum ErrorReason {
    */
   ERROR_REASON_TRIAL_NOT_FOUND = "ERROR_REASON_TRIAL_NOT_FOUND",
   /**
-   * ERROR_REASON_NO_BATCH_SIZE_CONVERGED - FAILED_PRECONDITION: no batch size is left to try. The message says what to change; register the job under a new id.
+   * ERROR_REASON_NO_BATCH_SIZE_CONVERGED - FAILED_PRECONDITION: no batch size is left to try. The message says what to change, and which call of JobAdmin brings
+   * a batch size back: ResetJob, or SetBatchSizeState.
    * The metadata lists the batch sizes by cause; a cause without batch sizes is absent.
    *
    *     {"job_id": "mnist-nightly", "pruning_round": "0", "failed": "16", "out_of_memory": "64", "missed": "16, 32",

@@ -7,7 +7,7 @@
 /* eslint-disable */
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import { Timestamp } from "../../google/protobuf/timestamp.js";
-import { Monitor } from "./trial.js";
+import { Monitor, TrialWarning } from "./trial.js";
 
 /** How the next batch size of a job is chosen. */
 export enum Policy {
@@ -126,6 +126,10 @@ export enum BatchSizeStatus {
    * pause; a decided trial ends it.
    */
   BATCH_SIZE_STATUS_SET_ASIDE = "BATCH_SIZE_STATUS_SET_ASIDE",
+  /** BATCH_SIZE_STATUS_BANNED - A person banned it. It is not chosen until a person allows it again. */
+  BATCH_SIZE_STATUS_BANNED = "BATCH_SIZE_STATUS_BANNED",
+  /** BATCH_SIZE_STATUS_PINNED - A person pinned it. Every launch gets it, and no other is chosen, until a person allows it again. */
+  BATCH_SIZE_STATUS_PINNED = "BATCH_SIZE_STATUS_PINNED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -146,6 +150,12 @@ export function batchSizeStatusFromJSON(object: any): BatchSizeStatus {
     case 4:
     case "BATCH_SIZE_STATUS_SET_ASIDE":
       return BatchSizeStatus.BATCH_SIZE_STATUS_SET_ASIDE;
+    case 5:
+    case "BATCH_SIZE_STATUS_BANNED":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_BANNED;
+    case 6:
+    case "BATCH_SIZE_STATUS_PINNED":
+      return BatchSizeStatus.BATCH_SIZE_STATUS_PINNED;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -165,6 +175,10 @@ export function batchSizeStatusToNumber(object: BatchSizeStatus): number {
       return 3;
     case BatchSizeStatus.BATCH_SIZE_STATUS_SET_ASIDE:
       return 4;
+    case BatchSizeStatus.BATCH_SIZE_STATUS_BANNED:
+      return 5;
+    case BatchSizeStatus.BATCH_SIZE_STATUS_PINNED:
+      return 6;
     case BatchSizeStatus.UNRECOGNIZED:
     default:
       return -1;
@@ -412,6 +426,15 @@ export interface Job {
    * chosen has missed the target and none has ever reached it. Empty: launching the job may deliver one.
    */
   advice: string;
+  /** Whether SetJobPaused has paused the search: launches get the best known batch size. */
+  paused: boolean;
+  /** Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet. */
+  baselineRequested: boolean;
+  /**
+   * What looks wrong about the job's trials, at most one warning for each reason; a later trial without it withdraws it.
+   * Empty: nothing.
+   */
+  warnings: TrialWarning[];
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -1236,6 +1259,9 @@ function createBaseJob(): Job {
     powerLimits: [],
     batchSizeStates: [],
     advice: "",
+    paused: false,
+    baselineRequested: false,
+    warnings: [],
   };
 }
 
@@ -1286,6 +1312,15 @@ export const Job: MessageFns<Job> = {
     }
     if (message.advice !== "") {
       writer.uint32(114).string(message.advice);
+    }
+    if (message.paused !== false) {
+      writer.uint32(120).bool(message.paused);
+    }
+    if (message.baselineRequested !== false) {
+      writer.uint32(128).bool(message.baselineRequested);
+    }
+    for (const v of message.warnings) {
+      TrialWarning.encode(v!, writer.uint32(138).fork()).join();
     }
     return writer;
   },
@@ -1425,6 +1460,30 @@ export const Job: MessageFns<Job> = {
             message.advice = reader.string();
             continue;
           }
+          case 15: {
+            if (tag !== 120) {
+              break;
+            }
+
+            message.paused = reader.bool();
+            continue;
+          }
+          case 16: {
+            if (tag !== 128) {
+              break;
+            }
+
+            message.baselineRequested = reader.bool();
+            continue;
+          }
+          case 17: {
+            if (tag !== 138) {
+              break;
+            }
+
+            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1460,6 +1519,9 @@ export const Job: MessageFns<Job> = {
     message.powerLimits = object.powerLimits?.map((e) => PowerLimit.fromPartial(e)) || [];
     message.batchSizeStates = object.batchSizeStates?.map((e) => BatchSizeState.fromPartial(e)) || [];
     message.advice = object.advice ?? "";
+    message.paused = object.paused ?? false;
+    message.baselineRequested = object.baselineRequested ?? false;
+    message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     return message;
   },
 };

@@ -20,7 +20,15 @@ import {
   type ServiceError,
   type UntypedServiceImplementation,
 } from "@grpc/grpc-js";
-import { Job } from "./job.js";
+import {
+  BatchSizeStatus,
+  batchSizeStatusFromJSON,
+  batchSizeStatusToNumber,
+  Job,
+  Policy,
+  policyFromJSON,
+  policyToNumber,
+} from "./job.js";
 import { Measurement, Trial, TrialId, TrialStatus, trialStatusFromJSON, trialStatusToNumber } from "./trial.js";
 
 /** Request of GetJob. */
@@ -112,6 +120,98 @@ export interface DeleteJobResponse {
     | undefined;
   /** The running trials that were stopped; if there are more than 1000, the newest 1000. Empty if none was running. */
   stoppedTrials: Trial[];
+}
+
+/** Request of ResetJob. */
+export interface ResetJobRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+}
+
+/** Response of ResetJob. */
+export interface ResetJobResponse {
+  /** The job's current state. Always set. */
+  job: Job | undefined;
+}
+
+/** Request of SetTrialExcluded. */
+export interface SetTrialExcludedRequest {
+  /** The trial. Required; a batch_size of 0 is not compared with the trial's. */
+  trial:
+    | TrialId
+    | undefined;
+  /** True: the trial does not count. False: it counts. */
+  excluded: boolean;
+}
+
+/** Response of SetTrialExcluded. */
+export interface SetTrialExcludedResponse {
+  /** The trial's current state. Always set. */
+  trial:
+    | Trial
+    | undefined;
+  /** The job's current state. Always set. */
+  job: Job | undefined;
+}
+
+/** Request of SetBatchSizeState. */
+export interface SetBatchSizeStateRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+  /** One of the job's batch sizes. Required: 0 is refused. */
+  batchSize: number;
+  /**
+   * BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
+   * count; it is no longer banned or pinned. BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen
+   * cannot be banned. BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
+   */
+  status: BatchSizeStatus;
+}
+
+/** Response of SetBatchSizeState. */
+export interface SetBatchSizeStateResponse {
+  /** The job's current state. Always set. */
+  job: Job | undefined;
+}
+
+/** Request of SetJobPaused. */
+export interface SetJobPausedRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+  /** True: the search pauses. False: it goes on. */
+  paused: boolean;
+}
+
+/** Response of SetJobPaused. */
+export interface SetJobPausedResponse {
+  /** The job's current state. Always set. */
+  job: Job | undefined;
+}
+
+/** Request of RequestBaseline. */
+export interface RequestBaselineRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+}
+
+/** Response of RequestBaseline. */
+export interface RequestBaselineResponse {
+  /** The job's current state. Always set. */
+  job: Job | undefined;
+}
+
+/** Request of SetJobPolicy. */
+export interface SetJobPolicyRequest {
+  /** The job. Required: an empty id is refused as unknown. */
+  jobId: string;
+  /** The policy. Required: unspecified is refused. */
+  policy: Policy;
+}
+
+/** Response of SetJobPolicy. */
+export interface SetJobPolicyResponse {
+  /** The job's current state. Always set. */
+  job: Job | undefined;
 }
 
 /** Request of WatchJob. */
@@ -798,6 +898,740 @@ export const DeleteJobResponse: MessageFns<DeleteJobResponse> = {
   },
 };
 
+function createBaseResetJobRequest(): ResetJobRequest {
+  return { jobId: "" };
+}
+
+export const ResetJobRequest: MessageFns<ResetJobRequest> = {
+  encode(message: ResetJobRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ResetJobRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseResetJobRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ResetJobRequest>): ResetJobRequest {
+    return ResetJobRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ResetJobRequest>): ResetJobRequest {
+    const message = createBaseResetJobRequest();
+    message.jobId = object.jobId ?? "";
+    return message;
+  },
+};
+
+function createBaseResetJobResponse(): ResetJobResponse {
+  return { job: undefined };
+}
+
+export const ResetJobResponse: MessageFns<ResetJobResponse> = {
+  encode(message: ResetJobResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ResetJobResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseResetJobResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ResetJobResponse>): ResetJobResponse {
+    return ResetJobResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ResetJobResponse>): ResetJobResponse {
+    const message = createBaseResetJobResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    return message;
+  },
+};
+
+function createBaseSetTrialExcludedRequest(): SetTrialExcludedRequest {
+  return { trial: undefined, excluded: false };
+}
+
+export const SetTrialExcludedRequest: MessageFns<SetTrialExcludedRequest> = {
+  encode(message: SetTrialExcludedRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.trial !== undefined) {
+      TrialId.encode(message.trial, writer.uint32(10).fork()).join();
+    }
+    if (message.excluded !== false) {
+      writer.uint32(16).bool(message.excluded);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetTrialExcludedRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetTrialExcludedRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.trial = TrialId.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.excluded = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetTrialExcludedRequest>): SetTrialExcludedRequest {
+    return SetTrialExcludedRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetTrialExcludedRequest>): SetTrialExcludedRequest {
+    const message = createBaseSetTrialExcludedRequest();
+    message.trial = (object.trial !== undefined && object.trial !== null)
+      ? TrialId.fromPartial(object.trial)
+      : undefined;
+    message.excluded = object.excluded ?? false;
+    return message;
+  },
+};
+
+function createBaseSetTrialExcludedResponse(): SetTrialExcludedResponse {
+  return { trial: undefined, job: undefined };
+}
+
+export const SetTrialExcludedResponse: MessageFns<SetTrialExcludedResponse> = {
+  encode(message: SetTrialExcludedResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.trial !== undefined) {
+      Trial.encode(message.trial, writer.uint32(10).fork()).join();
+    }
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(18).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetTrialExcludedResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetTrialExcludedResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.trial = Trial.decode(reader, reader.uint32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetTrialExcludedResponse>): SetTrialExcludedResponse {
+    return SetTrialExcludedResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetTrialExcludedResponse>): SetTrialExcludedResponse {
+    const message = createBaseSetTrialExcludedResponse();
+    message.trial = (object.trial !== undefined && object.trial !== null) ? Trial.fromPartial(object.trial) : undefined;
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    return message;
+  },
+};
+
+function createBaseSetBatchSizeStateRequest(): SetBatchSizeStateRequest {
+  return { jobId: "", batchSize: 0, status: BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED };
+}
+
+export const SetBatchSizeStateRequest: MessageFns<SetBatchSizeStateRequest> = {
+  encode(message: SetBatchSizeStateRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.batchSize !== 0) {
+      writer.uint32(16).int32(message.batchSize);
+    }
+    if (message.status !== BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED) {
+      writer.uint32(24).int32(batchSizeStatusToNumber(message.status));
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeStateRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetBatchSizeStateRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.batchSize = reader.int32();
+            continue;
+          }
+          case 3: {
+            if (tag !== 24) {
+              break;
+            }
+
+            message.status = batchSizeStatusFromJSON(reader.int32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetBatchSizeStateRequest>): SetBatchSizeStateRequest {
+    return SetBatchSizeStateRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetBatchSizeStateRequest>): SetBatchSizeStateRequest {
+    const message = createBaseSetBatchSizeStateRequest();
+    message.jobId = object.jobId ?? "";
+    message.batchSize = object.batchSize ?? 0;
+    message.status = object.status ?? BatchSizeStatus.BATCH_SIZE_STATUS_UNSPECIFIED;
+    return message;
+  },
+};
+
+function createBaseSetBatchSizeStateResponse(): SetBatchSizeStateResponse {
+  return { job: undefined };
+}
+
+export const SetBatchSizeStateResponse: MessageFns<SetBatchSizeStateResponse> = {
+  encode(message: SetBatchSizeStateResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetBatchSizeStateResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetBatchSizeStateResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetBatchSizeStateResponse>): SetBatchSizeStateResponse {
+    return SetBatchSizeStateResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetBatchSizeStateResponse>): SetBatchSizeStateResponse {
+    const message = createBaseSetBatchSizeStateResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    return message;
+  },
+};
+
+function createBaseSetJobPausedRequest(): SetJobPausedRequest {
+  return { jobId: "", paused: false };
+}
+
+export const SetJobPausedRequest: MessageFns<SetJobPausedRequest> = {
+  encode(message: SetJobPausedRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.paused !== false) {
+      writer.uint32(16).bool(message.paused);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPausedRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetJobPausedRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.paused = reader.bool();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetJobPausedRequest>): SetJobPausedRequest {
+    return SetJobPausedRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetJobPausedRequest>): SetJobPausedRequest {
+    const message = createBaseSetJobPausedRequest();
+    message.jobId = object.jobId ?? "";
+    message.paused = object.paused ?? false;
+    return message;
+  },
+};
+
+function createBaseSetJobPausedResponse(): SetJobPausedResponse {
+  return { job: undefined };
+}
+
+export const SetJobPausedResponse: MessageFns<SetJobPausedResponse> = {
+  encode(message: SetJobPausedResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPausedResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetJobPausedResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetJobPausedResponse>): SetJobPausedResponse {
+    return SetJobPausedResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetJobPausedResponse>): SetJobPausedResponse {
+    const message = createBaseSetJobPausedResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    return message;
+  },
+};
+
+function createBaseRequestBaselineRequest(): RequestBaselineRequest {
+  return { jobId: "" };
+}
+
+export const RequestBaselineRequest: MessageFns<RequestBaselineRequest> = {
+  encode(message: RequestBaselineRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RequestBaselineRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRequestBaselineRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RequestBaselineRequest>): RequestBaselineRequest {
+    return RequestBaselineRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RequestBaselineRequest>): RequestBaselineRequest {
+    const message = createBaseRequestBaselineRequest();
+    message.jobId = object.jobId ?? "";
+    return message;
+  },
+};
+
+function createBaseRequestBaselineResponse(): RequestBaselineResponse {
+  return { job: undefined };
+}
+
+export const RequestBaselineResponse: MessageFns<RequestBaselineResponse> = {
+  encode(message: RequestBaselineResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): RequestBaselineResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseRequestBaselineResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<RequestBaselineResponse>): RequestBaselineResponse {
+    return RequestBaselineResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<RequestBaselineResponse>): RequestBaselineResponse {
+    const message = createBaseRequestBaselineResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    return message;
+  },
+};
+
+function createBaseSetJobPolicyRequest(): SetJobPolicyRequest {
+  return { jobId: "", policy: Policy.POLICY_UNSPECIFIED };
+}
+
+export const SetJobPolicyRequest: MessageFns<SetJobPolicyRequest> = {
+  encode(message: SetJobPolicyRequest, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.jobId !== "") {
+      writer.uint32(10).string(message.jobId);
+    }
+    if (message.policy !== Policy.POLICY_UNSPECIFIED) {
+      writer.uint32(16).int32(policyToNumber(message.policy));
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPolicyRequest {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetJobPolicyRequest();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.jobId = reader.string();
+            continue;
+          }
+          case 2: {
+            if (tag !== 16) {
+              break;
+            }
+
+            message.policy = policyFromJSON(reader.int32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetJobPolicyRequest>): SetJobPolicyRequest {
+    return SetJobPolicyRequest.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetJobPolicyRequest>): SetJobPolicyRequest {
+    const message = createBaseSetJobPolicyRequest();
+    message.jobId = object.jobId ?? "";
+    message.policy = object.policy ?? Policy.POLICY_UNSPECIFIED;
+    return message;
+  },
+};
+
+function createBaseSetJobPolicyResponse(): SetJobPolicyResponse {
+  return { job: undefined };
+}
+
+export const SetJobPolicyResponse: MessageFns<SetJobPolicyResponse> = {
+  encode(message: SetJobPolicyResponse, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.job !== undefined) {
+      Job.encode(message.job, writer.uint32(10).fork()).join();
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): SetJobPolicyResponse {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseSetJobPolicyResponse();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 10) {
+              break;
+            }
+
+            message.job = Job.decode(reader, reader.uint32());
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<SetJobPolicyResponse>): SetJobPolicyResponse {
+    return SetJobPolicyResponse.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<SetJobPolicyResponse>): SetJobPolicyResponse {
+    const message = createBaseSetJobPolicyResponse();
+    message.job = (object.job !== undefined && object.job !== null) ? Job.fromPartial(object.job) : undefined;
+    return message;
+  },
+};
+
 function createBaseWatchJobRequest(): WatchJobRequest {
   return { jobId: "" };
 }
@@ -908,7 +1742,7 @@ export const WatchJobResponse: MessageFns<WatchJobResponse> = {
   },
 };
 
-/** Called by people and tools. Lists, shows, watches and deletes jobs and their trials. */
+/** Called by people and tools. Lists, shows, watches, controls and deletes jobs and their trials. */
 export type JobAdminService = typeof JobAdminService;
 export const JobAdminService = {
   /** Returns one job. */
@@ -966,6 +1800,86 @@ export const JobAdminService = {
     responseDeserialize: (value: Buffer): DeleteJobResponse => DeleteJobResponse.decode(value),
   },
   /**
+   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
+   * runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+   */
+  resetJob: {
+    path: "/wattwise.v1.JobAdmin/ResetJob" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: ResetJobRequest): Buffer => Buffer.from(ResetJobRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): ResetJobRequest => ResetJobRequest.decode(value),
+    responseSerialize: (value: ResetJobResponse): Buffer => Buffer.from(ResetJobResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): ResetJobResponse => ResetJobResponse.decode(value),
+  },
+  /** Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. */
+  setTrialExcluded: {
+    path: "/wattwise.v1.JobAdmin/SetTrialExcluded" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SetTrialExcludedRequest): Buffer =>
+      Buffer.from(SetTrialExcludedRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetTrialExcludedRequest => SetTrialExcludedRequest.decode(value),
+    responseSerialize: (value: SetTrialExcludedResponse): Buffer =>
+      Buffer.from(SetTrialExcludedResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetTrialExcludedResponse => SetTrialExcludedResponse.decode(value),
+  },
+  /** Allows, bans or pins a batch size. */
+  setBatchSizeState: {
+    path: "/wattwise.v1.JobAdmin/SetBatchSizeState" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SetBatchSizeStateRequest): Buffer =>
+      Buffer.from(SetBatchSizeStateRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetBatchSizeStateRequest => SetBatchSizeStateRequest.decode(value),
+    responseSerialize: (value: SetBatchSizeStateResponse): Buffer =>
+      Buffer.from(SetBatchSizeStateResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetBatchSizeStateResponse => SetBatchSizeStateResponse.decode(value),
+  },
+  /**
+   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
+   * if none is known; their results count.
+   */
+  setJobPaused: {
+    path: "/wattwise.v1.JobAdmin/SetJobPaused" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SetJobPausedRequest): Buffer => Buffer.from(SetJobPausedRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetJobPausedRequest => SetJobPausedRequest.decode(value),
+    responseSerialize: (value: SetJobPausedResponse): Buffer =>
+      Buffer.from(SetJobPausedResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetJobPausedResponse => SetJobPausedResponse.decode(value),
+  },
+  /**
+   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+   * While a batch size is pinned or the search is paused, the launch after that gets it.
+   */
+  requestBaseline: {
+    path: "/wattwise.v1.JobAdmin/RequestBaseline" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: RequestBaselineRequest): Buffer =>
+      Buffer.from(RequestBaselineRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): RequestBaselineRequest => RequestBaselineRequest.decode(value),
+    responseSerialize: (value: RequestBaselineResponse): Buffer =>
+      Buffer.from(RequestBaselineResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): RequestBaselineResponse => RequestBaselineResponse.decode(value),
+  },
+  /**
+   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
+   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+   */
+  setJobPolicy: {
+    path: "/wattwise.v1.JobAdmin/SetJobPolicy" as const,
+    requestStream: false as const,
+    responseStream: false as const,
+    requestSerialize: (value: SetJobPolicyRequest): Buffer => Buffer.from(SetJobPolicyRequest.encode(value).finish()),
+    requestDeserialize: (value: Buffer): SetJobPolicyRequest => SetJobPolicyRequest.decode(value),
+    responseSerialize: (value: SetJobPolicyResponse): Buffer =>
+      Buffer.from(SetJobPolicyResponse.encode(value).finish()),
+    responseDeserialize: (value: Buffer): SetJobPolicyResponse => SetJobPolicyResponse.decode(value),
+  },
+  /**
    * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
    * Ends with NOT_FOUND when the job is deleted.
    */
@@ -995,6 +1909,30 @@ export interface JobAdminServer extends UntypedServiceImplementation {
    * new job numbers its trials from 1.
    */
   deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
+  /**
+   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
+   * runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+   */
+  resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
+  /** Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. */
+  setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
+  /** Allows, bans or pins a batch size. */
+  setBatchSizeState: handleUnaryCall<SetBatchSizeStateRequest, SetBatchSizeStateResponse>;
+  /**
+   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
+   * if none is known; their results count.
+   */
+  setJobPaused: handleUnaryCall<SetJobPausedRequest, SetJobPausedResponse>;
+  /**
+   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+   * While a batch size is pinned or the search is paused, the launch after that gets it.
+   */
+  requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
+  /**
+   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
+   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+   */
+  setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
   /**
    * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
    * Ends with NOT_FOUND when the job is deleted.
@@ -1086,6 +2024,114 @@ export interface JobAdminClient extends Client {
     metadata: Metadata,
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: DeleteJobResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
+   * runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+   */
+  resetJob(
+    request: ResetJobRequest,
+    callback: (error: ServiceError | null, response: ResetJobResponse) => void,
+  ): ClientUnaryCall;
+  resetJob(
+    request: ResetJobRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: ResetJobResponse) => void,
+  ): ClientUnaryCall;
+  resetJob(
+    request: ResetJobRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: ResetJobResponse) => void,
+  ): ClientUnaryCall;
+  /** Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. */
+  setTrialExcluded(
+    request: SetTrialExcludedRequest,
+    callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
+  ): ClientUnaryCall;
+  setTrialExcluded(
+    request: SetTrialExcludedRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
+  ): ClientUnaryCall;
+  setTrialExcluded(
+    request: SetTrialExcludedRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
+  ): ClientUnaryCall;
+  /** Allows, bans or pins a batch size. */
+  setBatchSizeState(
+    request: SetBatchSizeStateRequest,
+    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
+  ): ClientUnaryCall;
+  setBatchSizeState(
+    request: SetBatchSizeStateRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
+  ): ClientUnaryCall;
+  setBatchSizeState(
+    request: SetBatchSizeStateRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
+   * if none is known; their results count.
+   */
+  setJobPaused(
+    request: SetJobPausedRequest,
+    callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
+  ): ClientUnaryCall;
+  setJobPaused(
+    request: SetJobPausedRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
+  ): ClientUnaryCall;
+  setJobPaused(
+    request: SetJobPausedRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SetJobPausedResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
+   * While a batch size is pinned or the search is paused, the launch after that gets it.
+   */
+  requestBaseline(
+    request: RequestBaselineRequest,
+    callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
+  ): ClientUnaryCall;
+  requestBaseline(
+    request: RequestBaselineRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
+  ): ClientUnaryCall;
+  requestBaseline(
+    request: RequestBaselineRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: RequestBaselineResponse) => void,
+  ): ClientUnaryCall;
+  /**
+   * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
+   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+   */
+  setJobPolicy(
+    request: SetJobPolicyRequest,
+    callback: (error: ServiceError | null, response: SetJobPolicyResponse) => void,
+  ): ClientUnaryCall;
+  setJobPolicy(
+    request: SetJobPolicyRequest,
+    metadata: Metadata,
+    callback: (error: ServiceError | null, response: SetJobPolicyResponse) => void,
+  ): ClientUnaryCall;
+  setJobPolicy(
+    request: SetJobPolicyRequest,
+    metadata: Metadata,
+    options: Partial<CallOptions>,
+    callback: (error: ServiceError | null, response: SetJobPolicyResponse) => void,
   ): ClientUnaryCall;
   /**
    * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.

@@ -18,6 +18,13 @@ export enum TrialType {
   TRIAL_TYPE_CONCURRENT = "TRIAL_TYPE_CONCURRENT",
   /** TRIAL_TYPE_MAB - By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running. */
   TRIAL_TYPE_MAB = "TRIAL_TYPE_MAB",
+  /**
+   * TRIAL_TYPE_REQUESTED - By a person: the job was paused, its batch size was pinned, or a baseline was requested. Its result counts like that
+   * of a concurrent trial.
+   */
+  TRIAL_TYPE_REQUESTED = "TRIAL_TYPE_REQUESTED",
+  /** TRIAL_TYPE_IMPORTED - Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial. */
+  TRIAL_TYPE_IMPORTED = "TRIAL_TYPE_IMPORTED",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -35,6 +42,12 @@ export function trialTypeFromJSON(object: any): TrialType {
     case 3:
     case "TRIAL_TYPE_MAB":
       return TrialType.TRIAL_TYPE_MAB;
+    case 4:
+    case "TRIAL_TYPE_REQUESTED":
+      return TrialType.TRIAL_TYPE_REQUESTED;
+    case 5:
+    case "TRIAL_TYPE_IMPORTED":
+      return TrialType.TRIAL_TYPE_IMPORTED;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -52,6 +65,10 @@ export function trialTypeToNumber(object: TrialType): number {
       return 2;
     case TrialType.TRIAL_TYPE_MAB:
       return 3;
+    case TrialType.TRIAL_TYPE_REQUESTED:
+      return 4;
+    case TrialType.TRIAL_TYPE_IMPORTED:
+      return 5;
     case TrialType.UNRECOGNIZED:
     default:
       return -1;
@@ -209,6 +226,77 @@ export function endReasonToNumber(object: EndReason): number {
   }
 }
 
+/** What a warning is about. */
+export enum WarningReason {
+  /** WARNING_REASON_UNSPECIFIED - Never sent by the server. */
+  WARNING_REASON_UNSPECIFIED = "WARNING_REASON_UNSPECIFIED",
+  /** WARNING_REASON_TARGET_REACHED_AT_ONCE - The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong? */
+  WARNING_REASON_TARGET_REACHED_AT_ONCE = "WARNING_REASON_TARGET_REACHED_AT_ONCE",
+  /** WARNING_REASON_METRIC_OUT_OF_RANGE - The metric is outside of [0, 1], and the target is inside. Is one of them in percent? */
+  WARNING_REASON_METRIC_OUT_OF_RANGE = "WARNING_REASON_METRIC_OUT_OF_RANGE",
+  /** WARNING_REASON_METRIC_MOVES_AWAY - The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong? */
+  WARNING_REASON_METRIC_MOVES_AWAY = "WARNING_REASON_METRIC_MOVES_AWAY",
+  /** WARNING_REASON_NO_ENERGY - No energy was measured, although eta_knob gives it weight. */
+  WARNING_REASON_NO_ENERGY = "WARNING_REASON_NO_ENERGY",
+  /** WARNING_REASON_MONITORS_DIFFER - The trial's monitor differs from that of the job's earlier trials, so that their costs are not comparable. */
+  WARNING_REASON_MONITORS_DIFFER = "WARNING_REASON_MONITORS_DIFFER",
+  /** WARNING_REASON_UNCONNECTED_RANKS - The launch has several processes that are not connected to each other, so that each trains a trial of its own. */
+  WARNING_REASON_UNCONNECTED_RANKS = "WARNING_REASON_UNCONNECTED_RANKS",
+  UNRECOGNIZED = "UNRECOGNIZED",
+}
+
+export function warningReasonFromJSON(object: any): WarningReason {
+  switch (object) {
+    case 0:
+    case "WARNING_REASON_UNSPECIFIED":
+      return WarningReason.WARNING_REASON_UNSPECIFIED;
+    case 1:
+    case "WARNING_REASON_TARGET_REACHED_AT_ONCE":
+      return WarningReason.WARNING_REASON_TARGET_REACHED_AT_ONCE;
+    case 2:
+    case "WARNING_REASON_METRIC_OUT_OF_RANGE":
+      return WarningReason.WARNING_REASON_METRIC_OUT_OF_RANGE;
+    case 3:
+    case "WARNING_REASON_METRIC_MOVES_AWAY":
+      return WarningReason.WARNING_REASON_METRIC_MOVES_AWAY;
+    case 4:
+    case "WARNING_REASON_NO_ENERGY":
+      return WarningReason.WARNING_REASON_NO_ENERGY;
+    case 5:
+    case "WARNING_REASON_MONITORS_DIFFER":
+      return WarningReason.WARNING_REASON_MONITORS_DIFFER;
+    case 6:
+    case "WARNING_REASON_UNCONNECTED_RANKS":
+      return WarningReason.WARNING_REASON_UNCONNECTED_RANKS;
+    case -1:
+    case "UNRECOGNIZED":
+    default:
+      return WarningReason.UNRECOGNIZED;
+  }
+}
+
+export function warningReasonToNumber(object: WarningReason): number {
+  switch (object) {
+    case WarningReason.WARNING_REASON_UNSPECIFIED:
+      return 0;
+    case WarningReason.WARNING_REASON_TARGET_REACHED_AT_ONCE:
+      return 1;
+    case WarningReason.WARNING_REASON_METRIC_OUT_OF_RANGE:
+      return 2;
+    case WarningReason.WARNING_REASON_METRIC_MOVES_AWAY:
+      return 3;
+    case WarningReason.WARNING_REASON_NO_ENERGY:
+      return 4;
+    case WarningReason.WARNING_REASON_MONITORS_DIFFER:
+      return 5;
+    case WarningReason.WARNING_REASON_UNCONNECTED_RANKS:
+      return 6;
+    case WarningReason.UNRECOGNIZED:
+    default:
+      return -1;
+  }
+}
+
 /** The id of a trial. */
 export interface TrialId {
   /** The job of the trial. Required: an empty id is refused as unknown. */
@@ -267,7 +355,49 @@ export interface Trial {
     | Monitor
     | undefined;
   /** The other monitors of earlier results of the job, which make the costs incomparable. Unset: none. */
-  otherMonitor: Monitor | undefined;
+  otherMonitor:
+    | Monitor
+    | undefined;
+  /**
+   * Time and energy at the cheapest power limit, of its newest report. If set, the cost, the bound and the search use
+   * them instead of time_seconds and energy_joules, which are what was measured. Unset: the trial is not in observer mode.
+   */
+  computed:
+    | ComputedUsage
+    | undefined;
+  /** The GPU power limit of its newest report that had one, in watts. Unset: unknown. */
+  powerLimitWatts?:
+    | number
+    | undefined;
+  /** Whether the job's search ignores the trial, as SetTrialExcluded requested. */
+  excluded: boolean;
+  /** What looks wrong about the trial, in every answer for it too. Empty: nothing. */
+  warnings: TrialWarning[];
+}
+
+/**
+ * Time and energy that a trial would have taken at the cheapest power limit, computed from the profile of its batch size
+ * rather than measured (observer mode). Both are sums since the trial's first epoch.
+ */
+export interface ComputedUsage {
+  /** Seconds. Finite, above 0, and not less than reported before. */
+  timeSeconds: number;
+  /** Joules of all GPUs of the trial. Finite, 0 or more, and not less than reported before. */
+  energyJoules: number;
+  /** The power limit of one GPU that they are computed for, in watts. Must be above 0. */
+  powerLimitWatts: number;
+}
+
+/** Something that looks wrong but is not refused. */
+export interface TrialWarning {
+  /** What it is about. Always set; a client treats an unknown reason as another warning to show. */
+  reason: WarningReason;
+  /** The field that looks wrong, such as "job.target_metric" or "result.energy_joules". Always set. */
+  field: string;
+  /** One sentence with the numbers, and what to change. Never empty. */
+  message: string;
+  /** The trial that it is about. Always set. */
+  trialNumber: number;
 }
 
 /** What measures energy. */
@@ -304,7 +434,18 @@ export interface TrainingResult {
   /** The epoch that has just ended, counted from 1; 0 is refused. Epochs may be skipped but must not decrease. */
   currentEpoch: number;
   /** The monitor of the energy. Unset: unknown, or the same as in the trial's earlier results. */
-  monitor: Monitor | undefined;
+  monitor:
+    | Monitor
+    | undefined;
+  /**
+   * In observer mode, time and energy at the cheapest power limit. Unset: the cost follows from time_seconds and
+   * energy_joules, which are always what was measured. Once set, it must be set in all later results of the trial.
+   */
+  computed:
+    | ComputedUsage
+    | undefined;
+  /** The GPU power limit that the epoch ended with, in watts. Must be above 0. Unset: unknown. */
+  powerLimitWatts?: number | undefined;
 }
 
 /** The server's answer to a report or a heartbeat: continue or stop. */
@@ -327,10 +468,10 @@ export interface Decision {
     | number
     | undefined;
   /**
-   * A warning for the trainer's user: its monitor differs from that of the job's earlier trials. Names both monitors;
-   * the same in every answer for the trial. Empty: no warning.
+   * What looks wrong about the trial, for the trainer's user. The same warning is in every later answer for the trial.
+   * Empty: nothing.
    */
-  warning: string;
+  warnings: TrialWarning[];
 }
 
 /** The measurement of an epoch, as the server stores it. */
@@ -343,8 +484,12 @@ export interface Measurement {
   energyJoules: number;
   /** The validation metric after the epoch; may be NaN. */
   metric: number;
-  /** When the server received the report. Always set. */
-  reportTime: Date | undefined;
+  /** When the server received the report. Always set by the server. In ImportTrial: when the epoch ended; unset: unknown. */
+  reportTime:
+    | Date
+    | undefined;
+  /** In observer mode, time and energy at the cheapest power limit. Unset: not in observer mode. */
+  computed: ComputedUsage | undefined;
 }
 
 function createBaseTrialId(): TrialId {
@@ -443,6 +588,10 @@ function createBaseTrial(): Trial {
     leaseExpireTime: undefined,
     monitor: undefined,
     otherMonitor: undefined,
+    computed: undefined,
+    powerLimitWatts: undefined,
+    excluded: false,
+    warnings: [],
   };
 }
 
@@ -492,6 +641,18 @@ export const Trial: MessageFns<Trial> = {
     }
     if (message.otherMonitor !== undefined) {
       Monitor.encode(message.otherMonitor, writer.uint32(122).fork()).join();
+    }
+    if (message.computed !== undefined) {
+      ComputedUsage.encode(message.computed, writer.uint32(130).fork()).join();
+    }
+    if (message.powerLimitWatts !== undefined) {
+      writer.uint32(137).double(message.powerLimitWatts);
+    }
+    if (message.excluded !== false) {
+      writer.uint32(144).bool(message.excluded);
+    }
+    for (const v of message.warnings) {
+      TrialWarning.encode(v!, writer.uint32(154).fork()).join();
     }
     return writer;
   },
@@ -629,6 +790,38 @@ export const Trial: MessageFns<Trial> = {
             message.otherMonitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
+          case 16: {
+            if (tag !== 130) {
+              break;
+            }
+
+            message.computed = ComputedUsage.decode(reader, reader.uint32());
+            continue;
+          }
+          case 17: {
+            if (tag !== 137) {
+              break;
+            }
+
+            message.powerLimitWatts = reader.double();
+            continue;
+          }
+          case 18: {
+            if (tag !== 144) {
+              break;
+            }
+
+            message.excluded = reader.bool();
+            continue;
+          }
+          case 19: {
+            if (tag !== 154) {
+              break;
+            }
+
+            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -665,6 +858,182 @@ export const Trial: MessageFns<Trial> = {
     message.otherMonitor = (object.otherMonitor !== undefined && object.otherMonitor !== null)
       ? Monitor.fromPartial(object.otherMonitor)
       : undefined;
+    message.computed = (object.computed !== undefined && object.computed !== null)
+      ? ComputedUsage.fromPartial(object.computed)
+      : undefined;
+    message.powerLimitWatts = object.powerLimitWatts ?? undefined;
+    message.excluded = object.excluded ?? false;
+    message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
+    return message;
+  },
+};
+
+function createBaseComputedUsage(): ComputedUsage {
+  return { timeSeconds: 0, energyJoules: 0, powerLimitWatts: 0 };
+}
+
+export const ComputedUsage: MessageFns<ComputedUsage> = {
+  encode(message: ComputedUsage, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.timeSeconds !== 0) {
+      writer.uint32(9).double(message.timeSeconds);
+    }
+    if (message.energyJoules !== 0) {
+      writer.uint32(17).double(message.energyJoules);
+    }
+    if (message.powerLimitWatts !== 0) {
+      writer.uint32(25).double(message.powerLimitWatts);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): ComputedUsage {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseComputedUsage();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 9) {
+              break;
+            }
+
+            message.timeSeconds = reader.double();
+            continue;
+          }
+          case 2: {
+            if (tag !== 17) {
+              break;
+            }
+
+            message.energyJoules = reader.double();
+            continue;
+          }
+          case 3: {
+            if (tag !== 25) {
+              break;
+            }
+
+            message.powerLimitWatts = reader.double();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<ComputedUsage>): ComputedUsage {
+    return ComputedUsage.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<ComputedUsage>): ComputedUsage {
+    const message = createBaseComputedUsage();
+    message.timeSeconds = object.timeSeconds ?? 0;
+    message.energyJoules = object.energyJoules ?? 0;
+    message.powerLimitWatts = object.powerLimitWatts ?? 0;
+    return message;
+  },
+};
+
+function createBaseTrialWarning(): TrialWarning {
+  return { reason: WarningReason.WARNING_REASON_UNSPECIFIED, field: "", message: "", trialNumber: 0 };
+}
+
+export const TrialWarning: MessageFns<TrialWarning> = {
+  encode(message: TrialWarning, writer: BinaryWriter = new BinaryWriter()): BinaryWriter {
+    if (message.reason !== WarningReason.WARNING_REASON_UNSPECIFIED) {
+      writer.uint32(8).int32(warningReasonToNumber(message.reason));
+    }
+    if (message.field !== "") {
+      writer.uint32(18).string(message.field);
+    }
+    if (message.message !== "") {
+      writer.uint32(26).string(message.message);
+    }
+    if (message.trialNumber !== 0) {
+      writer.uint32(32).int32(message.trialNumber);
+    }
+    return writer;
+  },
+
+  decode(input: BinaryReader | Uint8Array, length?: number): TrialWarning {
+    const reader = input instanceof BinaryReader ? input : new BinaryReader(input);
+    const previousRecursionDepth = (reader as any).__tsProtoDecodeDepth ?? 0;
+    if (previousRecursionDepth >= 100) {
+      throw new globalThis.Error("protobuf decode recursion limit exceeded");
+    }
+    (reader as any).__tsProtoDecodeDepth = previousRecursionDepth + 1;
+    try {
+      const end = length === undefined ? reader.len : reader.pos + length;
+      const message = createBaseTrialWarning();
+      while (reader.pos < end) {
+        const tag = reader.uint32();
+        switch (tag >>> 3) {
+          case 1: {
+            if (tag !== 8) {
+              break;
+            }
+
+            message.reason = warningReasonFromJSON(reader.int32());
+            continue;
+          }
+          case 2: {
+            if (tag !== 18) {
+              break;
+            }
+
+            message.field = reader.string();
+            continue;
+          }
+          case 3: {
+            if (tag !== 26) {
+              break;
+            }
+
+            message.message = reader.string();
+            continue;
+          }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.trialNumber = reader.int32();
+            continue;
+          }
+        }
+        if ((tag & 7) === 4 || tag === 0) {
+          break;
+        }
+        reader.skip(tag & 7);
+      }
+      return message;
+    } finally {
+      (reader as any).__tsProtoDecodeDepth = previousRecursionDepth;
+    }
+  },
+
+  create(base?: DeepPartial<TrialWarning>): TrialWarning {
+    return TrialWarning.fromPartial(base ?? {});
+  },
+  fromPartial(object: DeepPartial<TrialWarning>): TrialWarning {
+    const message = createBaseTrialWarning();
+    message.reason = object.reason ?? WarningReason.WARNING_REASON_UNSPECIFIED;
+    message.field = object.field ?? "";
+    message.message = object.message ?? "";
+    message.trialNumber = object.trialNumber ?? 0;
     return message;
   },
 };
@@ -749,7 +1118,16 @@ export const Monitor: MessageFns<Monitor> = {
 };
 
 function createBaseTrainingResult(): TrainingResult {
-  return { trial: undefined, timeSeconds: 0, energyJoules: 0, metric: 0, currentEpoch: 0, monitor: undefined };
+  return {
+    trial: undefined,
+    timeSeconds: 0,
+    energyJoules: 0,
+    metric: 0,
+    currentEpoch: 0,
+    monitor: undefined,
+    computed: undefined,
+    powerLimitWatts: undefined,
+  };
 }
 
 export const TrainingResult: MessageFns<TrainingResult> = {
@@ -771,6 +1149,12 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     }
     if (message.monitor !== undefined) {
       Monitor.encode(message.monitor, writer.uint32(50).fork()).join();
+    }
+    if (message.computed !== undefined) {
+      ComputedUsage.encode(message.computed, writer.uint32(58).fork()).join();
+    }
+    if (message.powerLimitWatts !== undefined) {
+      writer.uint32(65).double(message.powerLimitWatts);
     }
     return writer;
   },
@@ -836,6 +1220,22 @@ export const TrainingResult: MessageFns<TrainingResult> = {
             message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
+          case 7: {
+            if (tag !== 58) {
+              break;
+            }
+
+            message.computed = ComputedUsage.decode(reader, reader.uint32());
+            continue;
+          }
+          case 8: {
+            if (tag !== 65) {
+              break;
+            }
+
+            message.powerLimitWatts = reader.double();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -863,6 +1263,10 @@ export const TrainingResult: MessageFns<TrainingResult> = {
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
       : undefined;
+    message.computed = (object.computed !== undefined && object.computed !== null)
+      ? ComputedUsage.fromPartial(object.computed)
+      : undefined;
+    message.powerLimitWatts = object.powerLimitWatts ?? undefined;
     return message;
   },
 };
@@ -875,7 +1279,7 @@ function createBaseDecision(): Decision {
     message: "",
     cost: 0,
     costBound: undefined,
-    warning: "",
+    warnings: [],
   };
 }
 
@@ -899,8 +1303,8 @@ export const Decision: MessageFns<Decision> = {
     if (message.costBound !== undefined) {
       writer.uint32(49).double(message.costBound);
     }
-    if (message.warning !== "") {
-      writer.uint32(58).string(message.warning);
+    for (const v of message.warnings) {
+      TrialWarning.encode(v!, writer.uint32(66).fork()).join();
     }
     return writer;
   },
@@ -966,12 +1370,12 @@ export const Decision: MessageFns<Decision> = {
             message.costBound = reader.double();
             continue;
           }
-          case 7: {
-            if (tag !== 58) {
+          case 8: {
+            if (tag !== 66) {
               break;
             }
 
-            message.warning = reader.string();
+            message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
         }
@@ -997,13 +1401,13 @@ export const Decision: MessageFns<Decision> = {
     message.message = object.message ?? "";
     message.cost = object.cost ?? 0;
     message.costBound = object.costBound ?? undefined;
-    message.warning = object.warning ?? "";
+    message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     return message;
   },
 };
 
 function createBaseMeasurement(): Measurement {
-  return { currentEpoch: 0, timeSeconds: 0, energyJoules: 0, metric: 0, reportTime: undefined };
+  return { currentEpoch: 0, timeSeconds: 0, energyJoules: 0, metric: 0, reportTime: undefined, computed: undefined };
 }
 
 export const Measurement: MessageFns<Measurement> = {
@@ -1022,6 +1426,9 @@ export const Measurement: MessageFns<Measurement> = {
     }
     if (message.reportTime !== undefined) {
       Timestamp.encode(toTimestamp(message.reportTime), writer.uint32(42).fork()).join();
+    }
+    if (message.computed !== undefined) {
+      ComputedUsage.encode(message.computed, writer.uint32(50).fork()).join();
     }
     return writer;
   },
@@ -1079,6 +1486,14 @@ export const Measurement: MessageFns<Measurement> = {
             message.reportTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 6: {
+            if (tag !== 50) {
+              break;
+            }
+
+            message.computed = ComputedUsage.decode(reader, reader.uint32());
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1101,6 +1516,9 @@ export const Measurement: MessageFns<Measurement> = {
     message.energyJoules = object.energyJoules ?? 0;
     message.metric = object.metric ?? 0;
     message.reportTime = object.reportTime ?? undefined;
+    message.computed = (object.computed !== undefined && object.computed !== null)
+      ? ComputedUsage.fromPartial(object.computed)
+      : undefined;
     return message;
   },
 };
