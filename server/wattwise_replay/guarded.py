@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 from wattwise_server.domain import JobSpec, Search
-from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Policy, Prior
+from wattwise_server.policy.base import Allowed, ArmBelief, Banned, Choice, Event, Exhausted, Policy, Prior
 
 from wattwise_replay.errors import ReplayError
 
@@ -70,7 +70,7 @@ class Guarded:
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """The state after an event."""
         return self._called(
-            lambda: f"observe for {type(event).__name__} of trial {event.trial.number}",
+            lambda: f"observe for {_named(event)}",
             lambda: _search(self._policy.observe(spec, search, event)),
         )
 
@@ -140,3 +140,11 @@ def _belief(spec: JobSpec, beliefs: object) -> Sequence[ArmBelief]:
 def _shown(value: object) -> str:
     """A value in one short line."""
     return " ".join(reprlib.repr(value).split())
+
+
+def _named(event: Event) -> str:
+    """An event's kind, and what it is about."""
+    kind = type(event).__name__
+    if isinstance(event, Banned | Allowed):
+        return f"{kind} of batch size {event.batch_size}"
+    return f"{kind} of trial {event.trial.number}"

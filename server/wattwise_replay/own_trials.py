@@ -120,15 +120,21 @@ def from_server(client: Client, job_id: str) -> Workload:
     return _workload(job, trials)
 
 
+def _counted(record: TrialRecord) -> tuple[float | None, float | None]:
+    """The time and the energy of which a trial's cost is: in observer mode the computed ones."""
+    if record.computed_time_seconds is not None:
+        return record.computed_time_seconds, record.computed_energy_joules
+    return record.time_seconds, record.energy_joules
+
+
 def _recorded(record: TrialRecord) -> EndedTrial:
     return EndedTrial(
         record.batch_size,
         record.epochs,
         record.reached,
         _REASONS.get(record.end_reason),
-        record.power_limit_watts,
-        record.time_seconds,
-        record.energy_joules,
+        record.computed_power_limit_watts or record.power_limit_watts,
+        *_counted(record),
     )
 
 
@@ -137,23 +143,27 @@ def _listed(trial: v1.Trial, spec: v1.JobSpec, power_limit_watts: float | None) 
     reason = EndReason(name) if name in EndReason.__members__ else None
     metric, target = trial.last_metric, spec.target_metric
     near = metric >= target if spec.higher_is_better_metric else metric <= target
+    used: v1.Trial | v1.ComputedUsage = trial
+    if trial.HasField("computed"):
+        used, power_limit_watts = trial.computed, trial.computed.power_limit_watts
+    elif trial.HasField("power_limit_watts"):
+        power_limit_watts = trial.power_limit_watts
     return EndedTrial(
         trial.id.batch_size,
         trial.last_epoch,
         trial.converged or (trial.HasField("last_metric") and near),
         reason,
         power_limit_watts,
-        trial.time_seconds,
-        trial.energy_joules,
+        used.time_seconds,
+        used.energy_joules,
     )
 
 
 def _max_power_watts(records: Sequence[TrialRecord], eta: float, path: Path) -> float:
     """P of `η·E + (1−η)·P·T`, from the costs of all trials."""
+    used = ((record.cost, *_counted(record)) for record in records)
     known = [
-        (record.cost, record.energy_joules, record.time_seconds)
-        for record in records
-        if record.cost is not None and record.energy_joules is not None and record.time_seconds
+        (cost, joules, seconds) for cost, seconds, joules in used if cost is not None and joules is not None and seconds
     ]
     if eta == 1 or not known:
         return max(

@@ -25,6 +25,8 @@ from wattwise_server.rpc.streams import StreamLimit
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
@@ -76,12 +78,14 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
         address = bind(server, config.address, guard.certificates)
         async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
             optimizer = Optimizer(store, clock, config.limits, watch.observer)
+            importer = Importer(store, clock, config.limits, watch.observer)
             administration = Administration(store, clock, watch.observer)
             power_limits = PowerLimitProfiler(store, clock, watch.observer)
             streams = StreamLimit(config.limits.max_streams)
-            trainers = BatchSizeOptimizerService(optimizer, power_limits, streams)
+            trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
-            v1.add_JobAdminServicer_to_server(JobAdminService(administration, streams), methods.registry)
+            admins = JobAdminService(administration, Control(store, watch.observer), streams)
+            v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
             async with _serving(server, methods, config.grace_seconds), sweeping, pruning:

@@ -41,6 +41,8 @@ class TrialType(Enum):
     EXPLORATION = "EXPLORATION"
     CONCURRENT = "CONCURRENT"
     MAB = "MAB"
+    REQUESTED = "REQUESTED"
+    IMPORTED = "IMPORTED"
 
 
 class TrialStatus(Enum):
@@ -63,6 +65,29 @@ class EndReason(Enum):
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     PREEMPTED = "PREEMPTED"
     LOST = "LOST"
+
+
+class EventKind(Enum):
+    """What happened to a trial or a batch size of a job."""
+
+    DISPATCHED = "DISPATCHED"
+    REPORTED = "REPORTED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    REVIVED = "REVIVED"
+    BANNED = "BANNED"
+    ALLOWED = "ALLOWED"
+
+
+class WarningReason(Enum):
+    """What a warning is about."""
+
+    TARGET_REACHED_AT_ONCE = "TARGET_REACHED_AT_ONCE"
+    METRIC_OUT_OF_RANGE = "METRIC_OUT_OF_RANGE"
+    METRIC_MOVES_AWAY = "METRIC_MOVES_AWAY"
+    NO_ENERGY = "NO_ENERGY"
+    MONITORS_DIFFER = "MONITORS_DIFFER"
+    UNCONNECTED_RANKS = "UNCONNECTED_RANKS"
 
 
 TRAINER_END_REASONS = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
@@ -165,6 +190,7 @@ class Arm:
         batch_size: The batch size.
         pruned: Whether it was pruned.
         excluded: Whether it does not fit into memory.
+        banned: Whether a person banned it.
         round_cost: Cost of its exploration in this round; None while it has no result.
         num_succeeded: Succeeded trials of all types.
         num_converged: Those of them that converged.
@@ -185,6 +211,7 @@ class Arm:
     batch_size: int
     pruned: bool = False
     excluded: bool = False
+    banned: bool = False
     round_cost: float | None = None
     num_succeeded: int = 0
     num_converged: int = 0
@@ -239,8 +266,8 @@ class Search:
 
     @cached_property
     def surviving(self) -> tuple[Arm, ...]:
-        """The arms that are neither pruned nor excluded, ascending."""
-        return tuple(arm for arm in self.arms if not (arm.pruned or arm.excluded))
+        """The arms that are neither pruned, excluded nor banned, ascending."""
+        return tuple(arm for arm in self.arms if not (arm.pruned or arm.excluded or arm.banned))
 
     def arm(self, batch_size: int) -> Arm:
         """The arm of one batch size of the job."""
@@ -263,11 +290,13 @@ class PowerLimitState(NamedTuple):
         batch_size: The batch size.
         cheapest: The cheapest of all reported samples; None before the first report.
         profiling: Number of the trial that profiles this batch size; it does so for as long as it runs.
+        highest: The sample of the highest limit in the profile of `cheapest`; None if it is unknown.
     """
 
     batch_size: int
     cheapest: PowerSample | None = None
     profiling: int | None = None
+    highest: PowerSample | None = None
 
 
 class MonitorKinds(NamedTuple):
@@ -299,6 +328,15 @@ class MonitorKinds(NamedTuple):
         return set(self.kinds) == set(other.kinds)
 
 
+class TrialWarning(NamedTuple):
+    """Something about a trial that looks wrong but is not refused: the field, and a sentence with what to change."""
+
+    reason: WarningReason
+    field: str
+    message: str
+    trial_number: int
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job: what was registered, and what has been learned.
@@ -311,6 +349,14 @@ class Job:
         monitor: What the energy of its newest results comes from.
         other_monitor: What the energy of earlier results comes from, if that has other kinds.
         power_limits: One per batch size that was profiled or is being profiled, ascending.
+        num_events: Events of its trials and batch sizes so far, which are numbered in their order.
+        first_notes: The notes of its search before the first trial, if they depend on other jobs; otherwise empty.
+        registered_policy: The policy that it was registered with, if a person has changed it since.
+        reset_after: Trials up to this number do not count, because a person has reset the search.
+        paused: Whether launches get the best known batch size.
+        pinned: The batch size that every launch gets.
+        baseline_requested: Whether one of the next launches gets the default batch size.
+        warnings: What looks wrong about its trials, at most one for each reason, the newest last.
     """
 
     spec: JobSpec
@@ -320,6 +366,19 @@ class Job:
     monitor: MonitorKinds = field(default=MonitorKinds())
     other_monitor: MonitorKinds = field(default=MonitorKinds())
     power_limits: tuple[PowerLimitState, ...] = ()
+    num_events: int = 0
+    first_notes: str = ""
+    registered_policy: str | None = None
+    reset_after: int = 0
+    paused: bool = False
+    pinned: int | None = None
+    baseline_requested: bool = False
+
+    def counts(self, trial: Trial) -> bool:
+        """Whether the search counts a trial."""
+        return trial.number > self.reset_after and not trial.excluded
+
+    warnings: tuple[TrialWarning, ...] = ()
 
     @property
     def num_trials(self) -> int:
@@ -345,21 +404,61 @@ class TrialKey(NamedTuple):
     trial_number: int
 
 
+class ComputedUsage(NamedTuple):
+    """Time and energy since the trial's start as they would be at the cheapest power limit, computed from a profile."""
+
+    time_seconds: float
+    energy_joules: float
+    power_limit_watts: float
+
+
 class Measurement(NamedTuple):
-    """Sums since the trial's start, at the end of one epoch."""
+    """Sums since the trial's start, at the end of one epoch.
+
+    Attributes:
+        computed: In observer mode, the sums that costs are made of instead of the measured ones; else None.
+    """
 
     epoch: int
     time_seconds: float
     energy_joules: float
     metric: float
     report_time: datetime
+    computed: ComputedUsage | None = None
+
+    @property
+    def counted(self) -> ComputedUsage | Measurement:
+        """The time and the energy that costs are made of."""
+        return self.computed or self
 
     def repeats(self, other: Measurement) -> bool:
         """Whether both report the same epoch with the same numbers."""
         if self.epoch != other.epoch:
             return False
         same_metric = self.metric == other.metric or (math.isnan(self.metric) and math.isnan(other.metric))
-        return same_metric and (self.time_seconds, self.energy_joules) == (other.time_seconds, other.energy_joules)
+        same_sums = (self.time_seconds, self.energy_joules) == (other.time_seconds, other.energy_joules)
+        return same_metric and same_sums and self.computed == other.computed
+
+
+class MetricSpan(NamedTuple):
+    """The metrics of a trial's epochs: how many, the first, the least and the greatest; NaN counts as an epoch only.
+
+    Attributes:
+        first: None if it is NaN, or there is none.
+    """
+
+    epochs: int = 0
+    first: float | None = None
+    least: float | None = None
+    most: float | None = None
+
+    def add(self, metric: float) -> MetricSpan:
+        """The metrics with that of one more epoch."""
+        if math.isnan(metric):
+            return self._replace(epochs=self.epochs + 1)
+        first = self.first if self.epochs else metric
+        least = metric if self.least is None else min(self.least, metric)
+        return MetricSpan(self.epochs + 1, first, least, metric if self.most is None else max(self.most, metric))
 
 
 class Trial(NamedTuple):
@@ -368,8 +467,13 @@ class Trial(NamedTuple):
     Attributes:
         observation: Its position among the job's succeeded trials, from 1.
         best_known: Whether it had no bound because its batch size was the best known one; stored once it has ended.
+        excluded: Whether a person excluded it from the search.
+        dispatch_event: Number of the event of its dispatch.
+        end_event: Number of the event of its end; None while it runs.
         cost: Of its newest measurement, like `cost_bound`, `converged` and `target_reached`. Stored once it has ended;
             while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
+        power_limit_watts: The GPU power limit of its newest report that had one.
+        warnings: What looks wrong about it, without the warning that follows from `other_monitor`.
     """
 
     job_id: str
@@ -392,6 +496,11 @@ class Trial(NamedTuple):
     lease_expire_time: datetime | None = None
     monitor: MonitorKinds = MonitorKinds()
     other_monitor: MonitorKinds = MonitorKinds()
+    excluded: bool = False
+    dispatch_event: int = 0
+    end_event: int | None = None
+    power_limit_watts: float | None = None
+    warnings: tuple[TrialWarning, ...] = ()
 
     @property
     def key(self) -> TrialKey:
@@ -412,6 +521,10 @@ class Trial(NamedTuple):
             lease_expire_time=lease_expire_time,
             monitor=self.monitor,
             other_monitor=self.other_monitor,
+            excluded=self.excluded,
+            dispatch_event=self.dispatch_event,
+            power_limit_watts=self.power_limit_watts,
+            warnings=self.warnings,
         )
 
     @property
@@ -434,6 +547,22 @@ class Trial(NamedTuple):
         return self.end_reason in RESUMABLE
 
 
+class JobEvent(NamedTuple):
+    """One of the numbered events that a job's search follows from.
+
+    Attributes:
+        number: Its number among the job's events, from 1.
+        kind: What happened.
+        batch_size: The batch size that it happened to.
+        trial: The trial that it happened to, in its state at that time; None for BANNED and ALLOWED.
+    """
+
+    number: int
+    kind: EventKind
+    batch_size: int
+    trial: Trial | None = None
+
+
 class Decision(NamedTuple):
     """The answer to a trainer: whether to stop, and why."""
 
@@ -443,4 +572,4 @@ class Decision(NamedTuple):
     message: str
     cost: float = 0.0
     cost_bound: float | None = None
-    warning: str = ""
+    warnings: tuple[TrialWarning, ...] = ()

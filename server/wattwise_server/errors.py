@@ -6,6 +6,7 @@ maps them to gRPC statuses.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,10 +120,10 @@ class NoBatchSizeConvergedError(ServiceError):
     reason = "ERROR_REASON_NO_BATCH_SIZE_CONVERGED"
 
     def __init__(self, job_id: str, pruning_round: int, causes: Mapping[str, Sequence[int]]) -> None:
-        """Takes the batch sizes by cause: `failed`, `out_of_memory`, `missed` and `untried`."""
+        """Takes the batch sizes by cause: `failed`, `out_of_memory`, `missed`, `banned` and `untried`."""
         listed = {cause: ", ".join(map(str, sizes)) for cause, sizes in causes.items() if sizes}
         found = "; ".join(f"{_CAUSES[cause]}: {sizes}" for cause, sizes in listed.items())
-        message = f"no batch size of job {job_id!r} is left to try ({found}); {remedy(listed)}"
+        message = f"no batch size of job {job_id!r} is left to try ({found}); {remedy(listed, job_id)}"
         super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round), **listed})
 
 
@@ -130,22 +131,40 @@ _CAUSES = {
     "failed": "trials crashed or were lost",
     "out_of_memory": "out of memory",
     "missed": "missed the target",
+    "banned": "banned",
     "untried": "never tried, because a smaller or larger one missed the target or ran out of memory",
 }
 
 
-def remedy(causes: Container[str]) -> str:
-    """What helps a job that does not reach its target, by what happened to its batch sizes."""
+AGAINST_MISSES = (
+    "register the job under a new job_id with other batch_sizes, an easier target_metric, a larger max_epochs or a "
+    "larger beta_knob"
+)
+"""What helps a job whose batch sizes miss the target."""
+
+
+def remedy(causes: Container[str], job_id: str) -> str:
+    """What helps a job that has no batch size left, by what happened to them, and the commands that bring them back."""
     steps = []
     if "failed" in causes:
         steps.append("fix what makes trials crash")
-    if "out_of_memory" in causes:
-        steps.append("list smaller batch_sizes")
-    changes = " or ".join(steps)
     if "missed" in causes:
-        other = "other batch_sizes, an easier target_metric, a larger max_epochs or a larger beta_knob"
-        return f"{changes + ', and ' if changes else ''}register the job under a new job_id with {other}"
-    return f"{changes}, and register the job under a new job_id"
+        steps.append(AGAINST_MISSES)
+    elif "out_of_memory" in causes:
+        steps.append("register the job under a new job_id with smaller batch_sizes")
+    allow = jobs_command("allow", job_id, "BATCH_SIZE")
+    back = f"{begin_again(job_id)}, and {allow} brings one batch size back"
+    return "; ".join(filter(None, (" or ".join(steps), back)))
+
+
+def begin_again(job_id: str) -> str:
+    """Which command begins the search of a job again, and when."""
+    return f"once the cause is fixed, {jobs_command('reset', job_id)} begins the search again"
+
+
+def jobs_command(action: str, job_id: str, *arguments: object) -> str:
+    """A `wattwise jobs` command, for a person to copy."""
+    return f"`wattwise jobs {' '.join((action, shlex.quote(job_id), *map(str, arguments)))}`"
 
 
 class TooManyJobsError(ServiceError):

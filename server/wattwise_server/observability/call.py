@@ -42,7 +42,7 @@ class Call:
         response: The response; None before it exists and for a stream of responses.
         code: The name of the status that the call ended with; empty before.
         named: What a stream of requests turned out to be about.
-        token_id: The id of the token that was refused, or "(none)"; empty if none was refused.
+        token_id: The id of the token; "(none)" if the call was refused for the lack of one, empty if none is needed.
     """
 
     # Class attributes instead of assignments in `__init__`, which runs for every call.

@@ -6,22 +6,24 @@ import logging
 from contextvars import copy_context
 from functools import partial
 
-from wattwise_server.domain import EndReason, Job, JobSpec, Trial, TrialStatus
+from wattwise_server.domain import EndReason, JobSpec, Trial, TrialStatus, TrialWarning
 from wattwise_server.observability.call import current_call
 from wattwise_server.observability.events import (
     EpochReported,
     Event,
+    JobChanged,
     JobDeleted,
     JobRegistered,
     MonitorsDiffer,
-    NoEnergy,
     Notification,
     PowerProfiled,
     PriorDiffers,
     PriorUnused,
     TrialDispatched,
     TrialEnded,
+    TrialImported,
     TrialRevived,
+    TrialWarned,
 )
 from wattwise_server.observability.logs import log_event
 
@@ -65,6 +67,8 @@ def _log(event: Event) -> None:
             log_event(log, logging.INFO, "job deleted", job=job.spec.job_id, stopped_trials=stopped)
         case TrialDispatched(trial, why):
             _log_trial(trial, "trial dispatched", type=trial.type.value, why=why)
+        case TrialImported(trial, epochs):
+            _log_trial(trial, "trial imported", epochs=epochs)
         case EpochReported(trial):
             _log_report(trial)
         case TrialEnded(trial):
@@ -74,23 +78,34 @@ def _log(event: Event) -> None:
         case MonitorsDiffer(trial):
             kinds = {"monitor": str(trial.monitor), "other_monitor": str(trial.other_monitor)}
             _log_trial(trial, "monitors differ", logging.WARNING, **kinds)
-        case NoEnergy(trial):
-            _log_trial(trial, "no energy", logging.WARNING, monitor=str(trial.monitor) or None)
-        case PriorDiffers(job, prior):
-            targets = {"target": _target(job.spec), "prior_target": _target(prior.spec)}
-            log_event(log, logging.WARNING, "prior differs", **_names(job, prior), **targets)
-        case PriorUnused(job, prior, why):
-            log_event(log, logging.WARNING, "prior unused", **_names(job, prior), why=why)
+        case TrialWarned(trial, warning):
+            _log_warning(trial, warning)
+        case PriorDiffers() | PriorUnused():
+            _log_prior(event)
+        case JobChanged(job, change, batch_size, trial_number):
+            about = {"change": change, "batch_size": batch_size, "trial": trial_number, "policy": job.spec.policy}
+            log_event(log, logging.INFO, "job changed", job=job.spec.job_id, **about)
         case PowerProfiled(trial, limits, cheapest):
             _log_trial(trial, "power profiled", limits=limits, cheapest_watts=cheapest.power_limit_watts)
 
 
-def _names(job: Job, prior: Job) -> dict[str, str]:
-    return {"job": job.spec.job_id, "prior_job": prior.spec.job_id}
+def _log_prior(event: PriorDiffers | PriorUnused) -> None:
+    job, prior = event.job.spec, event.prior.spec
+    names = {"job": job.job_id, "prior_job": prior.job_id}
+    if isinstance(event, PriorUnused):
+        log_event(log, logging.WARNING, "prior unused", **names, why=event.why)
+    else:
+        targets = {"target": _target(job), "prior_target": _target(prior)}
+        log_event(log, logging.WARNING, "prior differs", **names, **targets)
 
 
 def _target(spec: JobSpec) -> str:
     return f"{'at least' if spec.higher_is_better_metric else 'at most'} {spec.target_metric:g}"
+
+
+def _log_warning(trial: Trial, warning: TrialWarning) -> None:
+    about = {"reason": warning.reason.value, "field": warning.field, "message": warning.message}
+    _log_trial(trial, "trial warning", logging.WARNING, **about, monitor=str(trial.monitor) or None)
 
 
 def _log_report(trial: Trial) -> None:

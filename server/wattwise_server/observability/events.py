@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from wattwise_server.domain import Job, PowerSample, Trial
+from wattwise_server.domain import Job, PowerSample, Trial, TrialWarning
 from wattwise_server.observability.logs import log_exception
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,19 @@ class TrialDispatched:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialImported:
+    """A trial that ran without the server was recorded with this many measurements; its end follows."""
+
+    trial: Trial
+    epochs: int
+
+
+@dataclass(frozen=True, slots=True)
 class EpochReported:
-    """A trial reported an epoch, `trial.last`, which added this much to its sums. Repeated reports are no events."""
+    """A trial reported an epoch, `trial.last`, which added this much to its sums. Repeated reports are no events.
+
+    An import of several epochs is one such event. The time and the energy are measured ones; the cost may be computed.
+    """
 
     trial: Trial
     time_seconds: float
@@ -69,10 +80,11 @@ class MonitorsDiffer:
 
 
 @dataclass(frozen=True, slots=True)
-class NoEnergy:
-    """A trial's first result has no energy, although the job's costs depend on it."""
+class TrialWarned:
+    """Something looks wrong about a trial; other monitors are MonitorsDiffer instead."""
 
     trial: Trial
+    warning: TrialWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,16 @@ class PriorUnused:
 
 
 @dataclass(frozen=True, slots=True)
+class JobChanged:
+    """A person changed what a job's search does; `change` says what, with its batch size and trial if it has them."""
+
+    job: Job
+    change: str
+    batch_size: int | None
+    trial_number: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class PowerProfiled:
     """A trial reported a profile of this many power limits; `cheapest` is the best known for its batch size."""
 
@@ -106,13 +128,15 @@ Event: TypeAlias = (
     JobRegistered
     | JobDeleted
     | TrialDispatched
+    | TrialImported
     | EpochReported
     | TrialEnded
     | TrialRevived
     | MonitorsDiffer
-    | NoEnergy
+    | TrialWarned
     | PriorDiffers
     | PriorUnused
+    | JobChanged
     | PowerProfiled
 )
 

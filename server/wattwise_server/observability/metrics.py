@@ -29,13 +29,15 @@ from wattwise_server.observability.events import (
     Notification,
     TrialDispatched,
     TrialEnded,
+    TrialImported,
     TrialRevived,
 )
 
 UNKNOWN_METHOD = "unknown"
 
 _STREAMS = ("StreamResults", "WatchJob")
-_STAGES = ("pruning", "mab")
+_STAGES = ("pruning", "mab", "requested", "imported")
+_STAGE_OF = {TrialType.MAB: "mab", TrialType.REQUESTED: "requested", TrialType.IMPORTED: "imported"}
 _GPUS = ("nvml", "nvml-polled", "amdsmi", "amdsmi-polled")
 # By what they are labelled. Whatever else is measured, or estimated in part, is "other".
 _MONITORS = {
@@ -98,11 +100,11 @@ class Metrics:
         self._deleted = Counter("wattwise_jobs_deleted", "Jobs deleted.", **self._here)
         self._running = Gauge("wattwise_running_trials", "Trials dispatched that have not ended.", **self._here)
         self._dispatched = Counter(
-            "wattwise_trials_dispatched", "Trials dispatched, by the stage of their job.", ["stage"], **self._here
+            "wattwise_trials_dispatched", "Trials dispatched or imported, by stage.", ["stage"], **self._here
         )
         self._ended = Counter(
             "wattwise_trials_ended",
-            "Trials that ended, by the stage that dispatched them and the reason; lost ones may be revived.",
+            "Trials that ended, by stage and reason; lost ones may be revived.",
             ["stage", "reason"],
             **self._here,
         )
@@ -149,7 +151,7 @@ class Metrics:
         match event:
             case EpochReported(trial):
                 self._count_epoch(trial, event)
-            case TrialDispatched(trial):
+            case TrialDispatched(trial) | TrialImported(trial):
                 self._dispatched.labels(_stage(trial)).inc()
                 self._running.inc()
             case TrialEnded(trial):
@@ -224,8 +226,8 @@ class Metrics:
 
 
 def _stage(trial: Trial) -> str:
-    """The stage in which a trial was dispatched; the job may have moved on since."""
-    return "mab" if trial.type is TrialType.MAB else "pruning"
+    """The stage in which a trial was dispatched, unless the search did not choose it; the job may have moved on."""
+    return _STAGE_OF.get(trial.type, "pruning")
 
 
 def _short(method: str) -> str:

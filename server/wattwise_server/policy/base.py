@@ -60,7 +60,21 @@ class Reported:
     trial: Trial
 
 
-Event = Dispatched | Reported | Succeeded | Failed | Revived
+@dataclass(frozen=True, slots=True)
+class Banned:
+    """A person banned a batch size."""
+
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A person allowed a batch size: it may be chosen again, whatever ruled it out."""
+
+    batch_size: int
+
+
+Event = Dispatched | Reported | Succeeded | Failed | Revived | Banned | Allowed
 
 
 class ArmBelief(NamedTuple):

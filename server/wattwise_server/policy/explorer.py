@@ -87,8 +87,15 @@ def _prune(search: Search, missed: int) -> Search:
 
 
 def _with_surviving_default(search: Search) -> Search:
-    """The search whose round's default, if it does not fit into memory, is the next smaller batch size."""
-    if not search.arm(search.round_default).excluded:
+    """The search whose round's default, if it does not fit into memory or is banned, is the next smaller batch size.
+
+    If there is none it is the next larger one.
+    """
+    default = search.arm(search.round_default)
+    if not (default.excluded or default.banned):
         return search
     smaller = [arm.batch_size for arm in search.surviving if arm.batch_size < search.round_default]
-    return replace(search, round_default=max(smaller)) if smaller else search
+    larger = [arm.batch_size for arm in search.surviving if arm.batch_size > search.round_default]
+    if not smaller and not larger:
+        return search
+    return replace(search, round_default=max(smaller) if smaller else min(larger))

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
-from wattwise_server.errors import remedy
+from wattwise_server.errors import AGAINST_MISSES, begin_again, jobs_command, remedy
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside."""
@@ -51,6 +51,29 @@ def with_fitting(search: Search, batch_size: int) -> Search:
         return search
     arms = [replace(arm, out_of_memory=0) if arm.batch_size <= batch_size else arm for arm in search.arms]
     return replace(search, arms=_with_excluded(arms))
+
+
+def with_allowed(search: Search, batch_size: int) -> Search:
+    """The search after a person allowed a batch size: what ruled it out counts no longer.
+
+    That it fits into memory means that smaller ones fit too.
+    """
+
+    def allowed(arm: Arm) -> Arm:
+        if arm.batch_size > batch_size:
+            return arm
+        arm = replace(arm, out_of_memory=0)
+        if arm.batch_size < batch_size:
+            return arm
+        unfailed = replace(arm, num_failed=0, num_out_of_memory=0, failed_cost=0.0, failed_trials=())
+        return replace(unfailed, banned=False, pruned=False)
+
+    return replace(search, arms=_with_excluded([allowed(arm) for arm in search.arms]))
+
+
+def tried(search: Search) -> bool:
+    """Whether any trial counts, running ones included."""
+    return any(arm.num_succeeded or arm.num_failed or arm.running for arm in search.arms)
 
 
 def failing(arm: Arm) -> bool:
@@ -103,18 +126,19 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
         "failed": sizes(lambda arm: arm.num_failed > arm.num_out_of_memory),
         "out_of_memory": sizes(lambda arm: arm.out_of_memory > 0),
         "missed": sizes(lambda arm: arm.num_succeeded > arm.num_converged),
-        "untried": sizes(lambda arm: not (arm.num_succeeded or arm.num_failed)),
+        "banned": sizes(lambda arm: arm.banned),
+        "untried": sizes(lambda arm: not (arm.num_succeeded or arm.num_failed or arm.banned)),
     }
 
 
-def advice(search: Search) -> str:
+def advice(search: Search, job_id: str) -> str:
     """Why launching the job again will hardly deliver a model, and what to change; empty while it may."""
     if not search.surviving:
         causes = [cause for cause, sizes in ruled_out(search).items() if sizes]
-        return f"no batch size is left to try: {remedy(causes)}"
+        return f"no batch size is left to try: {remedy(causes, job_id)}"
     able = [arm for arm in search.surviving if not failing(arm)]
     if able and all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
-        return f"every batch size that may be chosen has missed the target: {remedy(['missed'])}"
+        return f"every batch size that may be chosen has missed the target: {AGAINST_MISSES}; {begin_again(job_id)}"
     return ""
 
 
@@ -125,6 +149,8 @@ class Status(Enum):
     PRUNED = "PRUNED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     SET_ASIDE = "SET_ASIDE"
+    BANNED = "BANNED"
+    PINNED = "PINNED"
 
 
 class State(NamedTuple):
@@ -134,18 +160,21 @@ class State(NamedTuple):
     reason: str
 
 
-def state(search: Search, arm: Arm) -> State:
-    """The state of a batch size for the next trial."""
+def state(search: Search, arm: Arm, job_id: str) -> State:
+    """The state of a batch size for the next trial, unless it is pinned."""
+    allow = jobs_command("allow", job_id, arm.batch_size)
+    if arm.banned:
+        return State(Status.BANNED, f"banned; {_known(arm)}; {allow} allows it again")
     if arm.excluded:
         ran_out = [a.batch_size for a in search.arms if a.out_of_memory and a.batch_size <= arm.batch_size]
         if any(a.running for a in search.arms if a.batch_size >= ran_out[-1]):
             helps = f"{arm.batch_size} is allowed again if the trial that is still running ends with a decision"
         else:
-            helps = f"register the job under a new job_id if {arm.batch_size} fits after all"
+            helps = f"{allow} allows it again if it fits after all"
         return State(Status.OUT_OF_MEMORY, f"trials with {_listed(ran_out)} ran out of memory; {helps}")
     if arm.pruned:
         why = "missed the target" if arm.num_succeeded > arm.num_converged else "lies beyond one that missed the target"
-        return State(Status.PRUNED, f"pruned: it {why}; a job with a new job_id tries it again")
+        return State(Status.PRUNED, f"pruned: it {why}; {allow} brings it back")
     number = search.num_trials + 1
     if not set_aside(search, arm, number):
         return State(Status.ALLOWED, _known(arm))
@@ -158,7 +187,7 @@ def state(search: Search, arm: Arm) -> State:
         when = "once every other batch size has a result in this round"
     else:
         when = f"from trial {pause_end(search, arm) + 1} on, or earlier if every other one is set aside"
-    return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}")
+    return State(Status.SET_ASIDE, f"{failed}; it may be tried again {when}; {allow} allows it now")
 
 
 def _first_pause_of_round(search: Search, arm: Arm) -> bool:

@@ -10,7 +10,7 @@ from wattwise_server.domain import Arm, JobSpec, Search, Stage, TrialType
 from wattwise_server.policy import thompson
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Exhausted, Prior, no_priors
 from wattwise_server.policy.cost import cost_bound
-from wattwise_server.policy.failures import available
+from wattwise_server.policy.failures import available, tried
 
 
 class Gts:
@@ -42,7 +42,7 @@ class Gts:
         if not arms:
             return Exhausted()
         default = spec.default_batch_size
-        if self._alone and trial_number == 1 and any(arm.batch_size == default for arm in arms):
+        if self._alone and not tried(search) and any(arm.batch_size == default for arm in arms):
             return Choice(TrialType.MAB, default, "the default, which is tried first")
         drawn = thompson.draw(spec, arms, rng, self._fixed(spec))
         return Choice(TrialType.MAB, drawn.batch_size, drawn.reason)

@@ -9,7 +9,9 @@ from dataclasses import replace
 from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, Observation, Search, Trial, TrialType
 from wattwise_server.policy.arm import record, with_floor
 from wattwise_server.policy.base import (
+    Allowed,
     ArmBelief,
+    Banned,
     Dispatched,
     Event,
     Failed,
@@ -20,7 +22,7 @@ from wattwise_server.policy.base import (
     Succeeded,
 )
 from wattwise_server.policy.cost import missed_floor
-from wattwise_server.policy.failures import failing, with_failure, with_failure_undone, with_fitting
+from wattwise_server.policy.failures import failing, with_allowed, with_failure, with_failure_undone, with_fitting
 
 
 def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Search:
@@ -30,19 +32,23 @@ def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Sear
 
 
 def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
-    """The search with an event in its history: running trials, sums, costs and failures."""
-    trial = event.trial
+    """The search with an event in its history: running trials, sums, costs, failures and bans."""
     match event:
-        case Dispatched():
-            return replace(_with_running(search, trial, 1), num_trials=trial.number)
         case Reported():
-            return search
-        case Revived():
-            return with_failure_undone(_with_running(search, trial, 1), trial)
-        case Failed():
-            return with_failure(_with_running(search, trial, -1), trial)
-        case Succeeded():
-            return _with_success(spec, _with_running(search, trial, -1), trial)
+            pass
+        case Dispatched(trial):
+            search = replace(_with_running(search, trial, 1), num_trials=trial.number)
+        case Revived(trial):
+            search = with_failure_undone(_with_running(search, trial, 1), trial)
+        case Failed(trial):
+            search = with_failure(_with_running(search, trial, -1), trial)
+        case Succeeded(trial):
+            search = _with_success(spec, _with_running(search, trial, -1), trial)
+        case Banned(batch_size):
+            search = with_arm(search, batch_size, lambda arm: replace(arm, banned=True))
+        case Allowed(batch_size):
+            search = with_allowed(search, batch_size)
+    return search
 
 
 def prior_of(beliefs: Sequence[ArmBelief], trials: Iterable[Trial]) -> Prior:

@@ -52,7 +52,9 @@ from numpy.typing import NDArray
 
 from wattwise_server.domain import Arm, JobSpec, Moments, Search, Stage, Trial, TrialType
 from wattwise_server.policy.base import (
+    Allowed,
     ArmBelief,
+    Banned,
     Choice,
     Dispatched,
     Event,
@@ -63,7 +65,7 @@ from wattwise_server.policy.base import (
     Succeeded,
 )
 from wattwise_server.policy.cost import cost_bound, relaxed, with_unit
-from wattwise_server.policy.failures import available, counts_as_failure, failing
+from wattwise_server.policy.failures import available, counts_as_failure, failing, tried
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -649,6 +651,8 @@ class KnowledgeGradient:
 
     def observe(self, spec: JobSpec, search: Search, event: Event) -> Search:
         """Adds a decided trial to the evidence, and remembers whether the newest launch delivered a model."""
+        if isinstance(event, Banned | Allowed):
+            return search
         knowledge, number = read(search.notes), event.trial.number
         if isinstance(event, Succeeded | Failed) and number in knowledge.insuring:
             extra = self._extra(spec, search, event)
@@ -659,7 +663,7 @@ class KnowledgeGradient:
                 knowledge = replace(knowledge, insuring=(*knowledge.insuring, number))
             case Succeeded(trial):
                 knowledge = self._learned(spec, knowledge, trial)
-            case Failed(trial) if counts_as_failure(trial) and number > knowledge.delivered:
+            case Failed(trial) if counts_as_failure(trial) and _launched(trial) and number > knowledge.delivered:
                 knowledge = replace(knowledge, retry=number)
             case Revived() if number == knowledge.retry:
                 knowledge = replace(knowledge, retry=None)
@@ -724,21 +728,24 @@ class KnowledgeGradient:
             evidence = _with_seen((Evidence(),) * len(spec.batch_sizes), window)
         else:
             evidence = _with_seen(knowledge.evidence, [seen])
-        reached, newest = trial.target_reached, trial.number > knowledge.delivered
-        undelivered = trial.number if newest else knowledge.retry
-        return replace(
+        knowledge = replace(
             knowledge,
             evidence=evidence,
             window=window,
             hint=hint,
             trials=knowledge.trials + 1,
             total=knowledge.total + trial.cost,
-            delivered=max(knowledge.delivered, trial.number) if reached else knowledge.delivered,
-            retry=None if reached else undelivered,
         )
+        if not _launched(trial):
+            return knowledge
+        if trial.target_reached:
+            return replace(knowledge, delivered=max(knowledge.delivered, trial.number), retry=None)
+        return replace(knowledge, retry=trial.number) if trial.number > knowledge.delivered else knowledge
 
     def _insures(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> bool:
         """Whether a new trial is the first of its batch size although the model does not recommend it."""
+        if trial.type in (TrialType.REQUESTED, TrialType.IMPORTED):
+            return False
         place = spec.batch_sizes.index(trial.batch_size)
         others = search.arms[place].running - 1
         if knowledge.known[place] or others:
@@ -1061,7 +1068,7 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
     place = min(map(int, places), key=order)
     arm = search.arms[place]
     which = "the default" if knowledge.first is None else "the best of the prior jobs"
-    if place == center and not search.num_trials:
+    if place == center and not tried(search):
         return place, f"{which} is tried first"
     ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
     seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
@@ -1072,6 +1079,11 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
         f"this is {chosen} among the least tried ({', '.join(seen) or 'no trial'})"
         f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
     )
+
+
+def _launched(trial: Trial) -> bool:
+    """Whether a trial is a launch of the job, of which the next one may be a retry."""
+    return trial.type is not TrialType.IMPORTED
 
 
 def _usable(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:

@@ -58,15 +58,14 @@ class PruningGts:
         """Moves the walk on the result of the trial that holds the exploration slot, and on no other."""
         if search.stage is Stage.MAB:
             return search
-        trial = event.trial
         match event:
-            case Dispatched() if trial.type is TrialType.EXPLORATION:
+            case Dispatched(trial) if trial.type is TrialType.EXPLORATION:
                 search = replace(search, exploring=trial.number)
-            case Revived():
+            case Revived(trial):
                 search = _revived(search, trial)
-            case Succeeded() if search.exploring == trial.number:
+            case Succeeded(trial) if search.exploring == trial.number:
                 search = explorer.explored(search, trial)
-            case Failed() if search.exploring == trial.number:
+            case Failed(trial) if search.exploring == trial.number:
                 search = replace(search, exploring=None)
         return explorer.settled(spec, search)
 

@@ -21,7 +21,8 @@ class Verdict(NamedTuple):
 
 def judge(spec: JobSpec, bound: float | None, measurement: Measurement) -> Verdict:
     """Compares a measurement with the target, the cost bound and the last epoch, in that order."""
-    price = cost(spec, measurement.energy_joules, measurement.time_seconds)
+    counted = measurement.counted
+    price = cost(spec, counted.energy_joules, counted.time_seconds)
     affordable = bound is None or price <= bound
     if spec.higher_is_better_metric:
         reached = measurement.metric >= spec.target_metric

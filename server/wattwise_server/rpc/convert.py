@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -12,6 +12,7 @@ from wattwise import v1
 
 from wattwise_server.domain import (
     Arm,
+    ComputedUsage,
     Decision,
     EndReason,
     GpuConfig,
@@ -25,13 +26,22 @@ from wattwise_server.domain import (
     Trial,
     TrialKey,
     TrialStatus,
+    TrialWarning,
 )
-from wattwise_server.errors import InvalidJobSpecError, InvalidRequestError, InvalidResultError, Violation
+from wattwise_server.errors import (
+    InvalidJobSpecError,
+    InvalidRequestError,
+    InvalidResultError,
+    Violation,
+    jobs_command,
+)
 from wattwise_server.policy.base import ArmBelief
-from wattwise_server.policy.failures import advice, state
+from wattwise_server.policy.failures import Status, advice, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
+from wattwise_server.usecases.monitors import warnings_of
 from wattwise_server.usecases.power_limits import KnownLimit
 from wattwise_server.usecases.report import Report
 
@@ -66,8 +76,8 @@ def trial_key(request: v1.HeartbeatRequest | v1.EndTrialRequest | v1.ReportPower
     return _trainers_trial(request, "trial")
 
 
-def shown_trial_key(request: v1.GetTrialRequest) -> TrialKey:
-    """The trial to show; its batch size is optional and 0 if unset.
+def shown_trial_key(request: v1.GetTrialRequest | v1.SetTrialExcludedRequest) -> TrialKey:
+    """The trial of a person's call; its batch size is optional and 0 if unset.
 
     Raises:
         InvalidRequestError: the request names no trial.
@@ -97,11 +107,60 @@ def result(measured: v1.TrainingResult) -> Report:
     """
     key = _trainers_trial(measured, "result.trial")
     sums = (measured.time_seconds, measured.energy_joules, measured.metric)
-    if not measured.HasField("monitor"):
-        return Report(key, measured.current_epoch, *sums)
-    monitor = measured.monitor
-    kinds = MonitorKinds(tuple(dict.fromkeys(monitor.kinds)), monitor.estimated, monitor.partly)
-    return Report(key, measured.current_epoch, *sums, kinds)
+    return Report(
+        key,
+        measured.current_epoch,
+        *sums,
+        _monitor_kinds(measured.monitor) if measured.HasField("monitor") else None,
+        _computed_usage(measured.computed) if measured.HasField("computed") else None,
+        measured.power_limit_watts if measured.HasField("power_limit_watts") else None,
+    )
+
+
+def _monitor_kinds(monitor: v1.Monitor) -> MonitorKinds:
+    return MonitorKinds(tuple(dict.fromkeys(monitor.kinds)), monitor.estimated, monitor.partly)
+
+
+def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
+    return ComputedUsage(computed.time_seconds, computed.energy_joules, computed.power_limit_watts)
+
+
+def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
+    """A trial that ran without the server, with the faults of its times."""
+    faults: list[Violation] = []
+    start = _time(request.start_time, "start_time", faults) if request.HasField("start_time") else None
+    measured = [
+        Measurement(
+            each.current_epoch,
+            each.time_seconds,
+            each.energy_joules,
+            each.metric,
+            _time(each.report_time, f"measurements[{place}].report_time", faults)
+            if each.HasField("report_time")
+            else UNKNOWN_TIME,
+            _computed_usage(each.computed) if each.HasField("computed") else None,
+        )
+        for place, each in enumerate(request.measurements)
+    ]
+    return ImportedTrial(
+        request.job_id,
+        request.request_id,
+        request.batch_size,
+        measured,
+        end_reason(request.end_reason),
+        request.power_limit_watts if request.HasField("power_limit_watts") else None,
+        start,
+        _monitor_kinds(request.monitor) if request.HasField("monitor") else None,
+        tuple(faults),
+    )
+
+
+def _time(stamp: Timestamp, field: str, faults: list[Violation]) -> datetime:
+    try:
+        return stamp.ToDatetime(timezone.utc)
+    except (ValueError, OverflowError):
+        faults.append(Violation(field, f"is {stamp.seconds} s since 1970, which is no valid time; use UTC"))
+        return UNKNOWN_TIME
 
 
 def _monitor(known: MonitorKinds) -> v1.Monitor | None:
@@ -124,11 +183,24 @@ def _check_named(
     | v1.HeartbeatRequest
     | v1.EndTrialRequest
     | v1.ReportPowerProfileRequest
-    | v1.GetTrialRequest,
+    | v1.GetTrialRequest
+    | v1.SetTrialExcludedRequest,
     where: str,
 ) -> None:
     if not holder.HasField("trial"):
         raise InvalidRequestError(Violation(where, "is not set; use the trial id that the server returned"))
+
+
+def policy(value: v1.Policy.ValueType) -> str:
+    """The name of a policy.
+
+    Raises:
+        InvalidRequestError: it is unspecified or unknown.
+    """
+    if value == v1.POLICY_UNSPECIFIED or value not in v1.Policy.values():
+        known = ", ".join(v1.Policy.keys()[1:])
+        raise InvalidRequestError(Violation("policy", f"{value} is not a policy to change to; use one of {known}"))
+    return v1.Policy.Name(value).removeprefix("POLICY_")
 
 
 def end_reason(reason: v1.EndReason.ValueType) -> EndReason | None:
@@ -161,8 +233,13 @@ def fill_decision(message: v1.Decision, decision: Decision) -> None:
     message.cost = decision.cost
     if decision.cost_bound is not None:
         message.cost_bound = decision.cost_bound
-    if decision.warning:
-        message.warning = decision.warning
+    if decision.warnings:
+        message.warnings.extend(map(_warning, decision.warnings))
+
+
+def _warning(known: TrialWarning) -> v1.TrialWarning:
+    reason = v1.WarningReason.Value(f"WARNING_REASON_{known.reason.value}")
+    return v1.TrialWarning(reason=reason, field=known.field, message=known.message, trial_number=known.trial_number)
 
 
 def job(known: Job) -> v1.Job:
@@ -182,8 +259,11 @@ def job(known: Job) -> v1.Job:
         monitor=_monitor(known.monitor),
         other_monitor=_monitor(known.other_monitor),
         power_limits=_power_limits(known),
-        batch_size_states=_batch_size_states(search, beliefs),
-        advice=advice(search),
+        batch_size_states=_batch_size_states(known, beliefs),
+        advice=advice(search, known.spec.job_id),
+        paused=known.paused,
+        baseline_requested=known.baseline_requested,
+        warnings=map(_warning, known.warnings),
     )
 
 
@@ -211,13 +291,19 @@ def _arms(search: Search, beliefs: Sequence[ArmBelief]) -> list[v1.Arm]:
     ]
 
 
-def _batch_size_states(search: Search, beliefs: Sequence[ArmBelief]) -> list[v1.BatchSizeState]:
+def _batch_size_states(job: Job, beliefs: Sequence[ArmBelief]) -> list[v1.BatchSizeState]:
     by_size = {belief.batch_size: belief for belief in beliefs}
-    return [_batch_size_state(search, arm, by_size.get(arm.batch_size)) for arm in search.arms]
+    return [_batch_size_state(job, arm, by_size.get(arm.batch_size)) for arm in job.search.arms]
 
 
-def _batch_size_state(search: Search, arm: Arm, belief: ArmBelief | None) -> v1.BatchSizeState:
-    known = state(search, arm)
+def _pinned(job: Job, reason: str) -> str:
+    return f"pinned: every launch gets it until {jobs_command('unpin', job.spec.job_id)}; {reason}"
+
+
+def _batch_size_state(job: Job, arm: Arm, belief: ArmBelief | None) -> v1.BatchSizeState:
+    known = state(job.search, arm, job.spec.job_id)
+    if arm.batch_size == job.pinned:
+        known = known._replace(status=Status.PINNED, reason=_pinned(job, known.reason))
     return v1.BatchSizeState(
         batch_size=arm.batch_size,
         status=v1.BatchSizeStatus.Value(f"BATCH_SIZE_STATUS_{known.status.value}"),
@@ -253,7 +339,15 @@ def trial(known: Trial) -> v1.Trial:
         lease_expire_time=_timestamp(known.lease_expire_time),
         monitor=_monitor(known.monitor),
         other_monitor=_monitor(known.other_monitor),
+        excluded=known.excluded,
+        computed=_computed(last),
+        power_limit_watts=known.power_limit_watts,
+        warnings=map(_warning, warnings_of(known)),
     )
+
+
+def _computed(measured: Measurement | None) -> v1.ComputedUsage | None:
+    return v1.ComputedUsage(**measured.computed._asdict()) if measured and measured.computed else None
 
 
 def measurement(known: Measurement) -> v1.Measurement:
@@ -264,6 +358,7 @@ def measurement(known: Measurement) -> v1.Measurement:
         energy_joules=known.energy_joules,
         metric=known.metric,
         report_time=_timestamp(known.report_time),
+        computed=_computed(known),
     )
 
 
@@ -288,8 +383,15 @@ def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:
 def power_limit(limit: KnownLimit) -> v1.GetPowerLimitResponse:
     """The cheapest known limit."""
     return v1.GetPowerLimitResponse(
-        power_limit_watts=limit.power_limit_watts, profiled_by_another=limit.profiled_by_another
+        power_limit_watts=limit.cheapest.power_limit_watts if limit.cheapest else None,
+        profiled_by_another=limit.profiled_by_another,
+        cheapest=_power_sample(limit.cheapest),
+        highest=_power_sample(limit.highest),
     )
+
+
+def _power_sample(sample: PowerSample | None) -> v1.PowerSample | None:
+    return v1.PowerSample(**sample._asdict()) if sample else None
 
 
 def _power_limits(known: Job) -> list[v1.PowerLimit]:

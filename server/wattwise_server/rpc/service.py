@@ -13,6 +13,8 @@ from wattwise_server.rpc.calls import Context
 from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, page_token, place
 from wattwise_server.rpc.streams import StreamLimit, TrialStream
 from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
@@ -20,8 +22,11 @@ from wattwise_server.usecases.power_limits import PowerLimitProfiler
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
     """The calls of trainers."""
 
-    def __init__(self, optimizer: Optimizer, power_limits: PowerLimitProfiler, streams: StreamLimit) -> None:
+    def __init__(
+        self, optimizer: Optimizer, importer: Importer, power_limits: PowerLimitProfiler, streams: StreamLimit
+    ) -> None:
         self._optimizer = optimizer
+        self._importer = importer
         self._power_limits = power_limits
         self._streams = streams
 
@@ -34,7 +39,9 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         self, request: v1.GetNextBatchSizeRequest, context: Context
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches a trial."""
-        trial, reason = await self._optimizer.next_trial(request.job_id, request.request_id, resume=request.resume)
+        trial, reason = await self._optimizer.next_trial(
+            request.job_id, request.request_id, resume=request.resume, unconnected_ranks=request.unconnected_ranks
+        )
         return v1.GetNextBatchSizeResponse(trial=convert.trial(trial), reason=reason)
 
     async def ReportResult(self, request: v1.ReportResultRequest, context: Context) -> v1.ReportResultResponse:
@@ -61,6 +68,11 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
         key, reason = convert.trial_key(request), convert.end_reason(request.reason)
         return v1.EndTrialResponse(trial=convert.trial(await self._optimizer.end_trial(key, reason)))
 
+    async def ImportTrial(self, request: v1.ImportTrialRequest, context: Context) -> v1.ImportTrialResponse:
+        """Records a trial that ran without the server."""
+        trial, created = await self._importer.import_trial(convert.imported_trial(request))
+        return v1.ImportTrialResponse(trial=convert.trial(trial), created=created)
+
     async def GetPowerLimit(self, request: v1.GetPowerLimitRequest, context: Context) -> v1.GetPowerLimitResponse:
         """The cheapest power limit of a batch size."""
         return convert.power_limit(await self._power_limits.limit(convert.power_limit_key(request)))
@@ -76,8 +88,9 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 class JobAdminService(v1.JobAdminServicer):
     """The calls of people and tools."""
 
-    def __init__(self, administration: Administration, streams: StreamLimit) -> None:
+    def __init__(self, administration: Administration, control: Control, streams: StreamLimit) -> None:
         self._administration = administration
+        self._control = control
         self._streams = streams
 
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
@@ -117,6 +130,46 @@ class JobAdminService(v1.JobAdminServicer):
         """Deletes a job."""
         job, stopped = await self._administration.delete_job(request.job_id)
         return v1.DeleteJobResponse(job=convert.job(job), stopped_trials=map(convert.trial, stopped[-LARGEST_PAGE:]))
+
+    async def ResetJob(self, request: v1.ResetJobRequest, context: Context) -> v1.ResetJobResponse:
+        """Begins a search again."""
+        return v1.ResetJobResponse(job=convert.job(await self._control.reset(request.job_id)))
+
+    async def SetTrialExcluded(
+        self, request: v1.SetTrialExcludedRequest, context: Context
+    ) -> v1.SetTrialExcludedResponse:
+        """Excludes or includes a trial."""
+        key = convert.shown_trial_key(request)
+        trial, job = await self._control.set_trial_excluded(key, excluded=request.excluded)
+        return v1.SetTrialExcludedResponse(trial=convert.trial(trial), job=convert.job(job))
+
+    async def SetBatchSizeState(
+        self, request: v1.SetBatchSizeStateRequest, context: Context
+    ) -> v1.SetBatchSizeStateResponse:
+        """Allows, bans or pins a batch size."""
+        change = {
+            v1.BATCH_SIZE_STATUS_ALLOWED: self._control.allow,
+            v1.BATCH_SIZE_STATUS_BANNED: self._control.ban,
+            v1.BATCH_SIZE_STATUS_PINNED: self._control.pin,
+        }.get(request.status)
+        if change is None:
+            fault = "cannot be set; use BATCH_SIZE_STATUS_ALLOWED, _BANNED or _PINNED"
+            raise InvalidRequestError(Violation("status", fault))
+        return v1.SetBatchSizeStateResponse(job=convert.job(await change(request.job_id, request.batch_size)))
+
+    async def SetJobPaused(self, request: v1.SetJobPausedRequest, context: Context) -> v1.SetJobPausedResponse:
+        """Pauses or resumes a search."""
+        job = await self._control.set_paused(request.job_id, paused=request.paused)
+        return v1.SetJobPausedResponse(job=convert.job(job))
+
+    async def RequestBaseline(self, request: v1.RequestBaselineRequest, context: Context) -> v1.RequestBaselineResponse:
+        """Requests a trial of the default batch size."""
+        return v1.RequestBaselineResponse(job=convert.job(await self._control.request_baseline(request.job_id)))
+
+    async def SetJobPolicy(self, request: v1.SetJobPolicyRequest, context: Context) -> v1.SetJobPolicyResponse:
+        """Changes a policy."""
+        policy = convert.policy(request.policy)
+        return v1.SetJobPolicyResponse(job=convert.job(await self._control.set_policy(request.job_id, policy)))
 
     async def WatchJob(
         self, request: v1.WatchJobRequest, context: Context

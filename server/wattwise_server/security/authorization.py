@@ -44,6 +44,7 @@ class Authorization:
         except PermissionDeniedError:
             _note_refusal(call, None, token.id)
             raise
+        call.token_id = token.id
         return Caller(call, token, self._tokens)
 
 

@@ -30,7 +30,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Job, JobEvent, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
 from wattwise_server.store.subscriptions import Subscription
 
 
@@ -59,6 +59,9 @@ class Transaction(Protocol):
     async def measurements(self, number: int) -> Sequence[Measurement]:
         """The newest measurements of a trial, as many as one answer holds, by epoch."""
 
+    async def metric_span(self, number: int) -> MetricSpan:
+        """The metrics of a trial's measurements that were saved by earlier transactions."""
+
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
 
@@ -73,6 +76,15 @@ class Transaction(Protocol):
 
     def renew_lease(self, trial: Trial) -> None:
         """Saves the trial's lease."""
+
+    def add_event(self, event: JobEvent) -> None:
+        """Saves an event that the trials do not tell.
+
+        A trial tells its dispatch and, once it has ended, its newest end.
+        """
+
+    async def events(self) -> Sequence[JobEvent]:
+        """All events of the job in their order, without what this block has saved."""
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Calls `callback`, which must not raise, once what the block saved is durable."""

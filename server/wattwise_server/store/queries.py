@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,10 +11,21 @@ from itertools import groupby
 import aiosqlite
 
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
-from wattwise_server.domain import RESUMABLE, Arm, Job, Measurement, Observation, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import (
+    RESUMABLE,
+    Arm,
+    Job,
+    JobEvent,
+    Measurement,
+    MetricSpan,
+    Observation,
+    Trial,
+    TrialKey,
+    TrialStatus,
+)
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.connection import explain
-from wattwise_server.store.rows import Row, read_arm, read_job, read_measurement, read_trial
+from wattwise_server.store.rows import Row, read_arm, read_events, read_job, read_measurement, read_trial
 
 # The newest measurement of a running trial is only in `measurements`.
 _TRIALS = """
@@ -22,11 +34,16 @@ _TRIALS = """
            t.best_known,
            t.monitor_kinds, t.monitor_estimated, t.monitor_partly,
            t.other_monitor_kinds, t.other_monitor_estimated, t.other_monitor_partly,
+           t.excluded, t.dispatch_event, t.end_event,
+           t.power_limit_watts, t.warnings,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,
            coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
            coalesce(t.last_energy_joules, m.energy_joules) AS last_energy_joules,
            coalesce(t.last_metric, m.metric) AS last_metric,
-           coalesce(t.last_report_time, m.report_time) AS last_report_time
+           coalesce(t.last_report_time, m.report_time) AS last_report_time,
+           coalesce(t.last_computed_time_seconds, m.computed_time_seconds) AS last_computed_time_seconds,
+           coalesce(t.last_computed_energy_joules, m.computed_energy_joules) AS last_computed_energy_joules,
+           coalesce(t.last_computed_power_limit_watts, m.computed_power_limit_watts) AS last_computed_power_limit_watts
     FROM trials t LEFT JOIN measurements m
       ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
@@ -36,7 +53,14 @@ _JOBS = """
     SELECT * FROM (SELECT * FROM jobs WHERE {condition} ORDER BY job_key LIMIT ?) JOIN arms USING (job_key)
     LEFT JOIN power_limits USING (job_key, batch_size) ORDER BY job_key, batch_size
 """
-_OBSERVATIONS = "FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL"
+_METRIC_SPAN = """
+    SELECT count(*) AS epochs, min(metric) AS least, max(metric) AS most,
+           (SELECT metric FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch LIMIT 1) AS first
+    FROM measurements WHERE job_key = ?1 AND trial_number = ?2
+"""
+_OBSERVATIONS = """
+    FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL AND trial_number > ? AND NOT excluded
+"""
 _MISSES = f"SELECT cost {_OBSERVATIONS} AND NOT converged ORDER BY observation"
 _WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
 
@@ -124,11 +148,23 @@ class Queries:
         sql = f"{_TRIALS} WHERE {' AND '.join(conditions)} ORDER BY t.trial_number LIMIT ?"
         return [read_trial(row, job_id) for row in await self._all(sql, *parameters, limit)]
 
+    async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
+        """All events of a job in their order."""
+        trials = await self._all(f"{_TRIALS} WHERE t.job_key = ?", key)
+        rows = await self._all("SELECT * FROM events WHERE job_key = ? ORDER BY event", key)
+        # Of thousands of trials: other jobs' calls go on meanwhile.
+        return await asyncio.to_thread(read_events, job_id, trials, rows)
+
     async def measurements(self, key: int, trial_number: int) -> Sequence[Measurement]:
         """A trial's newest measurements, as many as one answer holds, by epoch."""
         sql = "SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? ORDER BY epoch DESC LIMIT ?"
         newest = await self._all(sql, key, trial_number, LARGEST_EPOCHS_KEPT)
         return [read_measurement(row) for row in reversed(newest)]
+
+    async def metric_span(self, key: int, trial_number: int) -> MetricSpan:
+        """The metrics of a trial's measurements."""
+        found = (await self._all(_METRIC_SPAN, key, trial_number))[0]
+        return MetricSpan(found["epochs"], found["first"], found["least"], found["most"])
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
         """The number of jobs with this prefix, or the limit if there are more."""
@@ -156,13 +192,14 @@ class Queries:
     async def _with_history(self, job: Row, arm: Arm) -> Arm:
         if not arm.num_succeeded:
             return arm
+        counted = job["job_key"], arm.batch_size, job["reset_after"]
         if job["window_size"]:
-            newest = await self._all(_WINDOW, job["job_key"], arm.batch_size, job["window_size"])
+            newest = await self._all(_WINDOW, *counted, job["window_size"])
             seen = tuple(Observation(row["cost"], bool(row["converged"])) for row in reversed(newest))
             return replace(arm, window=seen)
         if arm.num_succeeded == arm.reached.count:
             return arm
-        missed = await self._all(_MISSES, job["job_key"], arm.batch_size)
+        missed = await self._all(_MISSES, *counted)
         return replace(arm, misses=tuple(row["cost"] for row in missed))
 
     async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from wattwise_server.domain import (
     Arm,
+    ComputedUsage,
     EndReason,
+    EventKind,
     GpuConfig,
     Job,
+    JobEvent,
     JobSpec,
     Measurement,
     Moments,
@@ -25,6 +28,8 @@ from wattwise_server.domain import (
     Trial,
     TrialStatus,
     TrialType,
+    TrialWarning,
+    WarningReason,
 )
 from wattwise_server.store.connection import Sql, Statement
 
@@ -78,12 +83,32 @@ _JOB_STATE = (
     "notes",
     "num_observations",
     *_MONITORS,
+    "num_events",
+    "first_notes",
+    "changed_policy",
+    "reset_after",
+    "paused",
+    "pinned",
+    "baseline_requested",
+    "warnings",
+)
+_SEARCH = (
+    "pruning_round",
+    "round_default",
+    "exploring",
+    "min_cost",
+    "min_cost_batch_size",
+    "missed_floor",
+    "bound_stops",
+    "num_trials",
+    "notes",
 )
 _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
 _ARM = (
     "pruned",
     "excluded",
+    "banned",
     "round_cost",
     "num_succeeded",
     "num_converged",
@@ -96,6 +121,16 @@ _ARM = (
     *(f"{name}_{part}" for name in _SUMS for part in _MOMENTS),
 )
 _SAMPLE = ("power_limit_watts", "time_seconds", "energy_joules", "steps")
+_HIGHEST = tuple(f"highest_{column}" for column in _SAMPLE)
+_COMPUTED = ("computed_time_seconds", "computed_energy_joules", "computed_power_limit_watts")
+_LAST = (
+    "last_epoch",
+    "last_time_seconds",
+    "last_energy_joules",
+    "last_metric",
+    "last_report_time",
+    *(f"last_{column}" for column in _COMPUTED),
+)
 _TRIAL = (
     "batch_size",
     "type",
@@ -111,13 +146,15 @@ _TRIAL = (
     "target_reached",
     "observation",
     "best_known",
-    "last_epoch",
-    "last_time_seconds",
-    "last_energy_joules",
-    "last_metric",
-    "last_report_time",
+    *_LAST,
     *_MONITORS,
+    "excluded",
+    "dispatch_event",
+    "end_event",
+    "power_limit_watts",
+    "warnings",
 )
+_EVENT = ("job_key", "event", "kind", "batch_size", "trial_number", "type", "end_reason", "cost", *_LAST)
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
 
 _INSERT_JOB = Sql(
@@ -130,13 +167,24 @@ _UPDATE_JOB = Sql(
     rank=1,
 )
 _SAVE_ARM = Sql(_upsert("arms", ("job_key", "batch_size"), _ARM), rank=2)
-_SAVE_POWER_LIMIT = Sql(_upsert("power_limits", ("job_key", "batch_size"), (*_SAMPLE, "profiling")), rank=2)
+_SAVE_POWER_LIMIT = Sql(_upsert("power_limits", ("job_key", "batch_size"), (*_SAMPLE, "profiling", *_HIGHEST)), rank=2)
 _SAVE_TRIAL = Sql(_upsert("trials", ("job_key", "trial_number"), _TRIAL), rank=3)
 _MEASUREMENT_ROW = f"({', '.join('?' * len(_MEASUREMENT))})"
 _ADD_MEASUREMENT = Sql(
     f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES {_MEASUREMENT_ROW}",  # noqa: S608
     rank=4,
     row=_MEASUREMENT_ROW,
+)
+_ADD_EVENT = Sql(
+    f"INSERT INTO events ({', '.join(_EVENT)}) VALUES ({', '.join('?' * len(_EVENT))})",  # noqa: S608
+    rank=4,
+)
+# Apart, because few trials have computed sums, and every column takes its time with every report.
+_COMPUTED_ROW = f"({', '.join('?' * len((*_MEASUREMENT, *_COMPUTED)))})"
+_ADD_COMPUTED = Sql(
+    f"INSERT INTO measurements ({', '.join((*_MEASUREMENT, *_COMPUTED))}) VALUES {_COMPUTED_ROW}",  # noqa: S608
+    rank=4,
+    row=_COMPUTED_ROW,
 )
 _KEEP_MEASUREMENTS = Sql(
     """
@@ -186,6 +234,14 @@ def _job_state(job: Job) -> tuple[object, ...]:
         job.num_observations,
         *_monitor(job.monitor),
         *_monitor(job.other_monitor),
+        job.num_events,
+        job.first_notes,
+        None if job.registered_policy is None else job.spec.policy,
+        job.reset_after,
+        job.paused,
+        job.pinned,
+        job.baseline_requested,
+        _warnings(job.warnings),
     )
 
 
@@ -198,6 +254,7 @@ def _arm(arm: Arm) -> tuple[object, ...]:
     return (
         arm.pruned,
         arm.excluded,
+        arm.banned,
         arm.round_cost,
         arm.num_succeeded,
         arm.num_converged,
@@ -216,11 +273,11 @@ def _differ(new: Arm, old: Arm) -> bool:
     return new is not old and _arm(new) != _arm(old)
 
 
-def _save_power_limits(key: int, states: Iterable[PowerLimitState]) -> list[Statement]:
+def _save_power_limits(key: int, states: Sequence[PowerLimitState]) -> list[Statement]:
     nothing = (None,) * len(_SAMPLE)
+    values = ((*(s.cheapest or nothing), s.profiling, *(s.highest or nothing)) for s in states)
     return [
-        Statement(_SAVE_POWER_LIMIT, (key, state.batch_size, *(state.cheapest or nothing), state.profiling))
-        for state in states
+        Statement(_SAVE_POWER_LIMIT, (key, state.batch_size, *row)) for state, row in zip(states, values, strict=True)
     ]
 
 
@@ -228,7 +285,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
     """Creates or saves a trial; its newest measurement and outcome only once it has ended."""
     running = (None, None, False, False)
     judged = running if trial.running else (trial.cost, trial.cost_bound, trial.converged, trial.target_reached)
-    last = (None,) * 5 if trial.last is None or trial.running else _measurement(trial.last)
+    last = (None,) * len(_LAST) if trial.last is None or trial.running else _measurement(trial.last)
     values = (
         trial.batch_size,
         trial.type.value,
@@ -244,14 +301,31 @@ def save_trial(key: int, trial: Trial) -> Statement:
         *last,
         *_monitor(trial.monitor),
         *_monitor(trial.other_monitor),
+        trial.excluded,
+        trial.dispatch_event,
+        trial.end_event,
+        trial.power_limit_watts,
+        _warnings(trial.warnings),
     )
     return Statement(_SAVE_TRIAL, (key, trial.number, *values))
 
 
 def add_measurement(key: int, trial_number: int, measured: Measurement) -> Statement:
     """Saves one measurement."""
-    epoch, seconds, joules, metric, time = measured
-    return Statement(_ADD_MEASUREMENT, (key, trial_number, epoch, seconds, joules, metric, to_micros(time)))
+    epoch, seconds, joules, metric, time, computed = measured
+    row = (key, trial_number, epoch, seconds, joules, metric, to_micros(time))
+    return Statement(_ADD_COMPUTED, (*row, *computed)) if computed else Statement(_ADD_MEASUREMENT, row)
+
+
+def add_event(key: int, event: JobEvent) -> Statement:
+    """Saves an event that the trials do not tell."""
+    trial = event.trial
+    about: tuple[object, ...] = (None,) * 4
+    last: tuple[object, ...] = (None,) * len(_LAST)
+    if trial is not None:
+        about = (trial.number, trial.type.value, trial.end_reason.value if trial.end_reason else None, trial.cost)
+        last = last if trial.last is None else _measurement(trial.last)
+    return Statement(_ADD_EVENT, (key, event.number, event.kind.value, event.batch_size, *about, *last))
 
 
 def keep_measurements(key: int, trial_number: int, newest: int) -> Statement:
@@ -260,8 +334,8 @@ def keep_measurements(key: int, trial_number: int, newest: int) -> Statement:
 
 
 def _measurement(measured: Measurement) -> tuple[object, ...]:
-    time = to_micros(measured.report_time)
-    return (measured.epoch, measured.time_seconds, measured.energy_joules, measured.metric, time)
+    time, computed = to_micros(measured.report_time), measured.computed or (None, None, None)
+    return (measured.epoch, measured.time_seconds, measured.energy_joules, measured.metric, time, *computed)
 
 
 def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
@@ -275,9 +349,9 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
         disable_early_stopping=row["beta_knob"] is None,
         **columns,
     )
-    others = {"stage", "num_observations", *_MONITORS}
-    known = {name: row[name] for name in _JOB_STATE if name not in others}
-    search = Search(stage=Stage(row["stage"]), arms=arms, **known)
+    if changed := row["changed_policy"]:
+        spec = replace(spec, policy=changed)
+    search = Search(stage=Stage(row["stage"]), arms=arms, **{name: row[name] for name in _SEARCH})
     return Job(
         spec,
         search,
@@ -288,12 +362,31 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
         power_limits=tuple(
             _read_power_limit(each) for each in rows if each["steps"] is not None or each["profiling"] is not None
         ),
+        num_events=row["num_events"],
+        first_notes=row["first_notes"],
+        registered_policy=row["policy"] if changed else None,
+        reset_after=row["reset_after"],
+        paused=bool(row["paused"]),
+        pinned=row["pinned"],
+        baseline_requested=bool(row["baseline_requested"]),
+        warnings=_read_warnings(row),
     )
 
 
 def _read_power_limit(row: Row) -> PowerLimitState:
     cheapest = None if row["steps"] is None else PowerSample(*(row[name] for name in _SAMPLE))
-    return PowerLimitState(row["batch_size"], cheapest, row["profiling"])
+    highest = None if row["highest_steps"] is None else PowerSample(*(row[name] for name in _HIGHEST))
+    return PowerLimitState(row["batch_size"], cheapest, row["profiling"], highest)
+
+
+def _warnings(warnings: Sequence[TrialWarning]) -> str:
+    # One JSON column: they are only ever read with their row.
+    return json.dumps([(w.reason.value, w.field, w.message, w.trial_number) for w in warnings]) if warnings else ""
+
+
+def _read_warnings(row: Row) -> tuple[TrialWarning, ...]:
+    stored = json.loads(row["warnings"]) if row["warnings"] else ()
+    return tuple(TrialWarning(WarningReason(reason), *rest) for reason, *rest in stored)
 
 
 def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
@@ -313,6 +406,7 @@ def read_arm(row: Row) -> Arm:
         batch_size=row["batch_size"],
         pruned=bool(row["pruned"]),
         excluded=bool(row["excluded"]),
+        banned=bool(row["banned"]),
         round_cost=row["round_cost"],
         num_succeeded=row["num_succeeded"],
         num_converged=row["num_converged"],
@@ -350,16 +444,67 @@ def read_trial(row: Row, job_id: str) -> Trial:
         best_known=bool(row["best_known"]),
         monitor=_read_monitor(row),
         other_monitor=_read_monitor(row, "other_"),
+        excluded=bool(row["excluded"]),
+        dispatch_event=row["dispatch_event"],
+        end_event=row["end_event"],
+        power_limit_watts=row["power_limit_watts"],
+        warnings=_read_warnings(row),
+    )
+
+
+def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequence[JobEvent]:
+    """All events of a job in their order, from its rows of trials and of events."""
+    by_number = {row["trial_number"]: read_trial(row, job_id) for row in trials}
+    found, first_types = [], dict[int, TrialType]()
+    for row in rows:
+        kind, trial = EventKind(row["kind"]), by_number.get(row["trial_number"])
+        if trial is not None:
+            first_types.setdefault(trial.number, TrialType(row["type"]))
+            trial = _at_event(trial, kind, row)
+        found.append(JobEvent(row["event"], kind, row["batch_size"], trial))
+    for trial in by_number.values():
+        dispatched = _running(trial)._replace(type=first_types.get(trial.number, trial.type), last=None)
+        found.append(JobEvent(trial.dispatch_event, EventKind.DISPATCHED, trial.batch_size, dispatched))
+        if trial.end_event is not None:
+            found.append(JobEvent(trial.end_event, EventKind(trial.status.value), trial.batch_size, trial))
+    return sorted(found, key=lambda event: event.number)
+
+
+def _at_event(trial: Trial, kind: EventKind, row: Row) -> Trial:
+    """A trial as it was at an event of its own row."""
+    past = _running(trial)._replace(
+        type=TrialType(row["type"]), last=None if row["last_epoch"] is None else read_measurement(row, "last_")
+    )
+    if kind is EventKind.REPORTED:
+        return past
+    return past._replace(status=TrialStatus.FAILED, end_reason=EndReason(row["end_reason"]), cost=row["cost"])
+
+
+def _running(trial: Trial) -> Trial:
+    """A trial without its end."""
+    return trial._replace(
+        status=TrialStatus.DISPATCHED,
+        end_reason=None,
+        end_time=None,
+        cost=None,
+        cost_bound=None,
+        converged=False,
+        target_reached=False,
+        observation=None,
+        best_known=False,
+        end_event=None,
     )
 
 
 def read_measurement(row: Row, prefix: str = "") -> Measurement:
     """A row of measurements, or the columns `last_…` of a trial."""
     metric = row[f"{prefix}metric"]
+    computed = [row[f"{prefix}{column}"] for column in _COMPUTED]
     return Measurement(
         epoch=row[f"{prefix}epoch"],
         time_seconds=row[f"{prefix}time_seconds"],
         energy_joules=row[f"{prefix}energy_joules"],
         metric=math.nan if metric is None else metric,
         report_time=from_micros(row[f"{prefix}report_time"]),
+        computed=None if computed[0] is None else ComputedUsage(*computed),
     )

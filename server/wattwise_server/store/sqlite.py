@@ -20,7 +20,7 @@ from itertools import count
 from types import TracebackType
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Job, JobEvent, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import ServiceError, StorageUnavailableError
 from wattwise_server.store import rows
 from wattwise_server.store.connection import Sql, Statement
@@ -351,6 +351,11 @@ class SqliteTransaction:
         await self._cached.durable()
         return await self._store.queries.measurements(self.key, number)
 
+    async def metric_span(self, number: int) -> MetricSpan:
+        """The metrics of a trial's measurements."""
+        await self._cached.durable()
+        return await self._store.queries.metric_span(self.key, number)
+
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
         if known := self._cached.requests.get(request_id):
@@ -380,6 +385,15 @@ class SqliteTransaction:
         """Keeps the trial's lease, in memory only."""
         self._changed[trial.number] = trial
 
+    def add_event(self, event: JobEvent) -> None:
+        """Saves an event that the trials do not tell."""
+        self.statements.append(rows.add_event(self.key, event))
+
+    async def events(self) -> Sequence[JobEvent]:
+        """All events of the job in their order."""
+        await self._cached.durable()
+        return await self._store.queries.events(self.job_id, self.key)
+
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once the changes are durable."""
         self.callbacks.append(callback)
@@ -401,8 +415,8 @@ class SqliteTransaction:
 
 def _with_running(job: Job, running: Sequence[Trial]) -> Job:
     """The job with the running trials of each arm counted."""
-    if not running:
+    counts = Counter(trial.batch_size for trial in running if job.counts(trial))
+    if not counts:
         return job
-    counts = Counter(trial.batch_size for trial in running)
     arms = tuple(replace(arm, running=counts[arm.batch_size]) for arm in job.search.arms)
     return replace(job, search=replace(job.search, arms=arms))

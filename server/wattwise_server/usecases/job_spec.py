@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any, TypeAlias
 
-from wattwise_server.domain import MAX_ID_LENGTH, GpuConfig, JobSpec, identifier_fault
+from wattwise_server.domain import MAX_ID_LENGTH, GpuConfig, Job, JobSpec, identifier_fault
 from wattwise_server.errors import InvalidJobSpecError, JobDiffersError, Violation
 from wattwise_server.policy.base import Policy
 from wattwise_server.policy.registry import POLICIES
@@ -46,12 +46,17 @@ def resolve(
     return replace(spec, beta_knob=None) if spec.disable_early_stopping else spec
 
 
-def check_identical(registered: JobSpec, requested: JobSpec) -> None:
-    """Compares two resolved configurations of one id.
+def check_identical(job: Job, requested: JobSpec) -> None:
+    """Compares a job's configuration with the resolved one of another registration.
+
+    If a person has changed the job's policy, the earlier one is confirmed too.
 
     Raises:
         JobDiffersError: lists every field that differs, with both values.
     """
+    registered = job.spec
+    if requested.policy == job.registered_policy:
+        requested = replace(requested, policy=registered.policy)
     old, new = _flat(registered), _flat(requested)
     differing = {
         name: f"registered {_brief(old[name])}, requested {_brief(new[name])}" for name in old if old[name] != new[name]

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import EndReason, Job, MonitorKinds, Search, Trial, TrialStatus, TrialType
+from wattwise_server.domain import (
+    EndReason,
+    EventKind,
+    Job,
+    JobEvent,
+    MonitorKinds,
+    Trial,
+    TrialStatus,
+    TrialType,
+    TrialWarning,
+)
 from wattwise_server.observability.events import Event as PublishedEvent
-from wattwise_server.observability.events import JobDeleted, MonitorsDiffer, Observer, TrialEnded, TrialRevived
+from wattwise_server.observability.events import (
+    JobDeleted,
+    MonitorsDiffer,
+    Observer,
+    TrialEnded,
+    TrialRevived,
+    TrialWarned,
+)
 from wattwise_server.policy import history
-from wattwise_server.policy.base import Event, Failed, Reported, Revived, Succeeded
+from wattwise_server.policy.base import Allowed, Banned, Event, Failed, Reported, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
 from wattwise_server.usecases.lookup import bound_of, is_best_known, with_current_cost
-from wattwise_server.usecases.monitors import with_monitor
+from wattwise_server.usecases.monitors import monitor_warning, with_monitor
+from wattwise_server.usecases.trial_warnings import (
+    LEAST_EPOCHS_TO_MOVE_AWAY,
+    of_missed_target,
+    with_job_warnings,
+    with_warnings,
+    without_contradicted,
+)
 
 
 class Lifecycle:
@@ -30,7 +54,7 @@ class Lifecycle:
         for trial in tx.running():
             if trial.last is None:
                 continue
-            verdict = judge(job.spec, bound_of(job, trial.batch_size), trial.last)
+            verdict = judge(job.spec, bound_of(job, trial), trial.last)
             if verdict.end_reason is EndReason.COST_BOUND:
                 job = self.succeed(tx, job, trial, verdict)
 
@@ -38,35 +62,38 @@ class Lifecycle:
         """Lets a policy that watches epochs observe a report; returns the job."""
         if not POLICIES[job.spec.policy].watches_epochs:
             return job
-        job = replace(job, search=observe(job, Reported(trial)))
+        job = after(job, Reported(trial))
+        tx.add_event(JobEvent(job.num_events, EventKind.REPORTED, trial.batch_size, trial))
         tx.save_job(job)
         return job
 
     def succeed(self, tx: Transaction, job: Job, trial: Trial, verdict: Verdict) -> Job:
         """Ends a decided trial; returns its job."""
         place = job.num_observations + 1
-        trial = self._ended(trial, TrialStatus.SUCCEEDED, verdict.end_reason)._replace(
+        trial = self._ended(job, trial, TrialStatus.SUCCEEDED, verdict.end_reason)._replace(
             cost=verdict.cost,
             cost_bound=verdict.bound,
             converged=verdict.converged,
             target_reached=verdict.target_reached,
             observation=place,
-            best_known=is_best_known(job, verdict.bound),
+            best_known=trial.type is not TrialType.IMPORTED and is_best_known(job, trial, verdict.bound),
         )
         return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))[0]
 
     def fail(self, tx: Transaction, job: Job, trial: Trial, reason: EndReason) -> tuple[Job, Trial]:
         """Ends a trial that its trainer ended, or that was lost."""
-        trial = self._ended(with_current_cost(job, trial), TrialStatus.FAILED, reason)
+        trial = self._ended(job, with_current_cost(job, trial), TrialStatus.FAILED, reason)
         return self._save(tx, job, trial, Failed(trial))
 
     def revive(self, tx: Transaction, job: Job, trial: Trial) -> tuple[Job, Trial]:
         """Revives a lost trial that reports again, or one that resumes from a checkpoint."""
-        search = observe(job, Revived(trial))
-        lost_slot = trial.type is TrialType.EXPLORATION and search.exploring != trial.number
+        # Its row will tell the newest end only.
+        tx.add_event(JobEvent(trial.end_event or 0, EventKind.FAILED, trial.batch_size, trial))
+        job = after(job, Revived(trial))
+        tx.add_event(JobEvent(job.num_events, EventKind.REVIVED, trial.batch_size, trial))
+        lost_slot = trial.type is TrialType.EXPLORATION and job.search.exploring != trial.number
         revived = trial.renew(trial.last, job.spec.lease_expiry(self._clock()))
         revived = revived._replace(type=TrialType.CONCURRENT if lost_slot else trial.type)
-        job = replace(job, search=search)
         tx.save_job(job)
         tx.save_trial(revived)
         self._publish(tx, TrialRevived(revived))
@@ -75,6 +102,8 @@ class Lifecycle:
     def monitor(self, tx: Transaction, job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
         """Keeps what measures a trial, if a result names something new."""
         job_now, trial_now = with_monitor(job, trial, reported)
+        if trial_now is not trial and trial_now.other_monitor.kinds:
+            job_now = with_job_warnings(job_now, [monitor_warning(trial_now)])
         if job_now is not job:
             tx.save_job(job_now)
         if trial_now is not trial:
@@ -83,9 +112,37 @@ class Lifecycle:
                 self._publish(tx, MonitorsDiffer(trial_now))
         return job_now, trial_now
 
+    def warn(self, tx: Transaction, job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tuple[Job, Trial]:
+        """Keeps the warnings that are new to a trial."""
+        job, trial, new = with_warnings(job, trial, found)
+        if new:
+            tx.save_job(job)
+            tx.save_trial(trial)
+            for warning in new:
+                self._publish(tx, TrialWarned(trial, warning))
+        return job, trial
+
+    async def warn_of_miss(self, tx: Transaction, job: Job, trial: Trial, *new: float) -> tuple[Job, Trial]:
+        """Warns if the metric of a trial that missed the target moved away from it.
+
+        Trials that a falling bound stops are not checked: another trial has reached the target.
+
+        Args:
+            tx: The transaction.
+            job: The job.
+            trial: The trial, with its last measurement.
+            new: Metrics of the epochs that this transaction saved.
+        """
+        if trial.last is None or trial.last.epoch < LEAST_EPOCHS_TO_MOVE_AWAY:
+            return job, trial
+        span = await tx.metric_span(trial.number)
+        for metric in new:
+            span = span.add(metric)
+        return self.warn(tx, job, trial, of_missed_target(job.spec, trial, span, trial.last))
+
     def delete(self, tx: Transaction, job: Job) -> Sequence[Trial]:
         """Deletes a job; returns its running trials, which will be stopped."""
-        stopped = [self._ended(trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
+        stopped = [self._ended(job, trial, TrialStatus.FAILED, EndReason.JOB_DELETED) for trial in tx.delete_job()]
         for trial in stopped:
             self._publish(tx, TrialEnded(trial))
         self._publish(tx, JobDeleted(job, len(stopped)))
@@ -99,7 +156,7 @@ class Lifecycle:
         return job
 
     def _save(self, tx: Transaction, job: Job, trial: Trial, event: Event) -> tuple[Job, Trial]:
-        job = replace(job, search=observe(job, event))
+        job = without_contradicted(after(job, event), trial)
         tx.save_job(job)
         tx.save_trial(trial)
         self._publish(tx, TrialEnded(trial))
@@ -108,12 +165,19 @@ class Lifecycle:
     def _publish(self, tx: Transaction, event: PublishedEvent) -> None:
         tx.after_commit(self._observer.prepare(event))
 
-    def _ended(self, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
+    def _ended(self, job: Job, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
+        imported = trial.last if trial.type is TrialType.IMPORTED else None
         # The system clock may have been set back while no server ran.
-        end_time = max(self._clock(), trial.start_time)
-        return trial._replace(status=status, end_reason=reason, end_time=end_time, lease_expire_time=None)
+        end_time = max(imported.report_time if imported else self._clock(), trial.start_time)
+        place = job.num_events + 1
+        return trial._replace(
+            status=status, end_reason=reason, end_time=end_time, lease_expire_time=None, end_event=place
+        )
 
 
-def observe(job: Job, event: Event) -> Search:
-    """The search after an event: its history, then its policy's state."""
-    return history.observe(POLICIES[job.spec.policy], job.spec, job.search, event)
+def after(job: Job, event: Event) -> Job:
+    """The job after its next event, which changes its search unless it is one of a trial that does not count."""
+    job = replace(job, num_events=job.num_events + 1)
+    if not isinstance(event, Banned | Allowed) and not job.counts(event.trial):
+        return job
+    return replace(job, search=history.observe(POLICIES[job.spec.policy], job.spec, job.search, event))

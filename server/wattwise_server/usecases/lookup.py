@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialStatus, TrialType
 from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
-from wattwise_server.usecases.monitors import with_monitor_notes
+from wattwise_server.usecases.monitors import warnings_of, with_monitor_notes
 
 
 def find_job(tx: Transaction, job_id: str) -> Job:
@@ -46,22 +46,28 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
 
 
-def bound_of(job: Job, batch_size: int) -> float | None:
-    """The cost at which a running trial of this batch size is stopped; None if it has no bound."""
-    return POLICIES[job.spec.policy].bound(job.spec, job.search, batch_size)
+def bound_of(job: Job, trial: Trial) -> float | None:
+    """The cost at which a running trial is stopped; None if it has no bound.
+
+    One that a person requested has none: the launch is to deliver, or to compare with.
+    """
+    if trial.type is TrialType.REQUESTED:
+        return None
+    return POLICIES[job.spec.policy].bound(job.spec, job.search, trial.batch_size)
 
 
-def is_best_known(job: Job, bound: float | None) -> bool:
+def is_best_known(job: Job, trial: Trial, bound: float | None) -> bool:
     """Whether a trial with this bound has none because its batch size is the best known one."""
-    return bound is None and job.search.min_cost is not None and job.spec.beta_knob is not None
+    unbounded = bound is None and trial.type is not TrialType.REQUESTED
+    return unbounded and job.search.min_cost is not None and job.spec.beta_knob is not None
 
 
 def with_current_cost(job: Job, trial: Trial) -> Trial:
     """A trial; a running one with its current cost and bound."""
     if not trial.running:
         return trial
-    bound = bound_of(job, trial.batch_size)
-    return with_cost(job.spec, bound, trial, best_known=is_best_known(job, bound))
+    bound = bound_of(job, trial)
+    return with_cost(job.spec, bound, trial, best_known=is_best_known(job, trial, bound))
 
 
 def decision_for(job: Job, trial: Trial) -> Decision:
@@ -70,11 +76,13 @@ def decision_for(job: Job, trial: Trial) -> Decision:
 
 
 def with_notes(trial: Trial, decision: Decision) -> Decision:
-    """The decision with what its monitor means for it and, if the target was missed, with what to do next.
+    """The decision with its warnings, what its monitor means for it and, if the target was missed, what to do next.
 
     All of it follows from the trial, so that a repetition gets the same decision.
     """
     decision = with_monitor_notes(trial, decision)
+    if trial.warnings or trial.other_monitor.kinds:
+        decision = decision._replace(warnings=tuple(warnings_of(trial)))
     if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
         return decision
     todo = f"launch the job again; if launches keep missing the target, see 'wattwise jobs show {trial.job_id}'"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Decision, Job, MonitorKinds, Trial, TrialStatus
+from wattwise_server.domain import Decision, Job, MonitorKinds, Trial, TrialStatus, TrialWarning, WarningReason
 
 LONGEST_KIND = 50
 """Characters in the name of a kind."""
@@ -66,14 +67,22 @@ def _marked(known: MonitorKinds, failed: MonitorKinds) -> MonitorKinds:
 
 
 def with_monitor_notes(trial: Trial, decision: Decision) -> Decision:
-    """The decision, completed by whether its energy is an estimate and by the warning of another monitor."""
+    """The decision, completed by whether its energy is an estimate."""
     if trial.monitor.estimated and trial.status is not TrialStatus.FAILED:
         how_far = "partly an estimate" if trial.monitor.partly else "an estimate"
         decision = decision._replace(message=f"{decision.message}; the energy is {how_far}")
-    if not trial.other_monitor.kinds:
-        return decision
-    warning = (
+    return decision
+
+
+def warnings_of(trial: Trial) -> Sequence[TrialWarning]:
+    """All warnings of a trial."""
+    return (*trial.warnings, monitor_warning(trial)) if trial.other_monitor.kinds else trial.warnings
+
+
+def monitor_warning(trial: Trial) -> TrialWarning:
+    """The warning of a trial whose monitor differs from earlier ones of its job."""
+    message = (
         f"trial {trial.number} is measured by {trial.monitor}, earlier results of job {trial.job_id!r} by "
         f"{trial.other_monitor}: their costs cannot be compared; use a separate job_id for each monitor"
     )
-    return decision._replace(warning=warning)
+    return TrialWarning(WarningReason.MONITORS_DIFFER, "result.monitor", message, trial.number)

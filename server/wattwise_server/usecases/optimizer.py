@@ -33,25 +33,23 @@ from wattwise_server.errors import (
 )
 from wattwise_server.observability.events import (
     NO_OBSERVERS,
-    EpochReported,
     Event,
     JobRegistered,
-    NoEnergy,
     Observer,
     PriorDiffers,
     PriorUnused,
     TrialDispatched,
 )
 from wattwise_server.policy.base import Dispatched, Exhausted, Prior
-from wattwise_server.policy.cost import cost
 from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.requests import requested
 from wattwise_server.policy.stopping import decide, judge
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve
-from wattwise_server.usecases.lifecycle import Lifecycle, observe
+from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import (
     bound_of,
     decision_for,
@@ -62,7 +60,8 @@ from wattwise_server.usecases.lookup import (
     with_current_cost,
     with_notes,
 )
-from wattwise_server.usecases.report import Report, to_measurement
+from wattwise_server.usecases.report import Report, epoch_reported, to_measurement
+from wattwise_server.usecases.trial_warnings import in_report, of_unconnected_ranks
 
 _EXPIRED_PER_BATCH = 100
 """Few enough that a trainer's call does not wait long behind them."""
@@ -98,9 +97,9 @@ class Optimizer:
         known = None
         if "job_id" in draft and ("policy" not in draft or "prior_job_ids" in draft):
             known = await self._job(draft["job_id"])
-        if known is not None:
-            # A job keeps its policy when the default changes.
-            draft = {"policy": known.spec.policy, **draft}
+        if known is not None and draft.get("policy", known.spec.policy) == known.spec.policy:
+            # A job keeps its policy when the default changes, and its configuration when a person changes the policy.
+            draft = {**draft, "policy": known.registered_policy or known.spec.policy}
         listed = () if known else draft.get("prior_job_ids", ())[:MAX_PRIOR_JOBS]
         # Read before the job's own transaction: no call ever locks two jobs.
         found = {job_id: await self._job(job_id) for job_id in listed if job_id != draft.get("job_id")}
@@ -108,10 +107,11 @@ class Optimizer:
         priors = [(prior, await self._prior(prior)) for prior in found.values() if prior is not None]
         async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
-                check_identical(tx.job.spec, spec)
+                check_identical(tx.job, spec)
                 return tx.job, False
             await self._make_room(counted, spec.job_id_prefix)
-            job = Job(spec, POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors]), self._clock())
+            search = POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors])
+            job = Job(spec, search, self._clock(), first_notes=search.notes if priors else "")
             tx.save_job(job)
             self._publish(tx, JobRegistered(job))
             for prior, evidence in priors:
@@ -123,7 +123,7 @@ class Optimizer:
         beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
         after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
         trials = await self._store.trials(job.spec.job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
-        return prior_of(beliefs, trials)
+        return prior_of(beliefs, filter(job.counts, trials))
 
     def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:
         """Logs what makes a prior job misleading or useless; both may be intended."""
@@ -150,7 +150,9 @@ class Optimizer:
         if await self._store.count_jobs(prefix, limit) >= limit:
             raise TooManyJobsError(prefix, limit)
 
-    async def next_trial(self, job_id: str, request_id: str, *, resume: bool = False) -> tuple[Trial, str]:
+    async def next_trial(
+        self, job_id: str, request_id: str, *, resume: bool = False, unconnected_ranks: int = 0
+    ) -> tuple[Trial, str]:
         """Dispatches a job's next trial; returns it with the reason. A known request gets its trial again.
 
         With `resume`, a preempted or lost trial is revived: its launch resumes from a checkpoint. Without it a repeated
@@ -172,7 +174,10 @@ class Optimizer:
                 raise NoTrialToResumeError(job_id, request_id)
             job = await self._lifecycle.free_slot(tx, job)
             number = job.num_trials + 1
-            choice = POLICIES[job.spec.policy].next(job.spec, job.search, number, generator(job.spec, number))
+            policy = POLICIES[job.spec.policy]
+            choice = requested(policy, job, number) or policy.next(
+                job.spec, job.search, number, generator(job.spec, number)
+            )
             if isinstance(choice, Exhausted):
                 causes = ruled_out(job.search)
                 raise NoBatchSizeConvergedError(job_id, job.search.pruning_round, causes)
@@ -186,10 +191,16 @@ class Optimizer:
                 now,
                 request_id or None,
                 lease_expire_time=job.spec.lease_expiry(now),
+                dispatch_event=job.num_events + 1,
             )
-            tx.save_job(replace(job, search=observe(job, Dispatched(trial))))
+            # The default batch size is a baseline, whoever chose it.
+            served = trial.batch_size == job.spec.default_batch_size
+            job = replace(job, baseline_requested=job.baseline_requested and not served)
+            job = after(job, Dispatched(trial))
+            tx.save_job(job)
             tx.save_trial(trial)
             self._publish(tx, TrialDispatched(trial, choice.reason))
+            _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
             return trial, choice.reason
 
     async def report(self, report: Report) -> Decision:
@@ -209,7 +220,10 @@ class Optimizer:
                 job, trial = self._lifecycle.revive(tx, job, trial)
             if report.monitor and report.monitor.kinds and report.monitor != trial.monitor:
                 job, trial = self._lifecycle.monitor(tx, job, trial, report.monitor)
-            return self._record(tx, job, trial, measurement)
+            if report.power_limit_watts not in (None, trial.power_limit_watts):
+                trial = trial._replace(power_limit_watts=report.power_limit_watts)
+                tx.save_trial(trial)
+            return await self._record(tx, job, trial, measurement)
 
     async def heartbeat(self, key: TrialKey) -> Decision:
         """Renews a trial's lease; decides whether training continues.
@@ -245,7 +259,11 @@ class Optimizer:
             job, trial = await find_trial(tx, key)
             if trial.lost:
                 job, trial = self._lifecycle.revive(tx, job, trial)
-            return self._lifecycle.fail(tx, job, trial, reason)[1] if trial.running else trial
+            if not trial.running:
+                return trial
+            if reason is EndReason.COMPLETED:
+                job, trial = await self._lifecycle.warn_of_miss(tx, job, trial)
+            return self._lifecycle.fail(tx, job, trial, reason)[1]
 
     async def expire_leases(self) -> None:
         """Fails every trial whose lease has expired, in batches that share commits."""
@@ -305,9 +323,9 @@ class Optimizer:
         message = f"stop: job {key.job_id!r} was deleted; do not launch it again, which would register a new job"
         return Decision(True, False, False, message)
 
-    def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
-        bound = bound_of(job, trial.batch_size)
-        best_known = trial.batch_size if is_best_known(job, bound) else None
+    async def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
+        bound = bound_of(job, trial)
+        best_known = trial.batch_size if is_best_known(job, trial, bound) else None
         verdict = judge(job.spec, bound, measurement)
         before = trial.last
         repeated = before is not None and before.repeats(measurement)
@@ -318,26 +336,22 @@ class Optimizer:
             tx.add_measurement(trial)
             if measurement.epoch > self._limits.max_epochs_kept:
                 tx.keep_measurements(trial, self._limits.max_epochs_kept)
-            if before is None and not measurement.energy_joules and job.spec.eta_knob:
-                self._publish(tx, NoEnergy(trial))
             if self._observer.wants_reports:
-                self._publish(tx, _epoch_reported(job, trial, before, measurement))
+                self._publish(tx, epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)
+            if before is None or not 0 <= measurement.metric <= 1:
+                found = in_report(job.spec, trial, before, measurement, reached=verdict.target_reached)
+                job, trial = self._lifecycle.warn(tx, job, trial, found)
         if verdict.end_reason is not None:
+            if not verdict.target_reached:
+                new = () if repeated else (measurement.metric,)
+                job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
             job = self._lifecycle.succeed(tx, job, trial, verdict)
             self._lifecycle.stop_over_bound(tx, job)
         return with_notes(trial, decide(job.spec, measurement, verdict, best_known))
 
     def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))
-
-
-def _epoch_reported(job: Job, trial: Trial, before: Measurement | None, measurement: Measurement) -> EpochReported:
-    seconds = measurement.time_seconds - (before.time_seconds if before else 0.0)
-    joules = measurement.energy_joules - (before.energy_joules if before else 0.0)
-    # The cost is linear: the difference of two costs is the cost of the differences, which rounding cannot make
-    # negative.
-    return EpochReported(trial, seconds, joules, cost(job.spec, joules, seconds))
 
 
 def _resume_reason(trial: Trial) -> str:

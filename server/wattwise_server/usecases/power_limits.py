@@ -20,9 +20,16 @@ MAX_SAMPLES = 1000
 
 
 class KnownLimit(NamedTuple):
-    """The cheapest limit in watts, if one is known, and whether another trial profiles."""
+    """What is known about the limits of a batch size, and whether another trial profiles.
 
-    power_limit_watts: float | None
+    Attributes:
+        cheapest: The sample of the cheapest limit; None if no trial has profiled.
+        highest: The sample of the highest limit of the same profile; None if it is unknown.
+        profiled_by_another: Whether another trial profiles.
+    """
+
+    cheapest: PowerSample | None
+    highest: PowerSample | None
     profiled_by_another: bool
 
 
@@ -53,16 +60,15 @@ class PowerLimitProfiler:
             _check_batch_size(job, key.batch_size)
             asking = (await find_trial(tx, key))[1] if key.trial_number else None
             state = job.power_limit(key.batch_size)
-            limit = state.cheapest.power_limit_watts if state.cheapest else None
             profiling = await self._profiling(tx, state)
-            if limit is None and profiling is None and asking is not None:
+            if state.cheapest is None and profiling is None and asking is not None:
                 if not asking.running:
                     # Lost or ended: it may ask again after it was revived.
-                    return KnownLimit(None, profiled_by_another=True)
+                    return KnownLimit(None, None, profiled_by_another=True)
                 tx.save_job(job.with_power_limit(state._replace(profiling=asking.number)))
-                return KnownLimit(None, profiled_by_another=False)
+                return KnownLimit(None, None, profiled_by_another=False)
             by_another = profiling is not None and (asking is None or profiling.number != asking.number)
-            return KnownLimit(limit, by_another)
+            return KnownLimit(state.cheapest, state.highest, by_another)
 
     async def report(self, key: TrialKey, samples: Sequence[PowerSample]) -> float:
         """Saves a profile; returns the cheapest known limit, in watts. A trial that has ended may report too.
@@ -77,7 +83,10 @@ class PowerLimitProfiler:
             state = job.power_limit(trial.batch_size)
             best = cheapest(job.spec, samples if state.cheapest is None else (state.cheapest, *samples))
             profiling = None if state.profiling == trial.number else state.profiling
-            changed = PowerLimitState(trial.batch_size, best, profiling)
+            # Of the same profile as the cheapest; a profile of an earlier version of the server has none.
+            new = best in samples or state.highest is None
+            highest = max(samples, key=lambda sample: sample.power_limit_watts) if new else state.highest
+            changed = PowerLimitState(trial.batch_size, best, profiling, highest)
             if changed != state:
                 tx.save_job(job.with_power_limit(changed))
                 tx.after_commit(self._observer.prepare(PowerProfiled(trial, len(samples), best)))

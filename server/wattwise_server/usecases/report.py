@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from wattwise_server.domain import JobSpec, Measurement, MonitorKinds, TrialKey
+from wattwise_server.domain import ComputedUsage, Job, JobSpec, Measurement, MonitorKinds, Trial, TrialKey
 from wattwise_server.errors import InvalidResultError, Violation
+from wattwise_server.observability.events import EpochReported
 from wattwise_server.policy.cost import cost
 from wattwise_server.usecases.monitors import monitor_fault
 
 LARGEST_COST = 1e100
 """In joules: far above any real cost, and small enough for its square to be finite."""
+
+Faults: TypeAlias = list[tuple[str, str]]
+"""Pairs of a field's name and what to change."""
 
 
 class Report(NamedTuple):
@@ -20,6 +24,8 @@ class Report(NamedTuple):
 
     Attributes:
         monitor: What the energy comes from; None if the trainer did not say.
+        computed: The sums at the cheapest power limit, in observer mode.
+        power_limit_watts: The GPU power limit; None if the trainer did not say.
     """
 
     trial: TrialKey
@@ -28,6 +34,8 @@ class Report(NamedTuple):
     energy_joules: float
     metric: float
     monitor: MonitorKinds | None = None
+    computed: ComputedUsage | None = None
+    power_limit_watts: float | None = None
 
 
 def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now: datetime) -> Measurement:
@@ -36,30 +44,77 @@ def to_measurement(report: Report, spec: JobSpec, last: Measurement | None, now:
     Raises:
         InvalidResultError: with one violation per fault.
     """
-    measurement = Measurement(report.epoch, report.time_seconds, report.energy_joules, report.metric, now)
-    faults = _number_faults(spec, measurement)
+    sums = report.time_seconds, report.energy_joules
+    measurement = Measurement(report.epoch, *sums, report.metric, now, report.computed)
+    faults = number_faults(spec, measurement)
     if last is not None:
         faults += _order_faults(last, measurement)
     if report.monitor is not None and (fault := monitor_fault(report.monitor)):
         faults.append(("monitor", fault))
+    if report.power_limit_watts is not None and (fault := power_limit_fault(report.power_limit_watts)):
+        faults.append(("power_limit_watts", fault))
     if faults:
         raise InvalidResultError(*(Violation(f"result.{name}", fault) for name, fault in faults))
     return measurement
 
 
-def _number_faults(spec: JobSpec, measurement: Measurement) -> list[tuple[str, str]]:
-    epoch, time_seconds, energy_joules, metric, _ = measurement
-    faults = []
-    if not 0 < time_seconds < math.inf:
-        faults.append(("time_seconds", _bad_sum(time_seconds, "above 0")))
-    if not 0 <= energy_joules < math.inf:
-        faults.append(("energy_joules", _bad_sum(energy_joules, "0 or more")))
+def epoch_reported(job: Job, trial: Trial, before: Measurement | None, measurement: Measurement) -> EpochReported:
+    """The event of a measurement after another one, or after the trial's start."""
+    seconds = measurement.time_seconds - (before.time_seconds if before else 0.0)
+    joules = measurement.energy_joules - (before.energy_joules if before else 0.0)
+    now, then = measurement.counted, before.counted if before else None
+    # The cost is linear: the difference of two costs is the cost of the differences, which rounding cannot make
+    # negative. The first computed sums of a trial may be less than what was measured before.
+    counted_joules = max(0.0, now.energy_joules - (then.energy_joules if then else 0.0))
+    counted_seconds = max(0.0, now.time_seconds - (then.time_seconds if then else 0.0))
+    return EpochReported(trial, seconds, joules, cost(job.spec, counted_joules, counted_seconds))
+
+
+def number_faults(spec: JobSpec, measurement: Measurement) -> Faults:
+    """What is wrong with a measurement by itself."""
+    epoch, time_seconds, energy_joules, metric, _, computed = measurement
+    faults = _sum_faults("", time_seconds, energy_joules)
     if math.isinf(metric):
         faults.append(("metric", f"is {metric}; report NaN for a metric that has diverged"))
     if epoch < 1:
         faults.append(("current_epoch", f"is {epoch}; count epochs from 1"))
-    if not faults and cost(spec, energy_joules, time_seconds) > LARGEST_COST:
-        faults.append(("energy_joules", f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"))
+    if computed is not None:
+        faults += _sum_faults("computed.", computed.time_seconds, computed.energy_joules)
+        if fault := power_limit_fault(computed.power_limit_watts):
+            faults.append(("computed.power_limit_watts", fault))
+    if not faults:
+        if cost(spec, energy_joules, time_seconds) > LARGEST_COST:
+            faults.append(("energy_joules", _TOO_LARGE))
+        if computed and cost(spec, computed.energy_joules, computed.time_seconds) > LARGEST_COST:
+            faults.append(("computed.energy_joules", _TOO_LARGE))
+    return faults
+
+
+def shrink_faults(last: Measurement, measurement: Measurement) -> Faults:
+    """What is wrong with the sums of a measurement after an earlier one."""
+    faults = _smaller("", last, measurement, last.epoch)
+    if last.computed is None:
+        return faults
+    if measurement.computed is None:
+        fault = f"is not set, but was for epoch {last.epoch}; set it in all later results of the trial"
+        return [*faults, ("computed", fault)]
+    return faults + _smaller("computed.", last.computed, measurement.computed, last.epoch)
+
+
+def power_limit_fault(watts: float) -> str | None:
+    """What is wrong with a power limit; None if nothing is."""
+    return None if 0 < watts < math.inf else f"is {watts}; use the limit of one GPU in watts, above 0 and finite"
+
+
+_TOO_LARGE = f"makes the cost exceed {LARGEST_COST:g} J; report joules and seconds"
+
+
+def _sum_faults(where: str, time_seconds: float, energy_joules: float) -> Faults:
+    faults = []
+    if not 0 < time_seconds < math.inf:
+        faults.append((f"{where}time_seconds", _bad_sum(time_seconds, "above 0")))
+    if not 0 <= energy_joules < math.inf:
+        faults.append((f"{where}energy_joules", _bad_sum(energy_joules, "0 or more")))
     return faults
 
 
@@ -67,19 +122,23 @@ def _bad_sum(value: float, least: str) -> str:
     return f"is {value}; report the finite sum since the trial's first epoch, {least}"
 
 
-def _order_faults(last: Measurement, measurement: Measurement) -> list[tuple[str, str]]:
+def _order_faults(last: Measurement, measurement: Measurement) -> Faults:
     epoch = measurement.epoch
     if epoch == last.epoch and not last.repeats(measurement):
         return [("current_epoch", f"{epoch} was already reported with other numbers; report every epoch once")]
-    faults = []
+    faults: Faults = []
     if epoch < last.epoch:
         faults.append(("current_epoch", f"{epoch} comes after {last.epoch}; epochs must not decrease"))
-    if measurement.time_seconds < last.time_seconds:
-        faults.append(("time_seconds", _smaller(measurement.time_seconds, last.time_seconds, last.epoch)))
-    if measurement.energy_joules < last.energy_joules:
-        faults.append(("energy_joules", _smaller(measurement.energy_joules, last.energy_joules, last.epoch)))
+    return faults + shrink_faults(last, measurement)
+
+
+def _smaller(
+    where: str, last: Measurement | ComputedUsage, measurement: Measurement | ComputedUsage, epoch: int
+) -> Faults:
+    faults = []
+    for name in ("time_seconds", "energy_joules"):
+        value, before = getattr(measurement, name), getattr(last, name)
+        if value < before:
+            fault = f"{value} is less than the {before} of epoch {epoch}; report the sum so far"
+            faults.append((f"{where}{name}", fault))
     return faults
-
-
-def _smaller(value: float, before: float, epoch: int) -> str:
-    return f"{value} is less than the {before} of epoch {epoch}; report the sum so far"

@@ -1,0 +1,55 @@
+"""Choices that a person has made instead of the policy: a pinned batch size, a pause, a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattwise_server.domain import Job, JobSpec, Search, TrialType
+from wattwise_server.policy.base import ArmBelief, Choice, Policy
+from wattwise_server.policy.failures import available
+
+
+def requested(policy: Policy, job: Job, trial_number: int) -> Choice | None:
+    """The choice of a person for the trial of this number; None if the policy chooses.
+
+    A pinned batch size comes before a pause, and both before a baseline.
+    """
+    spec, search = job.spec, job.search
+    if job.pinned is not None:
+        return Choice(TrialType.REQUESTED, job.pinned, "pinned")
+    if job.paused:
+        best = best_known(search, policy.belief(spec, search), trial_number)
+        if best is not None:
+            return Choice(TrialType.REQUESTED, best, "the best known batch size; the search is paused")
+        return _unknown(spec, search, trial_number)
+    if job.baseline_requested and _default_available(spec, search, trial_number):
+        return Choice(TrialType.REQUESTED, spec.default_batch_size, "the default; requested as a baseline")
+    return None
+
+
+def best_known(search: Search, beliefs: Sequence[ArmBelief], trial_number: int) -> int | None:
+    """The batch size with the least expected cost among those that have converged and may be chosen."""
+    allowed = {arm.batch_size for arm in available(search, trial_number) if arm.num_converged}
+    costs = {
+        belief.batch_size: belief.expected_cost
+        for belief in beliefs
+        if belief.batch_size in allowed and belief.expected_cost is not None
+    }
+    if not costs:
+        return search.min_cost_batch_size
+    return min(costs, key=costs.__getitem__)
+
+
+def _unknown(spec: JobSpec, search: Search, trial_number: int) -> Choice | None:
+    """The choice of a paused search that knows nothing yet: the default, else the nearest that may be chosen."""
+    sizes = [arm.batch_size for arm in available(search, trial_number)]
+    if not sizes:
+        return None
+    default = spec.default_batch_size
+    size = min(sizes, key=lambda each: (abs(each - default), each))
+    which = "the default" if size == default else f"the nearest to the default, {default}"
+    return Choice(TrialType.REQUESTED, size, f"{which}; the search is paused and nothing is known yet")
+
+
+def _default_available(spec: JobSpec, search: Search, trial_number: int) -> bool:
+    return any(arm.batch_size == spec.default_batch_size for arm in available(search, trial_number))

@@ -1,0 +1,181 @@
+"""The use cases of operators that change what a job's search does: in one transaction, like all calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wattwise_server.domain import EventKind, Job, JobEvent, JobSpec, Trial, TrialKey
+from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
+from wattwise_server.policy.base import Allowed, Banned
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.store.base import Store, Transaction
+from wattwise_server.usecases.lifecycle import after
+from wattwise_server.usecases.lookup import find_job, find_trial, with_current_cost
+from wattwise_server.usecases.rebuild import rebuilt
+from wattwise_server.usecases.trial_warnings import without_warnings_of
+
+
+class Control:
+    """Every method may raise `StorageUnavailableError`, and `JobNotFoundError` if there is no such job."""
+
+    def __init__(self, store: Store, observer: Observer = NO_OBSERVERS) -> None:
+        self._store = store
+        self._observer = observer
+
+    async def reset(self, job_id: str) -> Job:
+        """Begins a job's search again: no trial so far counts. Banned batch sizes stay banned."""
+        async with self._store.transaction(job_id) as tx:
+            job = find_job(tx, job_id)
+            job = replace(job, reset_after=job.num_trials, warnings=())
+            return self._save(tx, await _with_rebuilt_search(tx, job), "reset")
+
+    async def set_trial_excluded(self, key: TrialKey, *, excluded: bool) -> tuple[Trial, Job]:
+        """Excludes a trial from the search of its job, or includes it again.
+
+        Raises:
+            TrialNotFoundError: there is no such trial.
+            InvalidRequestError: a reset has excluded the trial for good.
+        """
+        async with self._store.transaction(key.job_id) as tx:
+            job, trial = await find_trial(tx, key)
+            if trial.number <= job.reset_after:
+                fault = f"{trial.number} has not counted since the search was reset after trial {job.reset_after}"
+                raise InvalidRequestError(Violation("trial.trial_number", fault))
+            if trial.excluded is not excluded:
+                trial = trial._replace(excluded=excluded)
+                if excluded:
+                    job = without_warnings_of(job, trial)
+                job = await _with_rebuilt_search(tx, job, trial)
+                tx.save_trial(trial)
+                job = self._save(tx, job, "trial excluded" if excluded else "trial included", trial.batch_size, trial)
+            return with_current_cost(job, trial), job
+
+    async def allow(self, job_id: str, batch_size: int) -> Job:
+        """Allows a batch size, whatever ruled it out; one that was pinned is no longer pinned.
+
+        Raises:
+            InvalidRequestError: the job has no such batch size.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = _find_with(tx, job_id, batch_size)
+            if job.pinned == batch_size:
+                job = replace(job, pinned=None)
+            return self._save(tx, _allowed(tx, job, batch_size), "batch size allowed", batch_size)
+
+    async def ban(self, job_id: str, batch_size: int) -> Job:
+        """Bans a batch size; one that was pinned is no longer pinned.
+
+        Raises:
+            InvalidRequestError: the job has no such batch size, or would have none left.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = _find_with(tx, job_id, batch_size)
+            if job.search.arm(batch_size).banned:
+                return job
+            if not any(arm.batch_size != batch_size for arm in job.search.surviving):
+                fault = f"{batch_size} is the last batch size that may be chosen; allow another one first"
+                raise InvalidRequestError(Violation("batch_size", fault))
+            if job.pinned == batch_size:
+                job = replace(job, pinned=None)
+            job = after(job, Banned(batch_size))
+            tx.add_event(JobEvent(job.num_events, EventKind.BANNED, batch_size))
+            return self._save(tx, job, "batch size banned", batch_size)
+
+    async def pin(self, job_id: str, batch_size: int) -> Job:
+        """Pins a batch size, in place of another one; it is allowed as well.
+
+        Raises:
+            InvalidRequestError: the job has no such batch size.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = replace(_find_with(tx, job_id, batch_size), pinned=batch_size)
+            if not any(arm.batch_size == batch_size for arm in job.search.surviving):
+                job = _allowed(tx, job, batch_size)
+            return self._save(tx, job, "batch size pinned", batch_size)
+
+    async def set_paused(self, job_id: str, *, paused: bool) -> Job:
+        """Pauses a search, or resumes it."""
+        async with self._store.transaction(job_id) as tx:
+            job = replace(find_job(tx, job_id), paused=paused)
+            return self._save(tx, job, "paused" if paused else "resumed")
+
+    async def request_baseline(self, job_id: str) -> Job:
+        """Requests a trial of the default batch size.
+
+        Raises:
+            InvalidRequestError: the default batch size may not be chosen.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = find_job(tx, job_id)
+            default = job.spec.default_batch_size
+            if not any(arm.batch_size == default for arm in job.search.surviving):
+                fault = f"the default batch size of job {job_id!r}, {default}, may not be chosen; allow it first"
+                raise InvalidRequestError(Violation("job_id", fault))
+            return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)
+
+    async def set_policy(self, job_id: str, policy: str) -> Job:
+        """Changes the policy of a job; its search is rebuilt from its trials.
+
+        Raises:
+            InvalidRequestError: the policy is unknown, or the job's configuration has a fault under it.
+        """
+        async with self._store.transaction(job_id) as tx:
+            job = find_job(tx, job_id)
+            if policy == job.spec.policy:
+                return job
+            spec = replace(job.spec, policy=policy)
+            # Prior jobs are kept for the policy that reads them.
+            if faults := _policy_faults(replace(spec, prior_job_ids=())):
+                raise InvalidRequestError(*faults)
+            registered = job.registered_policy or job.spec.policy
+            job = replace(job, spec=spec, registered_policy=None if policy == registered else registered)
+            return self._save(tx, await _with_rebuilt_search(tx, job), "policy changed")
+
+    def _save(
+        self, tx: Transaction, job: Job, change: str, batch_size: int | None = None, trial: Trial | None = None
+    ) -> Job:
+        tx.save_job(job)
+        number = None if trial is None else trial.number
+        tx.after_commit(self._observer.prepare(JobChanged(job, change, batch_size, number)))
+        return job
+
+
+def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:
+    """The job, if it has this batch size."""
+    job = find_job(tx, job_id)
+    if batch_size not in job.spec.batch_sizes:
+        listed = ", ".join(map(str, job.spec.batch_sizes))
+        raise InvalidRequestError(Violation("batch_size", f"{batch_size} is not one of the job's ({listed})"))
+    return job
+
+
+def _allowed(tx: Transaction, job: Job, batch_size: int) -> Job:
+    job = after(job, Allowed(batch_size))
+    tx.add_event(JobEvent(job.num_events, EventKind.ALLOWED, batch_size))
+    return job
+
+
+def _policy_faults(spec: JobSpec) -> Sequence[Violation]:
+    policy = POLICIES.get(spec.policy)
+    if policy is None:
+        known = ", ".join(f"POLICY_{name}" for name in POLICIES)
+        return [Violation("policy", f"{spec.policy} is not known to this server; use one of {known}")]
+    return [Violation("policy", f"job.{name} {fault}") for name, fault in policy.faults(spec)]
+
+
+async def _with_rebuilt_search(tx: Transaction, job: Job, changed: Trial | None = None) -> Job:
+    """The job with its search rebuilt, after a trial was excluded or included if one is given."""
+    events = await tx.events()
+    if changed is not None:
+        events = [_with_excluded(event, changed) for event in events]
+    # Other jobs' calls go on meanwhile; those of this job wait for its lock.
+    return replace(job, search=await asyncio.to_thread(rebuilt, job, events))
+
+
+def _with_excluded(event: JobEvent, changed: Trial) -> JobEvent:
+    if event.trial is None or event.trial.number != changed.number:
+        return event
+    return event._replace(trial=event.trial._replace(excluded=changed.excluded))

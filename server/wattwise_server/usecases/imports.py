@@ -1,0 +1,267 @@
+"""The use case of trials that ran without the server: history, training during an outage, the rest of a lost trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+from wattwise_server.clock import Clock
+from wattwise_server.config import Limits
+from wattwise_server.domain import (
+    TRAINER_END_REASONS,
+    EndReason,
+    Job,
+    JobSpec,
+    Measurement,
+    MonitorKinds,
+    Trial,
+    TrialStatus,
+    TrialType,
+    identifier_fault,
+)
+from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.observability.events import NO_OBSERVERS, Event, Observer, TrialImported
+from wattwise_server.policy.base import Dispatched
+from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.store.base import Store, Transaction
+from wattwise_server.usecases.lifecycle import Lifecycle, after
+from wattwise_server.usecases.lookup import bound_of, find_job
+from wattwise_server.usecases.monitors import monitor_fault
+from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
+from wattwise_server.usecases.trial_warnings import in_report
+
+MAX_MEASUREMENTS = 10_000
+"""Few enough that other calls do not wait long."""
+
+UNKNOWN_TIME = datetime.max.replace(tzinfo=timezone.utc)
+"""When an epoch ended, if the client did not say."""
+
+_END_REASONS = TRAINER_END_REASONS | {EndReason.LOST}
+
+_USUAL_LIMITS = Limits()
+
+
+class ImportedTrial(NamedTuple):
+    """A trial, or the rest of one, as a client sent it.
+
+    Attributes:
+        job_id: The job.
+        request_id: Of its launch, or made for this import.
+        batch_size: Its batch size.
+        measurements: By epoch; a `report_time` may be `UNKNOWN_TIME`.
+        end_reason: How it ended unless its measurements decide it; None if unspecified or unknown.
+        power_limit_watts: The GPU power limit; None if unknown.
+        start_time: When it started; None if unknown.
+        monitor: What the energy comes from; None if unknown.
+        malformed: Faults of the message itself.
+    """
+
+    job_id: str
+    request_id: str
+    batch_size: int
+    measurements: Sequence[Measurement]
+    end_reason: EndReason | None
+    power_limit_watts: float | None = None
+    start_time: datetime | None = None
+    monitor: MonitorKinds | None = None
+    malformed: tuple[Violation, ...] = ()
+
+
+class Importer:
+    """Records trials that ran without the server. May raise `StorageUnavailableError`."""
+
+    def __init__(
+        self, store: Store, clock: Clock, limits: Limits = _USUAL_LIMITS, observer: Observer = NO_OBSERVERS
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._limits = limits
+        self._observer = observer
+        self._lifecycle = Lifecycle(clock, observer)
+
+    async def import_trial(self, imported: ImportedTrial) -> tuple[Trial, bool]:
+        """Records a trial, or completes the one of its request; returns it, and whether it was created.
+
+        A new trial is judged without a cost bound, since nothing could have stopped it. A trial that the server
+        dispatched is judged as if the measurements after its last one had been reported now.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            InvalidRequestError: with one violation per fault; nothing was changed.
+        """
+        async with self._store.transaction(imported.job_id) as tx:
+            job = find_job(tx, imported.job_id)
+            faults = _request_faults(job, imported)
+            nameless = any(fault.field == "request_id" for fault in faults)
+            known = None if nameless else await tx.trial_of_request(imported.request_id)
+            if known is not None and (fault := _size_fault(known, imported)):
+                faults.append(fault)
+            measured, found = _measurements(job.spec, imported, known.last if known else None)
+            faults += found
+            if known is not None and not faults and not _may_gain(known, imported, measured):
+                return known, False
+            if known is not None and known.resumable:
+                job, known = self._lifecycle.revive(tx, job, known)
+            bound = None if known is None or faults else bound_of(job, known)
+            measured, verdict = _judged(job.spec, bound, measured)
+            if verdict is None and imported.end_reason not in _END_REASONS and not found:
+                faults.append(Violation("end_reason", _END_FAULT))
+            if faults:
+                raise InvalidRequestError(*faults)
+            job, trial = (job, known) if known else self._create(tx, job, imported, measured)
+            if measured:
+                job, trial = self._add(tx, job, trial, imported, measured)
+            if not (verdict and verdict.target_reached) and _ran_to_its_end(imported, verdict):
+                new = (measurement.metric for measurement in measured)
+                job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
+            if verdict is None:
+                reason = imported.end_reason or EndReason.COMPLETED
+                return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
+            job = self._lifecycle.succeed(tx, job, trial, verdict)
+            self._lifecycle.stop_over_bound(tx, job)
+            return await tx.trial(trial.number) or trial, known is None
+
+    def _create(
+        self, tx: Transaction, job: Job, imported: ImportedTrial, measured: Sequence[Measurement]
+    ) -> tuple[Job, Trial]:
+        now, number = self._clock(), job.num_trials + 1
+        start = min(imported.start_time or _before(now, measured[-1].time_seconds if measured else 0.0), now)
+        trial = Trial(
+            imported.job_id,
+            number,
+            imported.batch_size,
+            TrialType.IMPORTED,
+            job.search.pruning_round,
+            start,
+            imported.request_id,
+            power_limit_watts=imported.power_limit_watts,
+            dispatch_event=job.num_events + 1,
+        )
+        job = after(job, Dispatched(trial))
+        tx.save_job(job)
+        self._publish(tx, TrialImported(trial, len(measured)))
+        return job, trial
+
+    def _add(
+        self, tx: Transaction, job: Job, trial: Trial, imported: ImportedTrial, measured: Sequence[Measurement]
+    ) -> tuple[Job, Trial]:
+        """Adds measurements to a trial."""
+        if imported.monitor and imported.monitor.kinds:
+            job, trial = self._lifecycle.monitor(tx, job, trial, imported.monitor)
+        if imported.power_limit_watts is not None:
+            trial = trial._replace(power_limit_watts=imported.power_limit_watts)
+        before, now = trial.last, self._clock()
+        previous = before
+        for measurement in measured:
+            time = measurement.report_time
+            if time is UNKNOWN_TIME:
+                time = _after(trial.start_time, measurement.time_seconds, now)
+            trial = trial._replace(last=measurement._replace(report_time=min(time, now)))
+            tx.add_measurement(trial)
+            job = self._lifecycle.observe_report(tx, job, trial)
+            reached = judge(job.spec, None, measurement).target_reached
+            found = in_report(job.spec, trial, previous, measurement, reached=reached)
+            job, trial = self._lifecycle.warn(tx, job, trial, found)
+            previous = measurement
+        if measured[-1].epoch > self._limits.max_epochs_kept:
+            tx.keep_measurements(trial, self._limits.max_epochs_kept)
+        if self._observer.wants_reports:
+            self._publish(tx, epoch_reported(job, trial, before, measured[-1]))
+        return job, trial
+
+    def _publish(self, tx: Transaction, event: Event) -> None:
+        tx.after_commit(self._observer.prepare(event))
+
+
+_END_FAULT = (
+    "says how the trial ended, and its measurements show neither the target nor the last epoch; use "
+    "END_REASON_COMPLETED, _ERROR, _OUT_OF_MEMORY, _PREEMPTED or _LOST"
+)
+
+
+def _request_faults(job: Job, imported: ImportedTrial) -> list[Violation]:
+    faults: Faults = []
+    if not imported.request_id:
+        faults.append(("request_id", "is empty; use the request_id of the launch, or a new UUID for each trial"))
+    elif fault := identifier_fault(imported.request_id):
+        faults.append(("request_id", fault))
+    if imported.batch_size not in job.spec.batch_sizes:
+        listed = ", ".join(map(str, job.spec.batch_sizes))
+        faults.append(("batch_size", f"{imported.batch_size} is not a batch size of this job; use one of {listed}"))
+    if imported.power_limit_watts is not None and (fault := power_limit_fault(imported.power_limit_watts)):
+        faults.append(("power_limit_watts", fault))
+    if imported.monitor is not None and (fault := monitor_fault(imported.monitor)):
+        faults.append(("monitor", fault))
+    return [*imported.malformed, *(Violation(name, fault) for name, fault in faults)]
+
+
+def _size_fault(known: Trial, imported: ImportedTrial) -> Violation | None:
+    if known.batch_size == imported.batch_size:
+        return None
+    fault = f"is {imported.batch_size}, but trial {known.number} of this request_id has {known.batch_size}; use that"
+    return Violation("batch_size", fault)
+
+
+def _measurements(
+    spec: JobSpec, imported: ImportedTrial, last: Measurement | None
+) -> tuple[Sequence[Measurement], list[Violation]]:
+    """The measurements after a trial's last one, and what is wrong with any of them."""
+    measured = imported.measurements
+    if len(measured) > MAX_MEASUREMENTS:
+        fault = f"has {len(measured)} measurements; send at most {MAX_MEASUREMENTS}, the last one among them"
+        return (), [Violation("measurements", fault)]
+    faults = []
+    for place, measurement in enumerate(measured):
+        found = number_faults(spec, measurement)
+        before = measured[place - 1] if place else None
+        if before is not None and measurement.epoch <= before.epoch:
+            found.append(("current_epoch", f"{measurement.epoch} comes after {before.epoch}; epochs must ascend"))
+        if before is not None:
+            found += shrink_faults(before, measurement)
+        if last is not None and measurement.epoch > last.epoch and (before is None or before.epoch <= last.epoch):
+            found += shrink_faults(last, measurement)
+        faults += [Violation(f"measurements[{place}].{name}", fault) for name, fault in dict(found).items()]
+    new = measured if last is None else [each for each in measured if each.epoch > last.epoch]
+    return new, faults
+
+
+def _may_gain(known: Trial, imported: ImportedTrial, measured: Sequence[Measurement]) -> bool:
+    """Whether an import changes the trial of its request; one that was decided or that its trainer ended has ended."""
+    if known.lost:
+        return bool(measured) or imported.end_reason is not EndReason.LOST
+    if known.resumable:
+        # It went on from a checkpoint, without the server.
+        return bool(measured)
+    return known.status is TrialStatus.DISPATCHED
+
+
+def _judged(
+    spec: JobSpec, bound: float | None, measured: Sequence[Measurement]
+) -> tuple[Sequence[Measurement], Verdict | None]:
+    """The measurements up to the one that decides the trial, with the verdict; all of them if none does.
+
+    Nobody stopped the trial at its bound, so that only its newest measurement is compared with it.
+    """
+    for place, measurement in enumerate(measured):
+        if judge(spec, None, measurement).end_reason is not None:
+            return measured[: place + 1], judge(spec, bound, measurement)
+    verdict = judge(spec, bound, measured[-1]) if measured else None
+    return measured, verdict if verdict and verdict.end_reason is not None else None
+
+
+def _ran_to_its_end(imported: ImportedTrial, verdict: Verdict | None) -> bool:
+    return verdict is not None or imported.end_reason is EndReason.COMPLETED
+
+
+def _before(now: datetime, seconds: float) -> datetime:
+    with suppress(OverflowError):
+        return now - timedelta(seconds=seconds)
+    return datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def _after(start: datetime, seconds: float, now: datetime) -> datetime:
+    with suppress(OverflowError):
+        return min(start + timedelta(seconds=seconds), now)
+    return now

@@ -1,0 +1,133 @@
+"""What looks wrong about a trial but is not refused: found in its reports, kept with it and with its job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from wattwise_server.domain import Job, JobSpec, Measurement, MetricSpan, Trial, TrialWarning, WarningReason
+
+LEAST_EPOCHS_TO_MOVE_AWAY = 3
+"""Epochs of a trial before its metric can be said to move away from the target."""
+
+
+def in_report(
+    spec: JobSpec, trial: Trial, before: Measurement | None, measurement: Measurement, *, reached: bool
+) -> Iterator[TrialWarning]:
+    """The warnings of one report.
+
+    Args:
+        spec: The job.
+        trial: The trial.
+        before: Its measurement before; None for the first one.
+        measurement: The new measurement.
+        reached: Whether it reaches the target.
+    """
+    number, epoch, metric = trial.number, measurement.epoch, measurement.metric
+    if before is None and number == epoch == 1 and reached:
+        message = (
+            f"the job's first trial reached the target {spec.target_metric:g} with {metric:g} in its first epoch: "
+            f"register the job under a new job_id with a target_metric that takes training, or with "
+            f"higher_is_better_metric={_other_direction(spec)} if {_other_better(spec)} metric is better"
+        )
+        yield TrialWarning(WarningReason.TARGET_REACHED_AT_ONCE, "job.target_metric", message, number)
+    # A loss above 1 is usual, and NaN is reported by a training that has diverged.
+    shares = spec.higher_is_better_metric and 0 <= spec.target_metric <= 1
+    if shares and not (0 <= metric <= 1 or math.isnan(metric)):
+        message = (
+            f"the metric is {metric:g} in epoch {epoch}, outside of [0, 1], while the target {spec.target_metric:g} is "
+            "inside: report the metric and set target_metric in the same unit"
+        )
+        yield TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.metric", message, number)
+    if before is None and not measurement.energy_joules and spec.eta_knob:
+        message = (
+            f"0 J were reported up to epoch {epoch} although eta_knob is {spec.eta_knob:g}, so that the cost is that "
+            "of the time alone: use a monitor that measures energy, or set eta_knob to 0 under a new job_id"
+        )
+        yield TrialWarning(WarningReason.NO_ENERGY, "result.energy_joules", message, number)
+
+
+def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measurement) -> Iterator[TrialWarning]:
+    """The warning of a trial that missed the target, if no epoch was better than its first one, and its last worse.
+
+    Args:
+        spec: The job.
+        trial: The trial.
+        span: Its metrics, the last one included.
+        last: Its last measurement.
+    """
+    first = span.first
+    if first is None or span.epochs < LEAST_EPOCHS_TO_MOVE_AWAY:
+        return
+    if spec.higher_is_better_metric:
+        away = span.most is not None and span.most <= first and last.metric < first
+    else:
+        away = span.least is not None and span.least >= first and last.metric > first
+    if away:
+        message = (
+            f"in {span.epochs} epochs the metric went from {first:g} to {last.metric:g}, away from the target "
+            f"{spec.target_metric:g}: if {_other_better(spec)} metric is better, register the job under a new job_id "
+            f"with higher_is_better_metric={_other_direction(spec)}"
+        )
+        yield TrialWarning(WarningReason.METRIC_MOVES_AWAY, "job.higher_is_better_metric", message, trial.number)
+
+
+def of_unconnected_ranks(trial: Trial, ranks: int) -> Iterator[TrialWarning]:
+    """The warning of a launch of several processes of which each asks for a trial."""
+    if ranks > 1:
+        message = (
+            f"the launch has {ranks} processes that are not connected, so that each trains a trial of its own: connect "
+            "them before they ask for a batch size, with torch.distributed.init_process_group() in PyTorch"
+        )
+        yield TrialWarning(WarningReason.UNCONNECTED_RANKS, "request.unconnected_ranks", message, trial.number)
+
+
+def with_warnings(job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tuple[Job, Trial, Sequence[TrialWarning]]:
+    """The job and the trial with warnings, and those that are new to the trial: a trial has one for each reason."""
+    known = {warning.reason for warning in trial.warnings}
+    new = [warning for warning in found if warning.reason not in known]
+    if not new:
+        return job, trial, ()
+    return with_job_warnings(job, new), trial._replace(warnings=(*trial.warnings, *new)), new
+
+
+def with_job_warnings(job: Job, new: Sequence[TrialWarning]) -> Job:
+    """The job with warnings, each in place of its earlier one of the same reason."""
+    reasons = {warning.reason for warning in new}
+    kept = (warning for warning in job.warnings if warning.reason not in reasons)
+    return replace(job, warnings=(*kept, *new))
+
+
+def without_warnings_of(job: Job, trial: Trial) -> Job:
+    """The job without the warnings about a trial, which no longer counts."""
+    return replace(job, warnings=tuple(known for known in job.warnings if known.trial_number != trial.number))
+
+
+def without_contradicted(job: Job, ended: Trial) -> Job:
+    """The job without the warnings that a trial contradicts, which has ended: it had reports, and not the warning."""
+    if not job.warnings or ended.last is None:
+        return job
+    kept = tuple(warning for warning in job.warnings if not _contradicts(ended, ended.last, warning))
+    return job if len(kept) == len(job.warnings) else replace(job, warnings=kept)
+
+
+def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool:
+    match warning.reason:
+        case WarningReason.TARGET_REACHED_AT_ONCE:
+            return last.epoch > 1
+        case WarningReason.MONITORS_DIFFER:
+            has = bool(ended.other_monitor.kinds)
+        case WarningReason.METRIC_MOVES_AWAY if not ended.target_reached and last.epoch < LEAST_EPOCHS_TO_MOVE_AWAY:
+            return False
+        case _:
+            has = any(own.reason is warning.reason for own in ended.warnings)
+    return ended.number > warning.trial_number and not has
+
+
+def _other_direction(spec: JobSpec) -> str:
+    return "false" if spec.higher_is_better_metric else "true"
+
+
+def _other_better(spec: JobSpec) -> str:
+    return "a lower" if spec.higher_is_better_metric else "a higher"
