@@ -20,7 +20,8 @@ import os, sys
 import grpc
 from wattwise.v1 import batch_size_optimizer_pb2 as pb, batch_size_optimizer_pb2_grpc as rpc, job_pb2, trial_pb2
 gpu = job_pb2.GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="CPU")
-job = job_pb2.JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64, gpu=gpu)
+sizes = dict(batch_sizes=[32, 64], default_batch_size=64)
+job = job_pb2.JobSpec(job_id_prefix="first", job_id=sys.argv[2], **sizes, target_metric=0.9, gpu=gpu)
 channel = grpc.insecure_channel(sys.argv[1])
 stub = rpc.BatchSizeOptimizerStub(channel)
 stub.RegisterJob(pb.RegisterJobRequest(job=job), timeout=60)
@@ -31,7 +32,8 @@ _CLIENTS = {
 import sys
 from wattwise import Client, GpuConfig, JobSpec
 gpu = GpuConfig(max_power_watts=100, number_of_gpus=1, gpu_model="CPU")
-spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64, gpu=gpu)
+sizes = dict(batch_sizes=[32, 64], default_batch_size=64)
+spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], **sizes, target_metric=0.9, gpu=gpu)
 with Client(sys.argv[1]) as client:
     client.register_job(spec)
 """,
@@ -40,7 +42,9 @@ with Client(sys.argv[1]) as client:
 import logging, sys
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
 logging.disable()  # it would warn that the trial has no metric
-spec = JobSpec(job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64)
+spec = JobSpec(
+    job_id_prefix="first", job_id=sys.argv[2], batch_sizes=[32, 64], default_batch_size=64, target_metric=0.9
+)
 BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(100.0)).get_batch_size()
 """,
     "bare_trial": _BARE

@@ -8,7 +8,15 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
+from wattwise import (
+    Attempt,
+    BatchSizeOptimizer,
+    EstimateMonitor,
+    JobSpec,
+    NvmlMonitor,
+    fit_attempts,
+    scaled_learning_rate,
+)
 from wattwise.integrations.huggingface import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -41,7 +49,9 @@ config = ViTConfig(
     num_attention_heads=4,
 )
 
-with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
+
+def fit(attempt: Attempt) -> Trainer:
+    """Builds a model and a trainer, and trains."""
     callback = WattwiseCallback(bso, metric="eval_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.trial.reason}")
     arguments = TrainingArguments(
@@ -52,16 +62,23 @@ with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
         learning_rate=scaled_learning_rate(
             0.002, batch_size=callback.batch_size, default_batch_size=32, optimizer="adamw"
         ),
+        seed=42 + attempt.seed_offset,
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
     )
-    Trainer(
-        ViTForImageClassification(config),
-        arguments,
+    trainer = Trainer(
+        model_init=lambda: ViTForImageClassification(config),
+        args=arguments,
         train_dataset=train,
         eval_dataset=validation,
         compute_metrics=lambda output: {"accuracy": (output.predictions.argmax(axis=1) == output.label_ids).mean()},
         callbacks=[callback],
-    ).train()
+    )
+    trainer.train()
+    return trainer
+
+
+with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
+    fit_attempts(bso, fit)
     print(bso.decision.message)

@@ -9,7 +9,15 @@ import keras
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
+from wattwise import (
+    Attempt,
+    BatchSizeOptimizer,
+    EstimateMonitor,
+    JobSpec,
+    NvmlMonitor,
+    fit_attempts,
+    scaled_learning_rate,
+)
 from wattwise.integrations.keras import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -29,13 +37,16 @@ monitor = NvmlMonitor() if torch.cuda.is_available() else EstimateMonitor(watts=
 
 images, digits = load_digits(return_X_y=True)
 x, x_val, y, y_val = train_test_split(images / 16, digits, random_state=0)
-model = keras.Sequential(
-    [keras.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10, activation="softmax")]
-)
 
-with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
+
+def fit(attempt: Attempt) -> keras.Model:
+    """Builds a model and trains it."""
     callback = WattwiseCallback(bso, metric="val_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.trial.reason}")
+    keras.utils.set_random_seed(attempt.seed_offset)
+    model = keras.Sequential(
+        [keras.Input((64,)), keras.layers.Dense(128, activation="relu"), keras.layers.Dense(10, activation="softmax")]
+    )
     rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     model.fit(
@@ -47,4 +58,9 @@ with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
         callbacks=[callback],
         verbose=2,
     )
+    return model
+
+
+with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
+    fit_attempts(bso, fit)
     print(bso.decision.message)

@@ -9,7 +9,15 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec, NvmlMonitor, scaled_learning_rate
+from wattwise import (
+    Attempt,
+    BatchSizeOptimizer,
+    EstimateMonitor,
+    JobSpec,
+    NvmlMonitor,
+    fit_attempts,
+    scaled_learning_rate,
+)
 from wattwise.integrations.lightning import WattwiseCallback
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -52,9 +60,12 @@ images, digits = load_digits(return_X_y=True)
 images, digits = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)
 x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
 
-with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
+
+def fit(attempt: Attempt) -> Classifier:
+    """Builds a model and a trainer, and trains."""
     callback = WattwiseCallback(bso, metric="val_accuracy")
     print(f"Batch size {callback.batch_size}: {bso.trial.reason}")
+    pl.seed_everything(attempt.seed_offset)
     rate = scaled_learning_rate(0.001, batch_size=callback.batch_size, default_batch_size=64, optimizer="adam")
     model = Classifier(rate)
     train = DataLoader(TensorDataset(x, y), callback.loader_batch_size(), shuffle=True)
@@ -63,4 +74,9 @@ with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
         max_epochs=job.max_epochs, devices=1, logger=False, enable_checkpointing=False, callbacks=[callback]
     )
     trainer.fit(model, train, validation)
+    return model
+
+
+with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
+    fit_attempts(bso, fit)
     print(bso.decision.message)

@@ -30,23 +30,25 @@ images, digits = load_digits(return_X_y=True)
 images, digits = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(digits)
 x, x_val, y, y_val = train_test_split(images, digits, random_state=0)
 x_val, y_val = x_val.to(device), y_val.to(device)
-model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
 
 with BatchSizeOptimizer(server, job, monitor=monitor) as bso:
-    batch_size = bso.get_batch_size()
-    print(f"Batch size {batch_size}: {bso.trial.reason}")
-    loader = data_loader(bso, TensorDataset(x, y), shuffle=True)
-    # Adam's learning rate goes with the square root of the batch size.
-    rate = scaled_learning_rate(0.001, batch_size=batch_size, default_batch_size=64, optimizer="adam")
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    # Until a trial reaches the target, the next one trains a new model.
+    for attempt in bso.attempts():
+        print(f"Batch size {attempt.batch_size}: {attempt.trial.reason}")
+        torch.manual_seed(attempt.seed_offset)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(device)
+        loader = data_loader(bso, TensorDataset(x, y), shuffle=True)
+        # Adam's learning rate goes with the square root of the batch size.
+        rate = scaled_learning_rate(0.001, batch_size=attempt.batch_size, default_batch_size=64, optimizer="adam")
+        optimizer = torch.optim.Adam(model.parameters(), lr=rate)
 
-    for _ in bso.epochs():
-        for inputs, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(inputs.to(device)), labels.to(device)).backward()
-            optimizer.step()
-        with torch.no_grad():
-            accuracy = (model(x_val).argmax(dim=1) == y_val).float().mean()
-        bso.on_evaluate(accuracy)
+        for _ in attempt.epochs():
+            for inputs, labels in loader:
+                optimizer.zero_grad()
+                cross_entropy(model(inputs.to(device)), labels.to(device)).backward()
+                optimizer.step()
+            with torch.no_grad():
+                accuracy = (model(x_val).argmax(dim=1) == y_val).float().mean()
+            attempt.on_evaluate(accuracy)
 
     print(bso.decision.message)

@@ -19,9 +19,10 @@ bso = BatchSizeOptimizer(os.environ.get("WATTWISE_SERVER", "localhost:50051"), j
 
 x, y = load_digits(return_X_y=True)
 x_train, x_val, y_train, y_val = train_test_split(x / 16, y, random_state=0)
-model = MLPClassifier(batch_size=bso.get_batch_size())  # asks the server
-print(f"Batch size {model.batch_size}: {bso.trial.reason}")
-for _ in bso.epochs():  # measures each epoch, and ends when the server says so
-    model.partial_fit(x_train, y_train, classes=range(10))
-    bso.on_evaluate(model.score(x_val, y_val))  # reports it
+for attempt in bso.attempts():  # each asks the server for a batch size, until one reaches the target
+    model = MLPClassifier(batch_size=attempt.batch_size)
+    print(f"Batch size {model.batch_size}: {attempt.trial.reason}")
+    for _ in attempt.epochs():  # measures each epoch, and ends when the server says so
+        model.partial_fit(x_train, y_train, classes=range(10))
+        attempt.on_evaluate(model.score(x_val, y_val))  # reports it
 print(bso.decision.message)

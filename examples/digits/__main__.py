@@ -13,7 +13,8 @@ from pathlib import Path
 from rich.console import Console
 from wattwise import Client, WattwiseError
 
-from examples.digits.job import PREFIX, energy_monitor
+from examples.digits.job import PREFIX
+from examples.digits.monitor import energy_monitor
 from examples.digits.processes import StoppedError, child, stop_on_signals
 from examples.digits.recurrence import DemoLaunch, RecurringJob
 from examples.digits.saving import report

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from wattwise import EstimateMonitor, JobSpec, RaplMonitor
+from wattwise import JobSpec
 
 PREFIX = "digits"
-ESTIMATED_WATTS = 65.0
 TARGET_MISSED = 3
 """The exit status of a trainer whose model missed the target."""
 
@@ -22,10 +21,4 @@ def job_spec(job_id: str, batch_sizes: list[int], default: int, *, early_stoppin
         max_epochs=30,
         # Trials of a second or two vary a lot: at twice the least expected cost, good ones would be stopped.
         beta_knob=3.0 if early_stopping else None,
-        disable_early_stopping=None if early_stopping else True,
     )
-
-
-def energy_monitor() -> RaplMonitor | EstimateMonitor:
-    """The processor's energy counters if they can be read, else an estimate."""
-    return RaplMonitor() if RaplMonitor.available() else EstimateMonitor(watts=ESTIMATED_WATTS)

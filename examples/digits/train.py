@@ -16,7 +16,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from wattwise import BatchSizeOptimizer, JobSpec, TrainFailError
 
-from examples.digits.job import TARGET_MISSED, energy_monitor, job_spec
+from examples.digits.job import TARGET_MISSED, job_spec
+from examples.digits.monitor import energy_monitor
 
 
 def train(server: str, spec: JobSpec, seed: int, timeout: float) -> int:

@@ -2,12 +2,15 @@
 
     from wattwise import BatchSizeOptimizer, JobSpec
 
-    spec = JobSpec(job_id_prefix="mnist", job_id="mnist-nightly", batch_sizes=[64, 128, 256], default_batch_size=128)
+    spec = JobSpec(
+        job_id_prefix="mnist", job_id="mnist-nightly", batch_sizes=[64, 128], default_batch_size=64, target_metric=0.98
+    )
     bso = BatchSizeOptimizer("localhost:50051", spec)
-    batch_size = bso.get_batch_size()
-    for epoch in bso.epochs():
-        ...  # train an epoch, then evaluate it
-        bso.on_evaluate(metric)
+    for attempt in bso.attempts():
+        ...  # build a model, and a loader with attempt.batch_size
+        for epoch in attempt.epochs():
+            ...  # train an epoch, then evaluate it
+            attempt.on_evaluate(metric)
 
 Each public name is imported on first use: `import wattwise` is fast, and the server imports only `wattwise.v1`.
 """
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
         Violation,
         WattwiseError,
     )
+    from wattwise.integrations.fitting import fit_attempts
     from wattwise.integrations.learning_rate import scaled_learning_rate
     from wattwise.integrations.loader import data_loader
     from wattwise.monitor import AmdSmiMonitor, CombinedMonitor, EstimateMonitor, Monitor, NvmlMonitor, RaplMonitor
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from wattwise.rpc.client import Client
     from wattwise.rpc.credentials import Credentials
     from wattwise.spec import GpuConfig, JobSpec
+    from wattwise.training.attempts import Attempt
     from wattwise.training.optimizer import BatchSizeOptimizer
 
     __version__: str
@@ -64,6 +69,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 __all__ = [
     "AmdSmiMonitor",
+    "Attempt",
     "BatchSizeOptimizer",
     "Client",
     "CombinedMonitor",
@@ -105,12 +111,14 @@ __all__ = [
     "WattwiseError",
     "__version__",
     "data_loader",
+    "fit_attempts",
     "scaled_learning_rate",
 ]
 
 # Where each name is defined, if not in wattwise.errors.
 _MODULES = {
     "AmdSmiMonitor": "wattwise.monitor.amd_gpu",
+    "Attempt": "wattwise.training.attempts",
     "BatchSizeOptimizer": "wattwise.training.optimizer",
     "Client": "wattwise.rpc.client",
     "CombinedMonitor": "wattwise.monitor.combined",
@@ -123,6 +131,7 @@ _MODULES = {
     "PowerLimitOptimizer": "wattwise.power.optimizer",
     "RaplMonitor": "wattwise.monitor.rapl",
     "data_loader": "wattwise.integrations.loader",
+    "fit_attempts": "wattwise.integrations.fitting",
     "scaled_learning_rate": "wattwise.integrations.learning_rate",
 }
 

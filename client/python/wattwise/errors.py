@@ -72,7 +72,7 @@ class TrialNotFoundError(WattwiseError):
 
 
 class NoBatchSizeConvergedError(WattwiseError):
-    """No batch size is left to try: the message says what failed and what to change."""
+    """No batch size is left to try: the message says what failed, what to change, and how to begin the search again."""
 
 
 class InvalidResultError(WattwiseError):

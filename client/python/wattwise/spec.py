@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 
 Policy: TypeAlias = str
 """A name of the enum `Policy` in the protos, such as "POLICY_GTS"."""
+
+
+class Unset(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+UNSET: Final = Unset.UNSET
+"""The value of a field that is left to the server, where None has a meaning of its own."""
 
 M = TypeVar("M", bound=Message)
 
@@ -33,7 +47,10 @@ _EXPECTED: dict[int, str] = {
 
 
 class _Message:
-    """Base of the dataclasses that stand for a message and have its fields."""
+    """Base of the dataclasses that stand for a message and have its fields; one without a default is required."""
+
+    _meanings: ClassVar[Mapping[str, str]] = {}
+    """What to say of a required field that is missing, by field."""
 
     def __new__(cls, *_: object, **values: object) -> Self:
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -45,21 +62,32 @@ class _Message:
                 near = get_close_matches(name, names, 1)
                 hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(names)}"
                 raise TypeError(f"{cls.__name__} has no field {name}; {hint}")
+        missing = [name for name in cls._required() if name not in values]
+        # Copying and unpickling pass no values.
+        if values and missing:
+            described = (f"{name}{cls._meanings.get(name, '')}" for name in missing)
+            raise TypeError(f"{cls.__name__} is missing {', '.join(described)}")
         return super().__new__(cls)
 
+    @classmethod
+    def _required(cls) -> Sequence[str]:
+        return [field.name for field in fields(cls) if field.default is MISSING]  # type: ignore[arg-type]
+
     def _fill(self, message: M, path: str) -> M:
-        """Sets the message's fields to this object's values, except those that are None."""
+        """Sets the message's fields to this object's values, except those that are unset."""
+        required = self._required()
         for field in message.DESCRIPTOR.fields:
             value: Any = getattr(self, field.name)
-            if value is None:
+            if value is UNSET or (value is None and field.name not in required):
                 continue
+            if value is None:
+                raise _wrong_type(path, field, value)
             try:
                 # protobuf would accept a dict for a message, with 0 for each missing key.
                 sent = value if field.message_type is None else value.to_proto()
                 message.MergeFrom(type(message)(**{field.name: sent}))
             except (AttributeError, TypeError, ValueError) as error:
-                fault = Violation(f"{path}.{field.name}", f"invalid value {value!r}: {_advice(field, value, error)}")
-                raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault]) from None
+                raise _wrong_type(path, field, value, error) from None
         return message
 
 
@@ -91,7 +119,7 @@ class GpuConfig(_Message):
 class JobSpec(_Message):
     """A recurring training job: the same model, data pipeline and target, launched repeatedly.
 
-    A field that is None gets the server's default. All launches with one `job_id` must agree in every field.
+    A field that is not given gets the server's default. All launches with one `job_id` must agree in every field.
 
     Attributes:
         job_id: the job's identity over all its launches, such as "mnist-nightly"; starts with the prefix. None makes
@@ -103,13 +131,14 @@ class JobSpec(_Message):
             the first launch is as good as before.
         eta_knob: weight of energy against time. 0 minimises only time, 0.5 (the default) weighs a joule of energy
             and a joule's worth of time equally, 1 minimises only energy.
+        target_metric: the validation metric at which a model is good enough, such as 0.98. If it is too ambitious, no
+            batch size reaches it; if it is too modest, models are worse than they could be.
         beta_knob: a trial is stopped when its cost exceeds this multiple of the least expected cost (under the paper's
             policies, see `policy`: of the job's lowest cost). Values near 1 stop early and may stop good batch sizes;
             2 (the default) limits a bad batch size to twice that cost; from 5 on almost nothing is stopped. Below 1
-            even a batch size that is a little cheaper is stopped; a warning is logged.
-        disable_early_stopping: True never stops a trial for its cost. Cannot be combined with `beta_knob`.
-        target_metric: the validation metric at which a model is good enough (default 0.5). If it is too ambitious, no
-            batch size reaches it; if it is too modest, models are worse than they could be.
+            even a batch size that is a little cheaper is stopped; a warning is logged. None never stops a trial for
+            its cost.
+        disable_early_stopping: True is the same as `beta_knob=None`. Cannot be combined with a number there.
         higher_is_better_metric: True (the default) for an accuracy, False for a loss.
         max_epochs: the last epoch of a trial that has not reached the target (default 100). Too low rules out batch
             sizes that are slow but cheap; too high lets a hopeless one run until its cost stops it.
@@ -144,11 +173,11 @@ class JobSpec(_Message):
     job_id_prefix: str
     batch_sizes: Sequence[int]
     default_batch_size: int
+    target_metric: float
     job_id: str | None = None
     eta_knob: float | None = None
-    beta_knob: float | None = None
+    beta_knob: float | Unset | None = UNSET
     disable_early_stopping: bool | None = None
-    target_metric: float | None = None
     higher_is_better_metric: bool | None = None
     max_epochs: int | None = None
     num_pruning_rounds: int | None = None
@@ -164,10 +193,14 @@ class JobSpec(_Message):
     trial_lease_seconds: float | None = None
     prior_job_ids: Sequence[str] | None = None
 
+    _meanings: ClassVar[Mapping[str, str]] = {
+        "target_metric": ", the validation metric at which a model is good enough, such as target_metric=0.98"
+    }
+
     def warn_if_doubtful(self) -> None:
         """Logs a warning for values that are valid but rarely intended."""
         beta = self.beta_knob
-        if beta is not None and 0 < beta < 1:
+        if beta is not None and beta is not UNSET and 0 < beta < 1:
             paper = self.policy in ("POLICY_PRUNING_GTS", "POLICY_GTS")
             log.warning(
                 "beta_knob=%g is below 1: after a trial has converged, those of other batch sizes are stopped before "
@@ -185,12 +218,25 @@ class JobSpec(_Message):
         """This spec as a message.
 
         Raises:
-            InvalidJobSpecError: if a value has the wrong type. The server checks whether the values are valid.
+            InvalidJobSpecError: if a value has the wrong type, or `disable_early_stopping` contradicts `beta_knob`.
+                The server checks whether the values are valid.
         """
-        return self._fill(v1.JobSpec(), "job")
+        message = self._fill(v1.JobSpec(), "job")
+        if self.beta_knob is None:
+            if self.disable_early_stopping is False:
+                why = "False contradicts beta_knob=None, which disables early stopping: omit one of them"
+                fault = Violation("job.disable_early_stopping", why)
+                raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault])
+            message.disable_early_stopping = True
+        return message
 
 
-def _advice(field: Any, value: object, error: Exception) -> str:
+def _wrong_type(path: str, field: Any, value: object, error: Exception | None = None) -> InvalidJobSpecError:
+    fault = Violation(f"{path}.{field.name}", f"invalid value {value!r}: {_advice(field, value, error)}")
+    return InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault])
+
+
+def _advice(field: Any, value: object, error: Exception | None) -> str:
     if field.name == "batch_sizes":
         return "use a list of whole numbers, such as [32, 64]; int() converts a float or a string"
     if field.name == "prior_job_ids":

@@ -61,6 +61,10 @@ def end_reason(value: v1.EndReason.ValueType) -> str:
     return enum_name(v1.EndReason.Name(value), "END_REASON_")
 
 
+COMPUTED_MARK = " (computed)"
+"""The mark behind costs that follow from computed usage instead of the measured one, in observer mode."""
+
+
 def estimate_mark(*sources: EnergySource) -> str:
     """The mark behind joules from these sources: " (estimate)", " (partly estimate)" or nothing.
 

@@ -1,18 +1,15 @@
-"""`wattwise jobs`: list, show and delete jobs."""
+"""`wattwise jobs`: list, show, control and delete jobs."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
-
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import Message
 
 from wattwise import v1
+from wattwise.commands.actions import Handler, add_id, plain, positive, print_json
+from wattwise.commands.control import add_control
+from wattwise.commands.importing import add_import
 from wattwise.commands.main import MISUSED, complain, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.tables import print_job, print_jobs, print_trials
@@ -24,26 +21,29 @@ _STATUSES = {
     "failed": v1.TRIAL_STATUS_FAILED,
 }
 _TIMEOUT_SECONDS = 10.0
+_PAGE = 1000
 _EXAMPLES = """examples:
   wattwise jobs list --prefix team-a-
   wattwise jobs trials mnist-nightly --status dispatched
   wattwise jobs show mnist-nightly --server cluster:50051 --json
+  wattwise jobs allow mnist-nightly 512
+  wattwise jobs import mnist-nightly trials.csv --dry-run
 """
 
 
 class JobsCommand:
     """The `jobs` subcommand of `wattwise`."""
 
-    help = "list, show and delete jobs"
+    help = "list, show, control and delete jobs"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
-        """Declares list, show, trials and delete."""
+        """Declares the actions."""
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EXAMPLES
         common = _common_options()
         actions = parser.add_subparsers(metavar="ACTION", required=True)
 
-        def add(name: str, text: str, handler: Callable[[Client, argparse.Namespace], int]) -> argparse.ArgumentParser:
+        def add(name: str, text: str, handler: Handler) -> argparse.ArgumentParser:
             action = actions.add_parser(name, help=text, description=sentence(text), parents=[common])
             action.set_defaults(handler=handler)
             return action
@@ -51,15 +51,17 @@ class JobsCommand:
         add("list", "list all jobs, oldest first", _list).add_argument(
             "--prefix", default="", help="only jobs whose id has this prefix"
         )
-        _add_id(add("show", "show a job: its configuration, its progress and the state of every batch size", _show))
+        add_id(add("show", "show a job: its configuration, its progress and the state of every batch size", _show))
         trials = add("trials", "list a job's trials by number", _trials)
-        _add_id(trials)
+        add_id(trials)
         trials.add_argument("--status", choices=_STATUSES, help="only trials with this status")
         trials.add_argument(
-            "--batch-size", type=_positive, default=0, metavar="N", help="only trials with this batch size"
+            "--batch-size", type=positive, default=0, metavar="N", help="only trials with this batch size"
         )
+        add_control(add)
+        add_import(add)
         delete = add("delete", "delete a job and its trials; running trials are stopped", _delete)
-        _add_id(delete)
+        add_id(delete)
         delete.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
     def run(self, args: argparse.Namespace, /) -> int:
@@ -70,7 +72,7 @@ class JobsCommand:
         """
         # A user is waiting: no retries, so that a server that is away is reported at once.
         with Client(args.server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials_of(args)) as client:
-            handler: Callable[[Client, argparse.Namespace], int] = args.handler
+            handler: Handler = args.handler
             return handler(client, args)
 
 
@@ -80,7 +82,7 @@ COMMAND = JobsCommand()
 def _list(client: Client, args: argparse.Namespace) -> int:
     jobs = client.list_jobs(job_id_prefix=args.prefix)
     if args.json:
-        _print_json([_plain(job) for job in jobs])
+        print_json([plain(job) for job in jobs])
     else:
         print_jobs(jobs)
     return 0
@@ -89,9 +91,9 @@ def _list(client: Client, args: argparse.Namespace) -> int:
 def _show(client: Client, args: argparse.Namespace) -> int:
     job = client.get_job(args.job_id)
     if args.json:
-        _print_json(_plain(job))
+        print_json(plain(job))
     else:
-        print_job(job)
+        print_job(job, client.list_trials(args.job_id, page_size=_PAGE))
     return 0
 
 
@@ -99,7 +101,7 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
     status = _STATUSES.get(args.status, v1.TRIAL_STATUS_UNSPECIFIED)
     trials = client.list_trials(args.job_id, status=status, batch_size=args.batch_size)
     if args.json:
-        _print_json([_plain(trial) for trial in trials])
+        print_json([plain(trial) for trial in trials])
     else:
         print_trials(client.get_job(args.job_id).spec, trials)
     return 0
@@ -118,15 +120,11 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
             return 0
     response = client.delete_job(args.job_id)
     if args.json:
-        _print_json(_plain(response))
+        print_json(plain(response))
     else:
         stopped = len(response.stopped_trials)
         print(f"Deleted {args.job_id}; running trials stopped: {stopped}.")  # noqa: T201 - the command's answer
     return 0
-
-
-def _add_id(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job_id", metavar="ID", help="the job id, as in `wattwise jobs list`")
 
 
 def _common_options() -> argparse.ArgumentParser:
@@ -140,18 +138,3 @@ def _common_options() -> argparse.ArgumentParser:
     add_credential_options(common)
     common.add_argument("--json", action="store_true", help="print a JSON document with the fields of the API")
     return common
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 2**31:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a batch size; use an integer above 0")
-    return int(text)
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    """The message as JSON objects, including fields that are zero."""
-    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-
-
-def _print_json(document: object) -> None:
-    print(json.dumps(document, indent=2, allow_nan=False))  # noqa: T201 - the command's answer

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.humanize import duration, end_reason, enum_name, estimate_mark, joules, moment, spread
+from wattwise.commands.humanize import (
+    COMPUTED_MARK,
+    duration,
+    end_reason,
+    enum_name,
+    estimate_mark,
+    joules,
+    moment,
+    spread,
+)
 from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import monitor_text
 from wattwise.training.rules import reaches_target
@@ -24,7 +33,7 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
     for job in jobs:
         table.add_row(
             job.spec.job_id,
-            stage(job),
+            _mode(job),
             sizes(job.surviving_batch_sizes),
             str(job.num_trials),
             joules(job.min_cost) + mark_of(job) if job.HasField("min_cost") else "",
@@ -35,11 +44,11 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
     _show(table, "no jobs")
 
 
-def print_job(job: v1.Job) -> None:
+def print_job(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
     """A job's configuration and progress, its arms, its batch sizes and its power limits."""
     table = _table("", "")
     table.show_header = False
-    for name, text in _facts(job):
+    for name, text in (*_facts(job), *_unusual(trials), *_warnings(job)):
         table.add_row(name, text)
     _show(table, "")
     if job.arms:
@@ -77,7 +86,7 @@ def print_batch_sizes(states: Iterable[v1.BatchSizeState], mark: str) -> None:
     for state in states:
         table.add_row(
             str(state.batch_size),
-            enum_name(v1.BatchSizeStatus.Name(state.status), "BATCH_SIZE_STATUS_"),
+            status_name(state),
             *map(str, (state.num_converged, state.num_missed, state.num_failed, state.num_running)),
             _expected_cost(state),
         )
@@ -121,20 +130,30 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
         table.add_row(
             str(trial.id.trial_number),
             str(trial.id.batch_size),
-            enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_") if has_stages(spec) else "-",
-            enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_"),
+            _type(spec, trial),
+            enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_") + (", excluded" if trial.excluded else ""),
             end_reason(trial.end_reason) if trial.end_reason else "",
             target(spec, trial),
             str(trial.last_epoch) if trial.last_epoch else "",
             f"{trial.last_metric:.6g}" if trial.HasField("last_metric") else "",
             duration(trial.time_seconds) if trial.HasField("cost") else "",
             joules(trial.energy_joules) + mark if trial.HasField("cost") else "",
-            joules(trial.cost) + mark if trial.HasField("cost") else "",
+            joules(trial.cost) + mark + _computed(trial) if trial.HasField("cost") else "",
             monitor_text(trial.monitor),
             moment(trial.start_time),
             lease(trial),
         )
     _show(table, "no trials")
+
+
+def status_name(state: v1.BatchSizeState) -> str:
+    """The status of a batch size in words, such as "set aside"."""
+    return enum_name(v1.BatchSizeStatus.Name(state.status), "BATCH_SIZE_STATUS_")
+
+
+def with_status(job: v1.Job, status: v1.BatchSizeStatus.ValueType) -> list[int]:
+    """The job's batch sizes with a status."""
+    return [state.batch_size for state in job.batch_size_states if state.status == status]
 
 
 def mark_of(job: v1.Job) -> str:
@@ -197,6 +216,14 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "policy", policy(spec)
     if has_stages(spec):
         yield "stage", stage(job)
+    if job.paused:
+        yield "paused", "launches get the best known batch size"
+    if pinned := with_status(job, v1.BATCH_SIZE_STATUS_PINNED):
+        yield "pinned", f"every launch gets batch size {sizes(pinned)}"
+    if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
+        yield "banned", sizes(banned)
+    if job.baseline_requested:
+        yield "baseline", f"requested: one of the next launches gets batch size {spec.default_batch_size}"
     if job.advice:
         yield "advice", job.advice
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
@@ -217,6 +244,55 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         yield "monitor", f"{_monitors(job)}{mixed}"
     yield "trials", str(job.num_trials)
     yield "registered", moment(job.create_time)
+
+
+def _unusual(trials: Iterable[v1.Trial]) -> Iterable[tuple[str, str]]:
+    """The numbers of the trials that do not count, or that the search did not choose."""
+    numbers: dict[str, list[int]] = {"excluded trials": [], "requested trials": [], "imported trials": []}
+    for trial in trials:
+        if trial.excluded:
+            numbers["excluded trials"].append(trial.id.trial_number)
+        if trial.type == v1.TRIAL_TYPE_REQUESTED:
+            numbers["requested trials"].append(trial.id.trial_number)
+        if trial.type == v1.TRIAL_TYPE_IMPORTED:
+            numbers["imported trials"].append(trial.id.trial_number)
+    for name, found in numbers.items():
+        if found:
+            yield name, ranges(found)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers, with those that follow each other as a range: "1-3, 7"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def _warnings(job: v1.Job) -> Iterable[tuple[str, str]]:
+    for warning in job.warnings:
+        yield "warning", f"trial {warning.trial_number}, {warning.field}: {warning.message}"
+
+
+def _mode(job: v1.Job) -> str:
+    """The stage, and whether a person has paused the search or pinned a batch size."""
+    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
+    by_person = f"pinned to {sizes(pinned)}" if pinned else "paused" if job.paused else ""
+    return ", ".join(part for part in (stage(job), by_person) if part and (part != "-" or not by_person))
+
+
+def _computed(trial: v1.Trial) -> str:
+    """The mark behind a cost that follows from computed time and energy, not from the measured ones beside it."""
+    return COMPUTED_MARK if trial.HasField("computed") else ""
+
+
+def _type(spec: v1.JobSpec, trial: v1.Trial) -> str:
+    """The type of a trial; that of one which the search chose says nothing without stages."""
+    chosen = trial.type not in (v1.TRIAL_TYPE_REQUESTED, v1.TRIAL_TYPE_IMPORTED)
+    return "-" if chosen and not has_stages(spec) else enum_name(v1.TrialType.Name(trial.type), "TRIAL_TYPE_")
 
 
 def _monitors(job: v1.Job) -> str:

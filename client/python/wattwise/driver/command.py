@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from wattwise.driver.loop import drive
 from wattwise.driver.output import Board, summary
 from wattwise.driver.own_server import OwnServer
 from wattwise.driver.preflight import dry_run, monitor_fault, open_monitor
-from wattwise.errors import CredentialsError, InvalidAddressError, MonitorError
+from wattwise.errors import CredentialsError, InvalidAddressError, MonitorError, NoBatchSizeConvergedError
 from wattwise.monitor.named import name_of
 from wattwise.monitor.window import WindowMonitor
 from wattwise.rpc.address import check_address
@@ -136,4 +137,12 @@ def _server(server: str | None, folder: RunFolder, board: Board) -> Iterator[str
         return
     with OwnServer(folder.path) as address:
         board.say(f"this run's server keeps its state in {folder.path / 'wattwise.db'}")
-        yield address
+        try:
+            yield address
+        except NoBatchSizeConvergedError as error:
+            # Its message names commands that call the server, which ends now.
+            database = shlex.quote(f"sqlite:///{folder.path / 'wattwise.db'}")
+            message = (
+                f"{error}. For these commands run `wattwise serve --database {database}`, or begin again with --fresh"
+            )
+            raise NoBatchSizeConvergedError(message, reason=error.reason, metadata=error.metadata) from error

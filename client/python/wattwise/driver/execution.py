@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.driver.interruption import InterruptedRunError, Interruption
-from wattwise.driver.outcome import LaunchOutcome, has_client
+from wattwise.driver.outcome import OUTPUT, LaunchOutcome, has_client
 from wattwise.driver.process import Process
 from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError, log
 from wattwise.training.rules import cost
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from wattwise.monitor import Monitor
     from wattwise.rpc.client import Client
 
-OUTPUT = "output.log"
 _POLL_SECONDS = 0.1
 _COST_CHECK_SECONDS = 1.0
 _LONGEST_HEARTBEAT_SECONDS = 5.0
@@ -160,7 +159,7 @@ class LeaseKeeper:
         lease_seconds: its lease; 0 never expires.
 
     Attributes:
-        stopped: the server has stopped the trial, or does not know it any more.
+        stopped: the server has stopped the trial.
         reported: results of the trial have been reported.
         cost_bound: the cost above which the trial is stopped, in joules; None if there is no bound yet.
     """
@@ -189,8 +188,10 @@ class LeaseKeeper:
         while not self._over.is_set() and not self.stopped:
             try:
                 decision = self._client.heartbeat(self._trial)
-            except (JobNotFoundError, TrialNotFoundError):
-                self.stopped = True
+            except (JobNotFoundError, TrialNotFoundError) as error:
+                # Its database was lost or restored: the trial is delivered when it has ended.
+                log.warning("%s; training continues", error)
+                return
             except WattwiseError as error:
                 if not self._server_away and not self._over.is_set():
                     self._server_away = True

@@ -162,7 +162,7 @@ class RunFolder:
             raise TriesExhaustedError(
                 f"recurrence {recurrence} has had {len(failed)} failed trials (max_tries = {max_tries}); end reasons: "
                 f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. Fix the command if it fails; if the "
-                f"target is missed, {ADVICE}; or raise max_tries"
+                f"target is missed, {ADVICE}; or raise max_tries. --fresh begins a new run"
             )
         launch = LaunchRecord(number, recurrence, len(tries) + 1, new_request_id())
         path = self._launches / f"{number:06}.json"

@@ -43,6 +43,10 @@ class TrialRecord:
         reached: whether the metric reached the target, at any cost.
         end_reason: why it ended, as the server names it.
         exit_code: of the command, 128 + N if signal N ended it; None if unknown.
+        computed_time_seconds: in observer mode, the time at the cheapest power limit, of which the cost is; otherwise
+            None, like the next two.
+        computed_energy_joules: the energy at that limit.
+        computed_power_limit_watts: that limit.
     """
 
     launch: int
@@ -62,6 +66,9 @@ class TrialRecord:
     reached: bool
     end_reason: str
     exit_code: int | None
+    computed_time_seconds: float | None = None
+    computed_energy_joules: float | None = None
+    computed_power_limit_watts: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -71,6 +78,9 @@ class TrialRecord:
 
 _KEYS = {field.name: "try" if field.name == "try_number" else field.name for field in fields(TrialRecord)}
 """The key in the file for each field."""
+
+_NEWER = frozenset({"computed_time_seconds", "computed_energy_joules", "computed_power_limit_watts"})
+"""Fields that files of earlier versions do not have."""
 
 
 class History:
@@ -109,7 +119,8 @@ class History:
             except ValueError:
                 continue
             try:
-                values = {name: document[key] for name, key in _KEYS.items()}
+                known = (name for name, key in _KEYS.items() if key in document or name not in _NEWER)
+                values = {name: document[_KEYS[name]] for name in known}
                 records.append(TrialRecord(**{**values, "monitor": MonitorKinds.from_json(values["monitor"])}))
             except (KeyError, TypeError) as error:
                 raise HistoryError(

@@ -84,11 +84,18 @@ def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
 
 
 def environment_of(command: CommandLine, credentials: Credentials) -> dict[str, str]:
-    """The environment of a command: the driver's, with these `WATTWISE_*` variables in place of the driver's own."""
+    """The environment of a command: the driver's, with these `WATTWISE_*` variables in place of the driver's own.
+
+    Driver and command have the same spool.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WATTWISE_")}
     # The output goes to a file; its lines should appear there as soon as they are printed.
     inherited.setdefault("PYTHONUNBUFFERED", "1")
     inherited["PATH"] = search_path()
+    spool = os.environ.get("WATTWISE_SPOOL")
+    if spool:
+        # The command runs in another folder.
+        inherited["WATTWISE_SPOOL"] = "off" if spool.lower() == "off" else str(Path(spool).expanduser().absolute())
     return inherited | _credential_variables(credentials) | dict(command.variables)
 
 

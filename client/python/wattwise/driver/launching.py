@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattwise import v1
 from wattwise.commands.humanize import end_reason
-from wattwise.driver.execution import OUTPUT, CommandExecution
+from wattwise.driver.execution import CommandExecution
 from wattwise.driver.files import read_json, write_json
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, TrialRecord
 from wattwise.driver.interruption import InterruptedRunError
 from wattwise.driver.launch_context import LaunchContext, command_line, environment_of
 from wattwise.driver.outcome import (
+    OUTPUT,
     RESULT,
     LaunchOutcome,
     ResultError,
@@ -23,10 +24,14 @@ from wattwise.driver.outcome import (
     read_result,
     saved_outcome,
 )
-from wattwise.errors import InvalidResultError, WattwiseError
+from wattwise.errors import InvalidResultError, JobNotFoundError, TrialNotFoundError, WattwiseError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
+from wattwise.training.delivery import REFUSALS, deliver_record
+from wattwise.training.journal import Journal
+from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.rules import cost, reaches_target
+from wattwise.training.spool import Spool
 from wattwise.training.windows import monitor_message
 
 if TYPE_CHECKING:
@@ -39,9 +44,13 @@ if TYPE_CHECKING:
     from wattwise.rpc.credentials import Credentials
     from wattwise.spec import JobSpec
 
+PATIENCE_SECONDS = 600.0
+"""How long the driver waits for a server that is away."""
 _END_SECONDS = 5.0
 """How long an interrupted driver tries to end its trial."""
 _LAUNCH = "launch.json"
+_OWN_FAULTS = (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY, v1.END_REASON_COMPLETED)
+"""End reasons whose cause the command's output may show."""
 
 
 @dataclass(frozen=True)
@@ -114,13 +123,54 @@ class Launcher:
                 trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED, timeout=_END_SECONDS)
                 self._record(claim, trial, outcome, folder)
             raise
-        if outcome is None:
-            # An earlier driver died during the training.
-            trial = self.client.end_trial(trial.id, v1.END_REASON_PREEMPTED)
-        else:
-            self._report_if_unreported(trial.id, outcome, folder)
-            trial = self.client.end_trial(trial.id, outcome.end_reason)
+        # Without an outcome, an earlier driver died during the training.
+        reason = v1.END_REASON_PREEMPTED if outcome is None else outcome.end_reason
+        self._deliver_spooled(claim, reason)
+        try:
+            if outcome is not None:
+                self._report_if_unreported(trial.id, outcome, folder)
+            trial = self.client.end_trial(trial.id, reason)
+        except (JobNotFoundError, TrialNotFoundError):
+            # The server's database was lost or restored, unless a person deleted the job.
+            record = self._record_of(claim, trial, outcome, folder)
+            found = deliver_record(self.client, record, PATIENCE_SECONDS)
+            if found is None:
+                raise
+            trial = found
         return self._record(claim, trial, outcome, folder)
+
+    def _deliver_spooled(self, claim: Claim, reason: v1.EndReason.ValueType) -> None:
+        """Delivers what a client in the command could not; `reason` is how a client was ended that did not say so."""
+        path = Spool.from_env().path_of(self.run.server, self.job.job_id, claim.launch.request_id)
+        with suppress(OSError, ValueError):
+            journal = None if path is None else Journal.open(path)
+            if journal is None:
+                return
+            try:
+                journal.end(reason)
+                deliver_record(self.client, journal.record, PATIENCE_SECONDS)
+                journal.delete()
+            except REFUSALS as error:
+                journal.refuse(str(error))
+                self.run.board.say(f"the server refused the spooled trial in {path}: {error}")
+            finally:
+                journal.release()
+
+    def _record_of(self, claim: Claim, trial: v1.Trial, outcome: LaunchOutcome | None, folder: Path) -> SpooledRecord:
+        """The trial in the form in which a server that does not know it takes it."""
+        start = trial.start_time.ToNanoseconds() / 1e9
+        record = SpooledRecord(
+            self.run.server,
+            self.run.spec.to_proto(),
+            claim.launch.request_id,
+            trial.id.trial_number,
+            trial.id.batch_size,
+            start,
+        )
+        if outcome is not None and outcome.exit_code == 0 and (report := self._result_of(trial.id, outcome, folder)):
+            record.add(report, start + outcome.time_seconds)
+        record.end_reason = v1.END_REASON_PREEMPTED if outcome is None else outcome.end_reason
+        return record
 
     def _folder_of(self, claim: Claim, trial: v1.TrialId) -> Path:
         """The folder that the launch has begun to use, or a free one: a job that was deleted counts from 1 again."""
@@ -185,19 +235,29 @@ class Launcher:
         decision = self.client.heartbeat(trial)
         if decision.stop_train or decision.cost > 0:
             return
+        report = self._result_of(trial, outcome, folder)
+        if report is not None:
+            try:
+                self.client.report_result(report)
+            except InvalidResultError as error:
+                self.run.board.say(f"trial {trial.trial_number}: {error}")
+
+    def _result_of(self, trial: v1.TrialId, outcome: LaunchOutcome, folder: Path) -> v1.TrainingResult | None:
+        """The measurement of a command without a client; None if it left no result."""
         try:
             result = read_result(folder)
-            report = v1.TrainingResult(
-                trial=trial,
-                time_seconds=outcome.time_seconds,
-                energy_joules=outcome.energy_joules,
-                metric=result.metric,
-                current_epoch=result.epochs,
-                monitor=monitor_message(outcome.monitor),
-            )
-            self.client.report_result(report)
-        except (ResultError, InvalidResultError) as error:
-            self.run.board.say(f"trial {trial.trial_number}: {error}")
+        except ResultError as error:
+            if not has_client(folder) or (folder / RESULT).exists():
+                self.run.board.say(f"trial {trial.trial_number}: {error}")
+            return None
+        return v1.TrainingResult(
+            trial=trial,
+            time_seconds=outcome.time_seconds,
+            energy_joules=outcome.energy_joules,
+            metric=result.metric,
+            current_epoch=result.epochs,
+            monitor=monitor_message(outcome.monitor),
+        )
 
     def _monitor_of(self, trial: v1.Trial, outcome: LaunchOutcome | None) -> MonitorKinds:
         """What a trial's energy comes from; the driver's monitor if nothing was reported."""
@@ -228,8 +288,18 @@ class Launcher:
             end_reason=end_reason(trial.end_reason),
             exit_code=None if outcome is None else outcome.exit_code,
         )
+        if trial.HasField("computed"):
+            used = trial.computed
+            record = replace(
+                record,
+                computed_time_seconds=used.time_seconds,
+                computed_energy_joules=used.energy_joules,
+                computed_power_limit_watts=used.power_limit_watts,
+            )
         self.run.folder.record(claim, record)
         self.run.board.end(record)
+        if outcome is not None and trial.end_reason in _OWN_FAULTS:
+            self.run.board.quote(folder, outcome.exit_code)
         return record
 
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.commands.humanize import end_reason
-from wattwise.driver.execution import OUTPUT
 from wattwise.driver.folder import ADVICE
-from wattwise.driver.launching import Launcher, RecurringRun
+from wattwise.driver.launching import PATIENCE_SECONDS, Launcher, RecurringRun
+from wattwise.driver.outcome import OUTPUT, last_lines
 from wattwise.driver.preflight import job_faults
-from wattwise.errors import WattwiseError
+from wattwise.errors import WattwiseError, log
 from wattwise.rpc.client import Client
+from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
+from wattwise.training.spool import Spool
 
 if TYPE_CHECKING:
     from wattwise.driver.history import TrialRecord
 
-PATIENCE_SECONDS = 600.0
-"""How long the driver waits for a server that is away."""
 _SEARCH_SECONDS, _FIRST_SECONDS, _ONCE_SECONDS = 10.0, 60.0, 10.0
 _WAIT_SECONDS = 0.5
 _PREEMPTED = end_reason(v1.END_REASON_PREEMPTED)
@@ -56,6 +56,7 @@ def drive(run: RecurringRun) -> None:
         job_faults(),
     ):
         job = first.register_job(run.spec).job
+        _deliver_spooled(run, first)
     with (
         # With a search timeout of the same length it warns once when it starts to wait.
         Client(
@@ -63,7 +64,18 @@ def drive(run: RecurringRun) -> None:
         ) as client,
         Client(run.server, timeout=_ONCE_SECONDS, retry=False, credentials=credentials) as once,
     ):
-        _launch_all(run, Launcher(run, job.spec, client, once))
+        try:
+            _launch_all(run, Launcher(run, job.spec, client, once))
+        finally:
+            _deliver_spooled(run, once)
+
+
+def _deliver_spooled(run: RecurringRun, client: Client) -> None:
+    """Delivers trials of commands that were killed, or that asked the server for trials of their own."""
+    paths = Spool.from_env().paths(run.server, run.spec.job_id)
+    failure = deliver_files(client, paths, LAUNCH_SECONDS).failure
+    if failure is not None:
+        log.info("spooled trials of job %r are not delivered yet: %s", run.spec.job_id, failure)
 
 
 def _launch_all(run: RecurringRun, launcher: Launcher) -> None:
@@ -99,11 +111,10 @@ def _check_preemptions(run: RecurringRun, record: TrialRecord, preemptions: Coun
     max_tries = run.file.run.max_tries
     if preemptions[record.recurrence] < max_tries:
         return
-    output = run.folder.trial_folder(record.trial) / OUTPUT
     raise RepeatedPreemptionError(
         f"recurrence {record.recurrence} was preempted in {max_tries} tries in a row (max_tries = {max_tries}), but "
-        f"this driver got no signal; the last command exited with status {record.exit_code}; see {output}. Fix the "
-        "command if it exits with status 129, 130 or 143 itself, find out what terminates it, or raise max_tries"
+        f"this driver got no signal; the last command exited with {_output(run, record)}. Fix the command "
+        "if it exits with status 129, 130 or 143 itself, find out what terminates it, or raise max_tries"
     )
 
 
@@ -116,9 +127,8 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
     is_default = record.batch_size == run.file.job.default_batch_size
     if record.recurrence > 1 or record.reached or not is_default or record.end_reason not in _FAILED:
         return
-    output = run.folder.trial_folder(record.trial) / OUTPUT
     if record.exit_code and record.end_reason in ("error", "out of memory"):
-        advice = f"its command exited with status {record.exit_code}; see {output}, and fix the command"
+        advice = f"its command exited with {_output(run, record)}, and fix the command"
     elif record.end_reason == "completed":
         advice = (
             "its command exited with status 0 before the trial was decided. A command with a client must train until "
@@ -126,8 +136,17 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
             "result.json. Fix the command and run this again"
         )
     else:
-        advice = f"see {output}, and {ADVICE}, or with another default_batch_size"
+        advice = (
+            f"see {run.folder.trial_folder(record.trial) / OUTPUT}, and {ADVICE}, or with another default_batch_size"
+        )
     raise DefaultFailedError(
         f"the default batch size {record.batch_size} did not reach the target in the first recurrence (trial "
         f"{record.trial}, end reason: {record.end_reason}): {advice}"
     )
+
+
+def _output(run: RecurringRun, record: TrialRecord) -> str:
+    """A command's exit status, the last line of its output, and the file with the others."""
+    folder = run.folder.trial_folder(record.trial)
+    last = f' after "{lines[-1]}"' if (lines := last_lines(folder)) else ""
+    return f"status {record.exit_code}{last}; see {folder / OUTPUT}"

@@ -2,6 +2,7 @@
 
 Files in a trial's folder:
 
+output.log      stdout and stderr of the command
 result.json     written by a command without a client: {"metric": 0.98, "epochs": 7}; any command may add
                 "power_limit_watts"
 client.json     written by a client in the command when it joins the trial: a `ClientFile`
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import signal
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,8 +24,11 @@ from wattwise.driver.files import read_json, write_json
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile, power_limit_of
 
+OUTPUT = "output.log"
 RESULT = "result.json"
 _MEASURED = "measured.json"
+_QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 200, 16_384
+_TERMINAL_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _PREEMPTED = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}
 
 
@@ -75,6 +81,25 @@ def power_limit_in(folder: Path) -> float | None:
     """The power limit in result.json, else in client.json, in watts; None if neither has one."""
     limit = power_limit_of(read_json(folder / RESULT) or {})
     return ClientFile.read(folder).power_limit_watts if limit is None else limit
+
+
+def last_lines(folder: Path) -> list[str]:
+    """The last lines of a command's output that are not blank, shortened, without control characters."""
+    try:
+        with (folder / OUTPUT).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return []
+    # Of a progress bar, which overwrites itself, only its last state.
+    lines = (line.rstrip().rpartition("\r")[2].rstrip() for line in _TERMINAL_SEQUENCE.sub("", text).split("\n"))
+    return [_printable(line) for line in lines if line][-_QUOTED_LINES:]
+
+
+def _printable(line: str) -> str:
+    """The line with control characters escaped, such as those that move the cursor or reverse the text."""
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line.expandtabs(4))
+    return text if len(text) <= _QUOTED_CHARACTERS else f"{text[: _QUOTED_CHARACTERS - 1]}…"
 
 
 @dataclass(frozen=True)

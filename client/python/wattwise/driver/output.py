@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
-from wattwise.commands.humanize import duration, estimate_mark, joules
+from wattwise.commands.humanize import COMPUTED_MARK, duration, estimate_mark, joules
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
+from wattwise.driver.outcome import OUTPUT, last_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -107,6 +108,7 @@ class Board:
         """Shows that a launch has ended."""
         self._status, self._output = "", None
         mark = estimate_mark(record.monitor)
+        computed = "" if record.computed_energy_joules is None else COMPUTED_MARK
         row = (
             str(record.recurrence),
             str(record.try_number),
@@ -115,7 +117,7 @@ class Board:
             str(record.epochs),
             "unknown" if record.time_seconds is None else duration(record.time_seconds),
             "unknown" if record.energy_joules is None else joules(record.energy_joules) + mark,
-            "unknown" if record.cost is None else joules(record.cost) + mark,
+            "unknown" if record.cost is None else joules(record.cost) + mark + computed,
             record.end_reason,
             "reached" if record.reached else "missed",
         )
@@ -123,6 +125,16 @@ class Board:
         if self._live is None:
             self.say(", ".join(f"{name} {cell}" for name, cell in zip(_COLUMNS, row, strict=True)))
         self._update()
+
+    def quote(self, folder: Path, exit_code: int) -> None:
+        """Prints the last lines of a failed command, unless a terminal has shown its output already."""
+        if self._live is not None:
+            return
+        lines = last_lines(folder)
+        what = "the last lines of" if lines else "it printed nothing to"
+        self.say(f"the command exited with status {exit_code}; {what} {folder / OUTPUT}{':' if lines else ''}")
+        for line in lines:
+            self.say(f"  | {line}")
 
     def _update(self) -> None:
         if self._live is not None:

@@ -101,7 +101,7 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
         resolved = _try_to_register(job)
         target_metric, max_epochs, note = repr(resolved.target_metric), str(resolved.max_epochs), ""
     except OwnServerError as error:
-        target_metric = "TARGET" if job.target_metric is None else repr(job.target_metric)
+        target_metric = repr(job.target_metric)
         max_epochs = "EPOCHS" if job.max_epochs is None else str(job.max_epochs)
         note = f"; the job was not checked by a server: {error}"
     for size in sorted(job.batch_sizes, key=lambda size: (size != job.default_batch_size, size)):
@@ -129,7 +129,7 @@ def dry_run(file: JobFile, job: JobSpec, server: str | None, monitor: str) -> No
         "N",
         "ID",
         *(["PORT"] if server is None else []),
-        *sorted({target_metric, max_epochs} & {"TARGET", "EPOCHS"}),
+        *(["EPOCHS"] if max_epochs == "EPOCHS" else []),
     ]
     print(  # noqa: T201 - the command's answer
         f"# in {file.train.workdir}; {', '.join(words[:-1])} and {words[-1]} are known at run time; each later try has "

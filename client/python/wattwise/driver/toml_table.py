@@ -138,7 +138,7 @@ class Table:
         for field in fields(kind):
             if field.name in self._nested:
                 continue
-            annotation = str(field.type).removesuffix(" | None")
+            annotation = str(field.type).removesuffix(" | None").removesuffix(" | Unset")
             if field.name not in self.values:
                 if not partly and field.default is MISSING and self.is_present:
                     self.fault(field.name, "is missing")

@@ -10,7 +10,6 @@ from wattwise import v1
 from wattwise.errors import TrainerSetupError, TrainFailError, log
 from wattwise.integrations.steps import StepListener, StepNotifier
 from wattwise.training.optimizer import BatchSizeOptimizer
-from wattwise.training.ranks import Ranks, not_connected
 
 
 class CallbackTrial:
@@ -30,7 +29,7 @@ class CallbackTrial:
     """
 
     def __init__(self, bso: BatchSizeOptimizer, metric: str, power: StepListener | None) -> None:
-        if advice := not_connected():
+        if advice := bso.unconnected:
             raise TrainerSetupError(advice)
         self.bso = bso
         bso.get_batch_size()
@@ -43,6 +42,11 @@ class CallbackTrial:
     def batch_size(self) -> int:
         """The trial's global batch size."""
         return self.batch.size
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks, each of which has one device."""
+        return self.bso.trial.world_size
 
     @property
     def finished(self) -> bool:
@@ -93,10 +97,10 @@ class CallbackTrial:
         """Ends the trial unless it is decided; the trainer has wrapped up.
 
         Raises:
-            TrainFailError: if the target was not reached.
+            TrainFailError: if the target was not reached, unless another attempt follows.
         """
         self.close(v1.END_REASON_COMPLETED)
-        failure = TrainFailError.of(self.bso.decision)
+        failure = self.bso.running_trial.failure
         if failure is not None:
             raise failure
 
@@ -106,8 +110,3 @@ class CallbackTrial:
         self.steps.close()
         if not self.finished:
             self.bso.close(reason)
-
-
-def world_size() -> int:
-    """The number of ranks, each of which has one device."""
-    return Ranks.current().size

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from wattwise.errors import TrainerSetupError
-from wattwise.integrations.callback import CallbackTrial, world_size
+from wattwise.integrations.callback import CallbackTrial
 from wattwise.integrations.steps import StepListener
 from wattwise.training.optimizer import BatchSizeOptimizer
 from wattwise.training.split import Split
@@ -33,7 +33,8 @@ class WattwiseCallback(TrainerCallback):
             Trainer(..., args=args, callbacks=[callback]).train()
 
     If the trial ends without its target, the trainer stops as usual, and `train()` raises `TrainFailError` once it has
-    wrapped up. An exception that leaves the block or ends the process ends the trial with that reason.
+    wrapped up. In `fit_attempts` the next trial begins instead. An exception that leaves the block or ends the process
+    ends the trial with that reason.
 
     Time and energy are measured from the beginning of `train()`; an epoch includes its evaluation. Other evaluations,
     such as `trainer.evaluate()` after the training, are not reported.
@@ -85,7 +86,7 @@ class WattwiseCallback(TrainerCallback):
             TrainerSetupError: if the batch size cannot be split evenly; names the sizes that can.
         """
         steps, size = gradient_accumulation_steps, per_device_train_batch_size
-        devices = _devices() if devices is None else devices
+        devices = _devices(self._trial.ranks) if devices is None else devices
         if size is None:
             steps = 1 if steps is None else steps
             size = _SPLIT.size_for(self._trial.batch, devices=devices, steps=steps)
@@ -174,9 +175,8 @@ class WattwiseCallback(TrainerCallback):
             raise self._trial.missing_metric(self._names)
 
 
-def _devices() -> int:
+def _devices(ranks: int) -> int:
     """All ranks, or the GPUs that a single process uses with DataParallel."""
-    ranks = world_size()
     return ranks if ranks > 1 else max(1, torch.cuda.device_count())
 
 

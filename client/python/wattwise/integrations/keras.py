@@ -30,7 +30,8 @@ class WattwiseCallback(Callback):
             model.fit(..., batch_size=callback.fit_batch_size(), validation_data=..., callbacks=[callback])
 
     If the trial ends without its target, training stops as usual, and `fit()` raises `TrainFailError` once it has
-    wrapped up. An exception that leaves the block or ends the process ends the trial with that reason.
+    wrapped up. In `fit_attempts` the next trial begins instead. An exception that leaves the block or ends the process
+    ends the trial with that reason.
 
     Time and energy are measured from the beginning of `fit()`; an epoch includes its validation. Keras does not pass
     the batch size of `fit()` to callbacks, so nothing checks that it is the trial's.

@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 from wattwise import v1
 from wattwise.errors import TrainerSetupError, log
-from wattwise.integrations.callback import CallbackTrial, world_size
+from wattwise.integrations.callback import CallbackTrial
 from wattwise.integrations.steps import StepListener
 from wattwise.training.exits import end_reason
 from wattwise.training.optimizer import BatchSizeOptimizer
@@ -42,7 +42,8 @@ class WattwiseCallback(Callback):
         Trainer(..., callbacks=[callback]).fit(model, loader, validation_loader)
 
     If the trial ends without its target, the trainer stops as usual, and `fit()` raises `TrainFailError` once it has
-    wrapped up. An exception within `fit()` ends the trial with that reason.
+    wrapped up. In `fit_attempts` the next trial begins instead. An exception within `fit()` ends the trial with that
+    reason.
 
     Time and energy are measured from the beginning of the first epoch, after the sanity check; an epoch includes its
     validation. The sanity check and `trainer.validate()` are not reported.
@@ -84,7 +85,7 @@ class WattwiseCallback(Callback):
         Raises:
             TrainerSetupError: if the batch size cannot be split evenly; names the sizes that can.
         """
-        devices = world_size() if devices is None else devices
+        devices = self._trial.ranks if devices is None else devices
         return _SPLIT.size_for(self._trial.batch, devices=devices, steps=accumulate_grad_batches)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

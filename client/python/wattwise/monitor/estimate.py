@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Sequence
 
-from wattwise.errors import MonitorError
+from wattwise.errors import MonitorError, log
 from wattwise.monitor.window import Reading, WindowMonitor
 from wattwise.spec import GpuConfig, to_number
+
+_LEAST_SECONDS = 10.0
+"""The shortest window that the load is checked at: a load average tells little about less than a minute."""
 
 
 class EstimateMonitor(WindowMonitor):
     """Measures time and estimates energy: energy = watts × time.
 
     Its `kind`, its repr and the GPU model of its jobs say that it is an estimate. Since all batch sizes have the same
-    power under it, they are ranked by time alone.
+    power under it, they are ranked by time alone. Other work on the machine lengthens the time: one warning is logged
+    if the machine is loaded at the end of a window of ten seconds or more.
 
     Args:
         watts: The assumed power of the training, over all devices of the trial.
@@ -30,6 +36,7 @@ class EstimateMonitor(WindowMonitor):
         if not 0 < to_number(watts) < math.inf:
             raise MonitorError(f"watts={watts!r} is not a power; use the power of the training in watts, above 0")
         self.watts = float(watts)
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"EstimateMonitor(watts={self.watts:g})"
@@ -38,6 +45,30 @@ class EstimateMonitor(WindowMonitor):
         """The estimated power as that of one device, whose model says that it is an estimate."""
         return GpuConfig(max_power_watts=self.watts, number_of_gpus=1, gpu_model=f"estimate ({self.watts:g} W)")
 
+    def _joules(self, used: Sequence[float], seconds: float) -> float:
+        if seconds >= _LEAST_SECONDS and not self._warned:
+            self._warn_of_load()
+        return super()._joules(used, seconds)
+
+    def _warn_of_load(self) -> None:
+        load, processors = _load(), os.cpu_count() or 1
+        if load > processors:
+            self._warned = True
+            log.warning(
+                "the machine is loaded: the load average of the last minute is %.1f, with %d processors. The energy is "
+                "estimated from the time of the training, which other work lengthens: do not compare this trial with "
+                "those of an idle machine, and start no more threads than there are processors",
+                *(load, processors),
+            )
+
     def _read(self) -> Reading:
         now = time.monotonic()
         return Reading(now, (self.watts * now,))
+
+
+def _load() -> float:
+    """The load average of the last minute; 0 where there is none, as on Windows."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return 0.0

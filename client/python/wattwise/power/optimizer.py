@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from wattwise import v1
 from wattwise.errors import MonitorError, OperationOrderError, log
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.power.calls import PowerLimitCalls
@@ -45,6 +46,8 @@ class PowerLimitOptimizer:
     as they are. If limits cannot be set, without a GPU or without permission, one warning is logged and training goes
     on.
 
+    In a loop over `bso.attempts()` create it once: every attempt gets the limit of its batch size.
+
     With `torch.distributed` every rank may make the calls; rank 0 sets and measures all GPUs of its own monitor.
 
     Args:
@@ -55,8 +58,9 @@ class PowerLimitOptimizer:
             is 10.
         profile_measure_iters: measured steps at each limit, which together should take a second or more. None reads
             `WATTWISE_PROFILE_MEASURE_ITERS`; the default is 40.
-        observer_mode: profile in every trial, then train at the highest limit, and show in `computed` the usage at the
-            cheapest. None reads `WATTWISE_OBSERVER_MODE`; the default is False.
+        observer_mode: train at the highest limit, and report the usage that the cheapest would have had, computed from
+            the profile of the batch size, beside the measured one; the server's costs are then the computed ones. None
+            reads `WATTWISE_OBSERVER_MODE`; the default is False.
         timeout: seconds that a call to the server may delay the training.
 
     Raises:
@@ -78,9 +82,11 @@ class PowerLimitOptimizer:
         self._bso = bso
         self._timeout = check_seconds("timeout", timeout)
         self._pid = os.getpid()
+        self._trial: RunningTrial | None = None
         self._limiter: _Limiter | None = None
         self._steps = 0
         self._over = False
+        self._gave_up = False
 
     def __enter__(self) -> Self:
         return self
@@ -104,11 +110,9 @@ class PowerLimitOptimizer:
 
     @property
     def computed(self) -> ComputedUsage | None:
-        """In observer mode, the usage at the cheapest and the highest limit; None before the profile is complete."""
-        walk = None if self._limiter is None else self._limiter.completed
-        if not self._settings.observer_mode or walk is None or walk.best is None:
-            return None
-        return ComputedUsage.of(self._steps, walk.best, walk.samples[0])
+        """In observer mode, the usage at the cheapest and the highest limit; None before the profile is known."""
+        samples = None if self._limiter is None else self._limiter.samples
+        return None if samples is None else ComputedUsage.of(self._steps, *samples)
 
     def on_step_begin(self) -> None:
         """Starts a training step; the first call asks the server.
@@ -116,6 +120,7 @@ class PowerLimitOptimizer:
         Raises:
             OperationOrderError: before the trial has its batch size.
         """
+        self._follow()
         if self._limiter is None and not self._over:
             self._pid = os.getpid()
             self._guarded(self._begin)
@@ -147,14 +152,17 @@ class PowerLimitOptimizer:
         self._guarded(end_epoch)
 
     def close(self) -> None:
-        """Restores the previous limits. May be called repeatedly; does nothing in a forked process."""
+        """Restores the previous limits, until another attempt begins. May be called repeatedly.
+
+        Does nothing in a forked process.
+        """
         if os.getpid() != self._pid or self._over:
             return
         self._over = True
         limiter = self._limiter
         if limiter is None:
             return
-        limiter.limits.restore()
+        limiter.restore()
         if limiter.profile is not None:
             walk = limiter.profile.walk
             log.warning(
@@ -185,15 +193,27 @@ class PowerLimitOptimizer:
 
     def _give_up(self, why: str) -> None:
         log.warning("%s; training continues at the current power limit", why)
-        self._over = True
+        self._over = self._gave_up = True
         if self._limiter is not None:
-            self._limiter.limits.restore()
+            self._limiter.restore()
+
+    def _follow(self) -> None:
+        """Begins again if another trial has begun, whose predecessor's end has restored the limits."""
+        if self._trial is None or self._gave_up or os.getpid() != self._pid:
+            return
+        if self._bso.running_trial is not self._trial:
+            self._trial = self._limiter = None
+            self._steps, self._over = 0, False
 
     def _begin(self) -> None:
-        trial = self._bso.running_trial
+        trial = self._trial = self._bso.running_trial
         monitor = trial.monitor
         if trial.info.rank or trial.finished or monitor is None:
             self._over = True
+        elif trial.info.fallback:
+            # The limits are known to the server only, and a profile is stored for a trial that it has dispatched.
+            self._over = True
+            log.info("this trial trains on the fallback batch size, at the current power limit")
         elif not monitor.gpu_indices:
             self._give_up(f"{monitor!r} measures no GPU")
         elif any(kind.startswith("amdsmi") for kind in monitor_kinds(monitor).kinds):
@@ -213,7 +233,7 @@ class _Limiter:
         limits: the limits of the GPUs.
         calls: the calls to the server.
         profile: the profile under way; None before and after it.
-        completed: the walk of a complete profile.
+        samples: in observer mode, those of the cheapest and the highest limit, once they are known.
         watts: the limit at which the trial trains; None before it is known.
     """
 
@@ -228,27 +248,43 @@ class _Limiter:
         self.limits.check_permission()
         self.calls = PowerLimitCalls(lambda: trial.client(timeout), trial.info.id, trial.claim_outage_warning)
         self.profile: Profile | None = None
-        self.completed: Walk | None = None
+        self.samples: tuple[v1.PowerSample, v1.PowerSample] | None = None
         self.watts: float | None = None
+        if settings.observer_mode and trial.power is not None:
+            trial.power.observe(self.limits.highest_watts)
+
+    def restore(self) -> None:
+        self.limits.restore()
+        if self._trial.power is not None:
+            self._trial.power.forget()
 
     def ask(self) -> None:
         answer = self.calls.ask()
         if answer is None or (answer.profiled_by_another and not answer.HasField("power_limit_watts")):
             return
-        if answer.HasField("power_limit_watts") and not self._settings.observer_mode:
+        if not answer.HasField("power_limit_watts"):
+            self._start()
+        elif not self._settings.observer_mode:
             self._settle(answer.power_limit_watts)
+        elif answer.HasField("highest"):
+            self._observe(answer.cheapest, answer.highest)
         else:
+            # An older server, or a profile from its time.
             self._start()
 
     def end_step(self) -> None:
         if self.profile is None:
+            if self._trial.power is not None:
+                self._trial.power.end_step()
             return
         self.profile.end_step()
         walk = self.profile.walk
         if walk.limit is None and walk.best is not None:
-            self.completed = walk
             known = self.calls.report(walk.samples)
-            self._settle(walk.best.power_limit_watts if known is None else known)
+            if self._settings.observer_mode:
+                self._observe(walk.best, walk.samples[0])
+            else:
+                self._settle(walk.best.power_limit_watts if known is None else known)
             self.profile = None
 
     def end_epoch(self) -> None:
@@ -272,6 +308,13 @@ class _Limiter:
             measure_iters=self._settings.measure_iters,
             set_limit=limits.set,
         )
+
+    def _observe(self, cheapest: v1.PowerSample, highest: v1.PowerSample) -> None:
+        """Trains at the highest limit from now on, and computes the usage at the cheapest."""
+        self.samples = cheapest, highest
+        self._settle(cheapest.power_limit_watts)
+        if self._trial.power is not None:
+            self._trial.power.know(cheapest, highest)
 
     def _settle(self, watts: float) -> None:
         """Sets the limit to train at from now on."""

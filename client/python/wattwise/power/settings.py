@@ -17,7 +17,7 @@ class ProfileSettings(NamedTuple):
         step_watts: from one limit to the next, in watts.
         warmup_iters: unmeasured steps at each limit.
         measure_iters: measured steps at each limit.
-        observer_mode: whether to profile in every trial and train at the highest limit.
+        observer_mode: whether to train at the highest limit and report the usage at the cheapest.
     """
 
     step_watts: float = 25.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -44,7 +45,9 @@ def check_seconds(name: str, value: float) -> float:
     raise InvalidArgumentError(f"{name}={value!r} is invalid; use a number of seconds from 0 to {_LONGEST_SECONDS:.0f}")
 
 
-def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: float | None = None) -> T:
+def retrying(
+    attempt: Callable[[float], T], timeout: float, search_timeout: float | None = None, *, warns: bool = True
+) -> T:
     """Repeats an attempt until it succeeds, fails with an error that is not retryable, or time runs out.
 
     Args:
@@ -52,6 +55,7 @@ def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: floa
         timeout: seconds for all attempts and the pauses between them.
         search_timeout: seconds after which a server that no attempt has reached is given up; the first failure logs
             one warning. None is `timeout`, without a warning.
+        warns: whether that warning is one; False logs it at level INFO.
 
     Returns:
         The result of the successful attempt.
@@ -76,5 +80,6 @@ def retrying(attempt: Callable[[float], T], timeout: float, search_timeout: floa
             if not error.retryable or left <= 0 or (searching and over >= (search_timeout or 0.0)):
                 raise
             if first and searching:
-                log.warning("%s; retrying for %g seconds", error, search_timeout)
+                level = logging.WARNING if warns else logging.INFO
+                log.log(level, "%s; retrying for %g seconds", error, search_timeout)
         time.sleep(pause)

@@ -54,6 +54,7 @@ class Client:
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
         request_id: the id of all calls of this client in the server's log and in errors: up to 100 printable ASCII
             characters. None gives each call an id, shared by its retries.
+        warns: whether a search is logged as a warning; False logs it at level INFO.
 
     Raises:
         InvalidAddressError: if the address is malformed.
@@ -69,11 +70,13 @@ class Client:
         search_timeout: float | None = None,
         credentials: Credentials | None = None,
         request_id: str | None = None,
+        warns: bool = True,
     ) -> None:
         self.address = check_address(address)
         self._search_timeout = search_timeout
         self._timeout = check_seconds("timeout", timeout)
         self._retry = retry
+        self._warns = warns
         self._request_id = request_id
         self._connection = Connection(address, Credentials.from_env() if credentials is None else credentials)
 
@@ -89,24 +92,32 @@ class Client:
         """Closes the channel; running calls fail. Does nothing if it is closed already."""
         self._connection.close()
 
-    def register_job(self, spec: JobSpec, *, timeout: float | None = None) -> v1.RegisterJobResponse:
+    def register_job(self, spec: JobSpec | v1.JobSpec, *, timeout: float | None = None) -> v1.RegisterJobResponse:
         """Creates the job, or confirms that the job with this id has the identical configuration.
 
         Args:
-            spec: the job. A missing `job_id` is generated here and not by the server, so that a retry asks for the
-                same job.
+            spec: the job. A missing `job_id` of a `JobSpec` is generated here and not by the server, so that a retry
+                asks for the same job.
             timeout: seconds; None is the client's.
 
         Raises:
             InvalidJobSpecError: if the configuration is invalid.
             JobDiffersError: if the job with this id has another configuration.
         """
-        request = v1.RegisterJobRequest(job=spec.named().to_proto())
-        spec.warn_if_doubtful()
+        if not isinstance(spec, v1.JobSpec):
+            spec.warn_if_doubtful()
+            spec = spec.named().to_proto()
+        request = v1.RegisterJobRequest(job=spec)
         return self._call(self._optimizer.RegisterJob, request, timeout)
 
     def get_next_batch_size(
-        self, job_id: str, *, request_id: str | None = None, resume: bool = False, timeout: float | None = None
+        self,
+        job_id: str,
+        *,
+        request_id: str | None = None,
+        resume: bool = False,
+        unconnected_ranks: int = 0,
+        timeout: float | None = None,
     ) -> v1.GetNextBatchSizeResponse:
         """Dispatches the next trial of a job.
 
@@ -114,13 +125,20 @@ class Client:
             job_id: the job.
             request_id: calls with the same id get the same trial. None generates one for this call and its retries.
             resume: whether to resume the trial of this request if it was preempted or lost.
+            unconnected_ranks: the number of processes of the launch if they are not connected to each other; the trial
+                then has a warning.
             timeout: seconds; None is the client's.
 
         Raises:
             JobNotFoundError: if the job is not registered.
             NoBatchSizeConvergedError: if no batch size is left to try.
         """
-        request = v1.GetNextBatchSizeRequest(job_id=job_id, request_id=request_id or new_request_id(), resume=resume)
+        request = v1.GetNextBatchSizeRequest(
+            job_id=job_id,
+            request_id=request_id or new_request_id(),
+            resume=resume,
+            unconnected_ranks=unconnected_ranks,
+        )
         return self._call(self._optimizer.GetNextBatchSize, request, timeout)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
@@ -173,6 +191,19 @@ class Client:
         """
         request = v1.EndTrialRequest(trial=trial, reason=reason)
         return self._call(self._optimizer.EndTrial, request, timeout).trial
+
+    def import_trial(self, request: v1.ImportTrialRequest, *, timeout: float | None = None) -> v1.ImportTrialResponse:
+        """Records a trial, or the end of one, that could not be reported while it ran.
+
+        Args:
+            request: the trial; its `request_id` makes the call safe to retry.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidRequestError, InvalidResultError: if a field or a measurement is invalid; nothing is recorded.
+            JobNotFoundError: if the job is not registered.
+        """
+        return self._call(self._optimizer.ImportTrial, request, timeout)
 
     def get_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetPowerLimitResponse:
         """The cheapest power limit of a batch size. If none is known and no trial profiles, this trial has to profile.
@@ -293,6 +324,92 @@ class Client:
         """
         return self._call(self._admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
 
+    def reset_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
+        """Begins the job's search again; its trials stay in the history but no longer count.
+
+        Args:
+            job_id: the job.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        return self._call(self._admin.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout).job
+
+    def set_trial_excluded(
+        self, trial: v1.TrialId, *, excluded: bool, timeout: float | None = None
+    ) -> v1.SetTrialExcludedResponse:
+        """Excludes a trial from the job's search, or includes it again; returns the trial and the job.
+
+        Args:
+            trial: the trial; a batch size of 0 is not checked.
+            excluded: whether the search ignores the trial.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+            TrialNotFoundError: if the job has no such trial.
+        """
+        request = v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)
+        return self._call(self._admin.SetTrialExcluded, request, timeout)
+
+    def set_batch_size_state(
+        self, job_id: str, batch_size: int, status: v1.BatchSizeStatus.ValueType, *, timeout: float | None = None
+    ) -> v1.Job:
+        """Allows, bans or pins a batch size.
+
+        Args:
+            job_id: the job.
+            batch_size: one of its batch sizes.
+            status: `BATCH_SIZE_STATUS_ALLOWED`, which also forgives failures and misses, `_BANNED` or `_PINNED`.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidRequestError: if the job has no such batch size, for another status, or if none would be left.
+            JobNotFoundError: if the job is not registered.
+        """
+        request = v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=batch_size, status=status)
+        return self._call(self._admin.SetBatchSizeState, request, timeout).job
+
+    def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.Job:
+        """Pauses the job's search, so that launches get the best known batch size, or resumes it.
+
+        Args:
+            job_id: the job.
+            paused: whether the search pauses.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        return self._call(self._admin.SetJobPaused, v1.SetJobPausedRequest(job_id=job_id, paused=paused), timeout).job
+
+    def request_baseline(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
+        """Requests that the job's next launch gets the default batch size, to compare with.
+
+        Args:
+            job_id: the job.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            JobNotFoundError: if the job is not registered.
+        """
+        return self._call(self._admin.RequestBaseline, v1.RequestBaselineRequest(job_id=job_id), timeout).job
+
+    def set_job_policy(self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None) -> v1.Job:
+        """Changes the job's policy; the search is rebuilt from the job's trials.
+
+        Args:
+            job_id: the job.
+            policy: the policy.
+            timeout: seconds; None is the client's.
+
+        Raises:
+            InvalidRequestError: if the policy is unspecified, or the job's configuration has a fault under it.
+            JobNotFoundError: if the job is not registered.
+        """
+        return self._call(self._admin.SetJobPolicy, v1.SetJobPolicyRequest(job_id=job_id, policy=policy), timeout).job
+
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
         """Yields a job's current state, then its newest state after every change, until the job is deleted.
 
@@ -345,4 +462,6 @@ class Client:
                 raise from_rpc_error(error, self.address) from None
 
         patience = self._timeout if timeout is None else timeout
-        return retrying(attempt, patience, self._search_timeout) if self._retry else attempt(patience)
+        return (
+            retrying(attempt, patience, self._search_timeout, warns=self._warns) if self._retry else attempt(patience)
+        )

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import NoDriverError, ResumeError
+from wattwise.errors import NoDriverError, ResumeError, WattwiseError, log
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import GpuConfig, JobSpec
 from wattwise.training.client_file import ClientFile
-from wattwise.training.launch import Endpoint, with_gpu
+from wattwise.training.launch import NO_TRIAL, Endpoint, with_gpu
 from wattwise.training.resume import SavedTrial
+from wattwise.training.rules import resolved
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial, TrialInfo
 
@@ -39,6 +41,10 @@ class DriverLaunch:
         InvalidArgumentError: if `timeout` is not a number of seconds.
     """
 
+    # The driver starts another process for another trial.
+    repeatable = False
+    unconnected_ranks = 0
+
     def __init__(self, timeout: float | None, credentials: Credentials | None) -> None:
         variables = _driver_variables()
         self.server = variables["SERVER"]
@@ -54,6 +60,18 @@ class DriverLaunch:
         # The server's answer to a repeated request does not repeat the reason.
         self._reason = variables.get("REASON")
         self._monitor_name = variables.get("MONITOR")
+        self._sent = v1.JobSpec()
+        self._away = False
+
+    @property
+    def job_key(self) -> tuple[str, str]:
+        """The server's address and the job's id."""
+        return self.server, self._trial.job_id
+
+    @property
+    def request_id(self) -> str:
+        """The driver's request id."""
+        return self._request_id
 
     def monitor(self) -> Monitor | None:
         """A monitor like the driver's; None if that is the default monitor of any trainer.
@@ -71,17 +89,27 @@ class DriverLaunch:
             "load the model only, without load_state_dict()"
         )
 
-    def start(self, monitor: Monitor) -> StartedTrial:
-        """Returns the driver's trial.
+    def repeat(self, *, registered: bool) -> None:
+        """Not called."""
+        del registered
+        raise NotImplementedError
+
+    def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
+        """Returns the driver's trial. Its batch size is known, so no fallback is needed.
 
         Raises:
             NoDriverError: if the server returns another trial than the variables name.
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
         """
+        del fallback
         kind, spec = str(monitor_kinds(monitor)), with_gpu(self.job, monitor)
-        with self._endpoint.start_client(self._request_id) as client:
-            # Before register_job, which would create a deleted job again.
-            answer = client.get_next_batch_size(self._trial.job_id, request_id=self._request_id)
+        self._sent = spec.to_proto()
+        with self._endpoint.start_client(self._request_id, warns=False) as client:
+            try:
+                # Before register_job, which would create a deleted job again.
+                answer = client.get_next_batch_size(self._trial.job_id, request_id=self._request_id)
+            except NO_TRIAL as error:
+                return self._start_away(kind, error)
             found = answer.trial.id
             if found != self._trial:
                 raise NoDriverError(
@@ -93,9 +121,19 @@ class DriverLaunch:
             job = client.register_job(spec).job
         return StartedTrial(TrialInfo(answer.trial, job, self._reason or answer.reason, self._request_id, kind))
 
+    def _start_away(self, kind: str, cause: WattwiseError) -> StartedTrial:
+        """Trains the driver's trial without the server: everything that training needs is in the variables."""
+        log.warning("%s. Training starts nevertheless, and is reported when the server is back", cause)
+        self._away = True
+        self._write(ClientFile(joined=True))
+        trial = v1.Trial(id=self._trial, status=v1.TRIAL_STATUS_DISPATCHED)
+        trial.start_time.FromNanoseconds(time.time_ns())
+        job = v1.Job(spec=resolved(self._sent))
+        return StartedTrial(TrialInfo(trial, job, self._reason or "", self._request_id, kind))
+
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial. The driver sees the exit status and ends an undecided trial."""
-        return self._endpoint.session(info, timeout, ends_completed=False)
+        return self._endpoint.session(info, self._sent, timeout, ends_completed=False, away=self._away)
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
@@ -112,7 +150,9 @@ class DriverLaunch:
 
 def spec_to_json(job: JobSpec) -> str:
     """The job as `WATTWISE_JOB_SPEC`, on one line."""
-    return json.dumps({k: v for k, v in asdict(job).items() if v is not None}, separators=(",", ":"))
+    # Read back, a field that is absent has its default; null for `beta_knob` is its None.
+    unset = {field.name: field.default for field in fields(job)}
+    return json.dumps({k: v for k, v in asdict(job).items() if v is not unset[k]}, separators=(",", ":"))
 
 
 def spec_from_json(text: str) -> JobSpec:

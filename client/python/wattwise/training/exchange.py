@@ -9,10 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import WattwiseError, log
+
+_MAX_PENDING = 10_000
 
 
 class PendingReport(NamedTuple):
@@ -32,29 +36,37 @@ class Ending(NamedTuple):
 class Exchange:
     """The state of a trial's session.
 
+    Args:
+        address: the server's address.
+        on_refusal: called with a measurement that the server refused.
+
     Attributes:
         changed: held to write an attribute or to read several; notified after every change.
-        newest: the newest measurement, until the server has acknowledged it.
+        pending: the measurements that the server has not acknowledged, oldest first.
         decision: the server's newest decision.
         stopped: whether the server has ended the trial.
         away: whether the server does not answer at the moment.
+        detached: whether the server has no such trial; `away` then stays true.
         ending: set once the trainer ends the trial.
         finished: whether the session's thread has stopped.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, on_refusal: Callable[[v1.TrainingResult], None] = lambda _: None) -> None:
         self._address = address
+        self._on_refusal = on_refusal
         self.changed = threading.Condition(threading.RLock())
-        self.newest: PendingReport | None = None
+        self.pending: deque[PendingReport] = deque(maxlen=_MAX_PENDING)
         self.decision: v1.Decision | None = None
         self.stopped = False
         self.away = False
+        self.detached = False
         self.ending: Ending | None = None
         self.finished = False
         self._posted = 0
         self._answered = 0
         self._refusal: WattwiseError | None = None
-        self._warned = False
+        # The trainer has warned of unconnected ranks before it had a trial.
+        self._warned = {v1.WARNING_REASON_UNCONNECTED_RANKS}
         self._outage_warned = False
         self._outage_ended_at = 0.0
 
@@ -64,7 +76,7 @@ class Exchange:
         return self.stopped or self.ending is not None
 
     def post(self, result: v1.TrainingResult) -> PendingReport:
-        """Replaces the pending measurement.
+        """Adds a measurement to those that are pending.
 
         Raises:
             WattwiseError: if the server refused an earlier measurement since the last call.
@@ -72,9 +84,23 @@ class Exchange:
         with self.changed:
             self._raise_refusal()
             self._posted += 1
-            self.newest = PendingReport(self._posted, result)
+            report = PendingReport(self._posted, result)
+            self.pending.append(report)
             self.changed.notify_all()
-            return self.newest
+            return report
+
+    def skip(self, epoch: int) -> None:
+        """Drops the pending measurements up to an epoch, which the server has."""
+        with self.changed:
+            while self.pending and self.pending[0].result.current_epoch <= epoch:
+                self._acknowledge(self.pending[0])
+            self.changed.notify_all()
+
+    @property
+    def next_report(self) -> PendingReport | None:
+        """The measurement to send next; None if all are acknowledged."""
+        with self.changed:
+            return self.pending[0] if self.pending else None
 
     def answer_to(self, report: PendingReport, timeout: float) -> v1.Decision | None:
         """Waits for the decision on a measurement, unless the server is away; None if there is none.
@@ -98,12 +124,13 @@ class Exchange:
     def answer(self, report: PendingReport | None, decision: v1.Decision) -> None:
         """Stores a decision, which answers no report if it is a heartbeat's or a pushed stop.
 
-        Its warning is logged once per trial.
+        Each of its warnings is logged once per trial.
         """
         self.found()
-        if decision.warning and not self._warned:
-            self._warned = True
-            log.warning("%s", decision.warning)
+        for warning in decision.warnings:
+            if warning.reason not in self._warned:
+                self._warned.add(warning.reason)
+                log.warning("%s", warning.message)
         with self.changed:
             if report is not None:
                 self._acknowledge(report)
@@ -114,6 +141,7 @@ class Exchange:
 
     def refuse(self, report: PendingReport, error: WattwiseError) -> None:
         """Stores the refusal of a measurement; the trainer's next call raises it."""
+        self._on_refusal(report.result)
         self.found()
         with self.changed:
             self._acknowledge(report)
@@ -128,7 +156,18 @@ class Exchange:
             self.away = True
             level = logging.WARNING if self.claim_outage_warning(time.monotonic()) else logging.INFO
             self.changed.notify_all()
-        log.log(level, "%s; training continues, and the newest measurement is kept until the server is back", cause)
+        log.log(level, "%s; training continues, and its measurements are kept until the server is back", cause)
+
+    def begin_away(self) -> None:
+        """Begins with a server that is away, which was warned of."""
+        self.away = self._outage_warned = True
+
+    def detach(self) -> None:
+        """Marks the trial as one that the server does not have: nothing is sent until it ends."""
+        with self.changed:
+            self.detached = self.away = True
+            self.pending.clear()
+            self.changed.notify_all()
 
     def claim_outage_warning(self, begun_at: float) -> bool:
         """Whether the caller should warn of the outage that failed its call: true for the first caller of each outage.
@@ -144,7 +183,7 @@ class Exchange:
     def found(self) -> None:
         """Marks the server as present, and ends the outage that was warned of."""
         with self.changed:
-            if not self._outage_warned:
+            if not self._outage_warned or self.detached:
                 return
             self._outage_warned, self._outage_ended_at = False, time.monotonic()
             self.away = False
@@ -170,8 +209,8 @@ class Exchange:
 
     def _acknowledge(self, report: PendingReport) -> None:
         self._answered = max(self._answered, report.number)
-        if self.newest is not None and self.newest.number <= report.number:
-            self.newest = None
+        while self.pending and self.pending[0].number <= report.number:
+            self.pending.popleft()
 
     def _raise_refusal(self) -> None:
         refusal, self._refusal = self._refusal, None

@@ -3,26 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wattwise import v1
-from wattwise.errors import JobNotFoundError, ResumeError, TrialNotFoundError, WattwiseError, log
+from wattwise.errors import (
+    JobNotFoundError,
+    NoBatchSizeConvergedError,
+    ResourceExhaustedError,
+    ResumeError,
+    ServerError,
+    ServerUnavailableError,
+    TrialNotFoundError,
+    UnsupportedCallError,
+    WattwiseError,
+    log,
+)
 from wattwise.monitor import Monitor, gpu_config, monitor_kinds
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
+from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
+from wattwise.training.journal import TrialRecord
 from wattwise.training.resume import SavedTrial
+from wattwise.training.rules import resolved
 from wattwise.training.session import Session
+from wattwise.training.spool import Spool
 from wattwise.training.trial import StartedTrial, TrialInfo
 
 _ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
 
+NO_TRIAL = (
+    NoBatchSizeConvergedError,
+    ResourceExhaustedError,
+    ServerError,
+    ServerUnavailableError,
+    UnsupportedCallError,
+)
+"""Errors that do not come from the trainer's own configuration: a launch with a fallback trains nevertheless."""
+
 
 class Launch(Protocol):
-    """Starts a trial and opens the connections that it needs."""
+    """Starts a trial and opens the connections that it needs.
+
+    Attributes:
+        repeatable: whether this process may train another trial after the first.
+        unconnected_ranks: the number of processes if each of them asks for a trial; otherwise 0.
+    """
+
+    repeatable: bool
+    unconnected_ranks: int
+
+    @property
+    def job_key(self) -> tuple[str, str]:
+        """The server's address and the job's id."""
+
+    @property
+    def request_id(self) -> str:
+        """The name of the launch on the server: `start` returns its trial."""
 
     def resume(self, state: Mapping[str, object]) -> None:
         """Makes `start` continue the trial of a checkpoint.
@@ -31,8 +72,19 @@ class Launch(Protocol):
             ResumeError: if the state is invalid or this launch cannot continue its trial.
         """
 
-    def start(self, monitor: Monitor) -> StartedTrial:
+    def repeat(self, *, registered: bool) -> None:
+        """Makes `start` ask for another trial of the job, if `repeatable`.
+
+        Args:
+            registered: whether the server is known to have the job, so that it was deleted if it is gone by then.
+        """
+
+    def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
         """Returns the trial to train. Called on rank 0 only.
+
+        Args:
+            monitor: measures the trial.
+            fallback: the batch size to train with if the server has none to offer; None raises its error.
 
         Raises:
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
@@ -57,12 +109,14 @@ class Endpoint:
         credentials: the token and the certificates.
         timeout: seconds that the calls of `start` may take.
         search_timeout: seconds of them for a server that cannot be reached at all.
+        spool: keeps what the server does not know.
     """
 
     server: str
     credentials: Credentials
     timeout: float
     search_timeout: float
+    spool: Spool
 
     @classmethod
     def of(cls, server: str, timeout: float | None, credentials: Credentials | None) -> Endpoint:
@@ -72,9 +126,10 @@ class Endpoint:
             InvalidArgumentError: if `timeout` is not a number of seconds.
         """
         ask, search = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (check_seconds("timeout", timeout),) * 2
-        return cls(server, Credentials.from_env() if credentials is None else credentials, ask, search)
+        given = Credentials.from_env() if credentials is None else credentials
+        return cls(server, given, ask, search, Spool.from_env())
 
-    def client(self, request_id: str, timeout: float, search_timeout: float | None) -> Client:
+    def client(self, request_id: str, timeout: float, search_timeout: float | None, *, warns: bool = True) -> Client:
         """A client for single calls."""
         return Client(
             self.server,
@@ -82,22 +137,38 @@ class Endpoint:
             search_timeout=search_timeout,
             credentials=self.credentials,
             request_id=request_id,
+            warns=warns,
         )
 
-    def start_client(self, request_id: str) -> Client:
+    def start_client(self, request_id: str, *, warns: bool = True) -> Client:
         """A client for the calls of `Launch.start`."""
-        return self.client(request_id, self.timeout, self.search_timeout)
+        return self.client(request_id, self.timeout, self.search_timeout, warns=warns)
 
-    def session(self, info: TrialInfo, timeout: float, *, ends_completed: bool = True) -> Session:
-        """A session of the trial; see `Session` for `ends_completed`."""
+    def session(
+        self,
+        info: TrialInfo,
+        job: v1.JobSpec,
+        timeout: float,
+        *,
+        ends_completed: bool = True,
+        away: bool = False,
+        resumes: bool = False,
+    ) -> Session:
+        """A session of the trial of the job as it was registered; see `Session` for the other arguments."""
+        trial = info.snapshot
+        start = trial.start_time.ToNanoseconds() / 1e9
+        record = TrialRecord(self.server, job, info.request_id, info.id.trial_number, info.id.batch_size, start)
         return Session(
             self.server,
             info.id,
+            self.spool.journal(record),
             lease_seconds=info.job.spec.trial_lease_seconds,
             timeout=timeout,
             credentials=self.credentials,
             request_id=info.request_id,
             ends_completed=ends_completed,
+            away=away,
+            resumes=resumes,
         )
 
 
@@ -112,15 +183,32 @@ class ServerLaunch:
         InvalidArgumentError: if `job` is not a JobSpec, or `timeout` is not a number of seconds.
     """
 
+    repeatable = True
+
     def __init__(
         self, server: str, job: JobSpec, timeout: float | None = None, credentials: Credentials | None = None
     ) -> None:
         # The job id is generated here, not in `start`, so that a repeated `start` registers the same job.
         self._spec = check_job(job).named()
+        self.unconnected_ranks = 0
         self._has_job_id = job.job_id is not None
         self._endpoint = Endpoint.of(server, timeout, credentials)
         self._request_id = new_request_id()
         self._saved: SavedTrial | None = None
+        self._registered = False
+        # As the server was sent it.
+        self._job = v1.JobSpec()
+        self._away = False
+
+    @property
+    def job_key(self) -> tuple[str, str]:
+        """The server's address and the job's id."""
+        return self._endpoint.server, str(self._spec.job_id)
+
+    @property
+    def request_id(self) -> str:
+        """The name of the launch on the server."""
+        return self._request_id
 
     def resume(self, state: Mapping[str, object]) -> None:
         """Makes `start` continue the trial of a checkpoint of the same job."""
@@ -133,27 +221,41 @@ class ServerLaunch:
         self._spec = replace(self._spec, job_id=saved.job_id)
         self._saved, self._request_id = saved, saved.request_id
 
-    def start(self, monitor: Monitor) -> StartedTrial:
+    def repeat(self, *, registered: bool) -> None:
+        """Makes `start` ask for another trial of the job."""
+        self._saved, self._request_id, self._registered = None, new_request_id(), registered
+        self._away = False
+
+    def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
         """Registers the job and asks for its next trial, or resumes the trial of the checkpoint."""
         kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
-        with self._endpoint.start_client(self._request_id) as client:
+        self._job = spec.to_proto()
+        if self._saved is not None and not self._saved.trial_number:
+            # The server has not dispatched it, so there is nothing to ask for.
+            reason = "the fallback batch size of the checkpoint"
+            return self._resume_locally(kind, self._saved, v1.TRIAL_TYPE_IMPORTED, reason)
+        with self._endpoint.start_client(self._request_id, warns=fallback is None) as client:
             if self._saved is None:
-                job = client.register_job(spec).job
-                answer = client.get_next_batch_size(job.spec.job_id, request_id=self._request_id)
-                started = StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._request_id, kind))
+                started = self._ask(client, spec, kind, fallback)
             else:
-                started = self._resume(client, spec, kind, self._saved)
-        if not self._has_job_id:
+                try:
+                    started = self._resume(client, spec, kind, self._saved)
+                except NO_TRIAL as error:
+                    if fallback is None:
+                        raise
+                    return self._resume_away(kind, self._saved, error)
+        if not (self._has_job_id or started.info.fallback):
             log.warning(
                 "this launch registered a new job, %r, so nothing is learned across launches: pass job_id to JobSpec, "
                 "the same at every launch",
                 spec.job_id,
             )
+            self._has_job_id = True
         return started
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial."""
-        return self._endpoint.session(info, timeout)
+        return self._endpoint.session(info, self._job, timeout, away=self._away, resumes=self._away)
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
@@ -161,6 +263,69 @@ class ServerLaunch:
 
     def record_power_limit(self, watts: float) -> None:
         """Does nothing: no launcher waits for it."""
+
+    def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
+        job_id, job = str(spec.job_id), v1.Job(spec=resolved(self._job))
+        try:
+            if self._registered:
+                # Before register_job, which would create a deleted job again.
+                answer = self._next(client, job_id)
+                job = client.register_job(spec).job
+            else:
+                job = client.register_job(spec).job
+                self._deliver_earlier(client)
+                answer = self._next(client, job_id)
+        except NO_TRIAL as error:
+            if fallback is None:
+                raise
+            return self._fall_back(job, kind, fallback, error)
+        return StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._request_id, kind))
+
+    def _deliver_earlier(self, client: Client) -> None:
+        """Delivers what earlier launches of the job could not; what takes too long is left to later ones."""
+        paths = self._endpoint.spool.paths(self._endpoint.server, self._job.job_id)
+        failure = deliver_files(client, paths, LAUNCH_SECONDS).failure
+        if failure is not None:
+            log.info("spooled trials of job %r are not delivered yet: %s", self._job.job_id, failure)
+
+    def _fall_back(self, job: v1.Job, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
+        log.warning(
+            "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
+            *(cause, batch_size, "at its end" if isinstance(cause, NoBatchSizeConvergedError) else _LATER),
+        )
+        # The server may have dispatched a trial with another batch size for the request that failed.
+        self._request_id = new_request_id()
+        trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size)
+        trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_DISPATCHED)
+        trial.start_time.FromNanoseconds(time.time_ns())
+        return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", self._request_id, kind))
+
+    def _resume_away(self, kind: str, saved: SavedTrial, cause: WattwiseError) -> StartedTrial:
+        """Continues a trial of a server that is away; the server is asked to resume it when it is back."""
+        log.warning(
+            "%s. Training continues with trial %d of the checkpoint and its batch size %d; its result is delivered %s",
+            *(cause, saved.trial_number, saved.batch_size, _LATER),
+        )
+        self._away = True
+        return self._resume_locally(kind, saved, v1.TRIAL_TYPE_UNSPECIFIED, f"the trial of the checkpoint: {cause}")
+
+    def _resume_locally(
+        self, kind: str, saved: SavedTrial, trial_type: v1.TrialType.ValueType, reason: str
+    ) -> StartedTrial:
+        """Continues a trial without asking the server."""
+        job = v1.Job(spec=resolved(self._job))
+        if saved.batch_size not in job.spec.batch_sizes:
+            raise ResumeError(
+                f"the checkpoint's batch size {saved.batch_size} is not one of the job's batch_sizes: omit "
+                "load_state_dict() to get a new trial"
+            )
+        trial = v1.Trial(id=saved.trial_id, type=trial_type, status=v1.TRIAL_STATUS_DISPATCHED)
+        trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
+        return StartedTrial(TrialInfo(trial, job, reason, saved.request_id, kind), saved.progress)
+
+    def _next(self, client: Client, job_id: str) -> v1.GetNextBatchSizeResponse:
+        ranks = self.unconnected_ranks
+        return client.get_next_batch_size(job_id, request_id=self._request_id, unconnected_ranks=ranks)
 
     def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial:
         try:
@@ -190,6 +355,9 @@ class ServerLaunch:
         decision = client.heartbeat(trial.id) if decided else None
         info = TrialInfo(trial, job, answer.reason, saved.request_id, kind)
         return StartedTrial(info, saved.progress_in(trial), decision)
+
+
+_LATER = "when the server is back: check that it runs, and its address"
 
 
 def with_gpu(spec: JobSpec, monitor: Monitor) -> JobSpec:

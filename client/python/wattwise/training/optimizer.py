@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from wattwise import v1
-from wattwise.errors import InvalidArgumentError, OperationOrderError, log
+from wattwise.errors import (
+    InvalidArgumentError,
+    JobNotFoundError,
+    OperationOrderError,
+    TrainFailError,
+    log,
+)
 from wattwise.monitor import Monitor, default_monitor
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec
+from wattwise.training.attempts import Attempt
 from wattwise.training.exits import check_reason, end_reason
+from wattwise.training.fallback import checked_fallback
 from wattwise.training.launch import Launch, ServerLaunch
 from wattwise.training.metric import MetricReduction, checked_reduction
-from wattwise.training.ranks import Ranks, warn_if_not_connected
-from wattwise.training.resume import SavedTrial
+from wattwise.training.ranks import Broadcast, Ranks, not_connected, warn_if_not_connected
+from wattwise.training.resume import SavedTrial, saved_attempt
 from wattwise.training.running import RunningTrial
 from wattwise.training.trial import StartedTrial, TrialInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_newest: WeakValueDictionary[tuple[str, str], RunningTrial] = WeakValueDictionary()
+"""The newest trial of this process by server and job. A trial that runs is kept alive by the hooks for its end."""
+
+_MISSED = "launch the job again, or raise max_tries: the server takes the misses into account"
 
 
 class BatchSizeOptimizer:
@@ -33,12 +48,13 @@ class BatchSizeOptimizer:
             bso.on_evaluate(train_and_evaluate(batch_size))
 
     Instead of `epochs`, your own loop calls `on_train_begin` before the first epoch and stops when `training_finished`
-    is true.
+    is true. A trial may miss its target; `attempts` trains again, with the next trial, until one reaches it.
 
     Once the batch size is known, a server that is away never disturbs training: it then stops by itself at the target
     or at the last epoch. The trial ends when the process exits, raises an exception or is terminated, and when a
     `with bso:` block is left. Ctrl-C counts as preempted. `sys.exit` outside of such a block counts as completed,
-    whatever its status, and so does an exception in a process of `multiprocessing`: use `with bso:` there.
+    whatever its status, and so does an exception in a process of `multiprocessing`: use `with bso:` there. The trial
+    also ends, as preempted, when another optimizer of the same job in the same process gets its batch size.
 
     With `torch.distributed` initialised before `get_batch_size`, every rank makes all calls. Rank 0 measures and talks
     to the server; the other ranks receive the batch size, every decision and every exception from it. A rank that fails
@@ -56,9 +72,19 @@ class BatchSizeOptimizer:
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
         reduce_metric: how the metrics of several ranks become one: "first" is rank 0's; "mean", "sum", "min" and "max"
             are over all ranks, and NaN if any metric is NaN.
+        rank: this process, from 0, if the ranks are connected by other means than `torch.distributed`, such as MPI or
+            JAX. Given together with `world_size` and `broadcast`, which take its place.
+        world_size: the number of ranks.
+        broadcast: sends an object of rank 0 to all ranks: called on every rank, with bytes on rank 0 and None on the
+            others, it returns the bytes on each, like `bcast` of mpi4py. `reduce_metric` must be "first".
+        fallback: the batch size to train with if the server cannot be reached or has no batch size left: one of the
+            job's, or "default" for its default. The trial is measured as usual, ends at the target or the last epoch,
+            and is delivered to the server later. None reads the variable WATTWISE_FALLBACK; if that is not set either,
+            `get_batch_size` raises the error.
 
     Raises:
-        InvalidArgumentError: if `job` is not a JobSpec, `reduce_metric` is unknown, or a timeout is not a number.
+        InvalidArgumentError: if `job` is not a JobSpec, `reduce_metric` is unknown, `fallback` is not one of the job's
+            batch sizes, a timeout is not a number, or `rank`, `world_size` and `broadcast` do not fit together.
     """
 
     def __init__(
@@ -71,14 +97,31 @@ class BatchSizeOptimizer:
         report_timeout: float = 10.0,
         credentials: Credentials | None = None,
         reduce_metric: MetricReduction = "first",
+        rank: int | None = None,
+        world_size: int | None = None,
+        broadcast: Broadcast | None = None,
+        fallback: int | str | None = None,
         _launch: Launch | None = None,
     ) -> None:
         self._launch = ServerLaunch(server, job, timeout, credentials) if _launch is None else _launch
+        self._job = job
+        # A driver has assigned the batch size already.
+        self._fallback = checked_fallback(fallback, job) if _launch is None else None
         self._monitor = monitor
         self._report_timeout = check_seconds("report_timeout", report_timeout)
         self._reduce_metric = checked_reduction(reduce_metric)
+        self._given_ranks = Ranks.of(rank, world_size, broadcast)
+        if self._given_ranks is not None and self._given_ranks.size > 1 and reduce_metric != "first":
+            raise InvalidArgumentError(
+                f"reduce_metric={reduce_metric!r} needs the metrics of all ranks, but broadcast only sends those of "
+                "rank 0: combine them yourself, such as with allreduce of MPI, and omit reduce_metric"
+            )
         self._running: RunningTrial | None = None
+        # Whether `_running` is over and `get_batch_size` asks for another trial.
+        self._begins_again = False
         self._training = False
+        # Of the trial that `_running` is, or will be.
+        self._attempt = 1
         # The epoch that the loop over `epochs()` trains; 0 outside of the loop.
         self._epoch_of_loop = 0
 
@@ -91,10 +134,14 @@ class BatchSizeOptimizer:
         report_timeout: float = 10.0,
         credentials: Credentials | None = None,
         reduce_metric: MetricReduction = "first",
+        rank: int | None = None,
+        world_size: int | None = None,
+        broadcast: Broadcast | None = None,
     ) -> Self:
         """Joins the trial for which `wattwise run` started this process, as the environment describes it.
 
-        `get_batch_size` returns the batch size of that trial instead of asking for a new one.
+        `get_batch_size` returns the batch size of that trial instead of asking for a new one, also if the server cannot
+        be reached.
 
         Args:
             monitor: the energy monitor of rank 0; None is one like the driver's.
@@ -102,6 +149,9 @@ class BatchSizeOptimizer:
             report_timeout: as for the constructor.
             credentials: as for the constructor; None is what the driver was given.
             reduce_metric: as for the constructor.
+            rank: as for the constructor.
+            world_size: as for the constructor.
+            broadcast: as for the constructor.
 
         Raises:
             NoDriverError: if this process was not started by `wattwise run`; names what is missing.
@@ -117,6 +167,9 @@ class BatchSizeOptimizer:
             monitor=launch.monitor() if monitor is None else monitor,
             report_timeout=report_timeout,
             reduce_metric=reduce_metric,
+            rank=rank,
+            world_size=world_size,
+            broadcast=broadcast,
             _launch=launch,
         )
 
@@ -147,6 +200,11 @@ class BatchSizeOptimizer:
         return self._trial("running_trial")
 
     @property
+    def unconnected(self) -> str | None:
+        """What to do if a launcher started several processes that are not connected to each other; None otherwise."""
+        return not_connected() if self._given_ranks is None else None
+
+    @property
     def last_epoch(self) -> int:
         """The last epoch that `on_evaluate` ended, from 1; 0 before the first. A checkpoint continues the count."""
         return 0 if self._running is None else self._running.progress.epoch
@@ -171,10 +229,15 @@ class BatchSizeOptimizer:
         """
         return self._running is not None and self._running.finished
 
-    def get_batch_size(self) -> int:
+    def get_batch_size(self, fallback: int | str | None = None) -> int:
         """Returns the global batch size to train with; asks the server the first time.
 
+        Args:
+            fallback: as for the constructor, instead of that one. It does not hide errors in the job, the address or
+                the credentials, which only you can correct. `bso.trial.fallback` says whether it was needed.
+
         Raises:
+            InvalidArgumentError: if `fallback` is not one of the job's batch sizes.
             InvalidAddressError: if the server's address is malformed.
             ServerUnavailableError: if the server cannot be reached in time; names its address and the cause.
             UnauthenticatedError, PermissionDeniedError: if the server requires a token, or another one.
@@ -186,11 +249,17 @@ class BatchSizeOptimizer:
             ResumeError: if the trial of the loaded checkpoint cannot continue.
             MonitorError: if the energy or the GPUs cannot be measured; says what to pass instead.
         """
-        if self._running is None:
-            warn_if_not_connected()
-            ranks = Ranks.current()
-            started = ranks.on_first(self._start)
+        if self._running is None or self._begins_again:
+            if fallback is not None:
+                self._fallback = checked_fallback(fallback, self._job)
+            self._end_older()
+            if self._given_ranks is None:
+                self._launch.unconnected_ranks = warn_if_not_connected()
+            ranks = self._given_ranks or Ranks.current()
+            started, self._attempt = ranks.on_first(lambda: (self._start(), self._attempt))
             self._running = RunningTrial(self._launch, started, ranks, self._monitor, self._report_timeout)
+            _newest[self._launch.job_key] = self._running
+            self._begins_again = self._training = False
         return self.trial.id.batch_size
 
     def on_train_begin(self) -> None:
@@ -228,7 +297,8 @@ class BatchSizeOptimizer:
         """
         self.get_batch_size()
         trial = self._trial("epochs()")
-        last = _last_epoch(max_epochs, trial.info.job.spec.max_epochs)
+        of_job = trial.info.job.spec.max_epochs
+        last = of_job if max_epochs is None else _positive("max_epochs", max_epochs, "the max_epochs of the job")
         if not self._training:
             self.on_train_begin()
         try:
@@ -245,6 +315,61 @@ class BatchSizeOptimizer:
         if not trial.finished:
             log.warning("the loop ended after epoch %d and the trial is undecided: it counts as failed", last)
         trial.settle()
+
+    def attempts(self, max_tries: int = 5) -> Iterator[Attempt]:
+        """Yields one trial after another, until one reaches its target.
+
+            for attempt in bso.attempts():
+                model = build(seed + attempt.seed_offset)
+                for epoch in attempt.epochs():
+                    attempt.on_evaluate(train_and_evaluate(model, attempt.batch_size))
+            # `model` has reached the target.
+
+        A trial that ends without its target raises nothing in the loop; the next one begins once the body of the loop
+        has ended. All calls of this object work on the current trial, so that callbacks, `data_loader`,
+        `PowerLimitOptimizer` and `state_dict` may be used in the loop. The first trial is that of the loaded
+        checkpoint, or of `get_batch_size` if that was called before and the trial is not over. A process of
+        `wattwise run` has one trial, and the driver starts the next process.
+
+        Leaving the loop early, by `break`, `return` or an exception, does not end the trial, as with `epochs`. In a
+        `with attempt:` block a trial that runs out of memory is followed by the next one.
+
+        Args:
+            max_tries: the number of trials at most.
+
+        Raises:
+            TrainFailError: if no trial reached the target, or the job was deleted; says what to change.
+            NoBatchSizeConvergedError: if no batch size is left to try.
+            InvalidArgumentError: if `max_tries` is not a positive integer.
+            WattwiseError: as documented at `get_batch_size`.
+        """
+        _positive("max_tries", max_tries, "5")
+        if self.training_finished and not self._begins_again and self._launch.repeatable:
+            self._begin_again(1)
+        self.get_batch_size()
+        while True:
+            trial = self._trial("attempts()")
+            last = self._attempt >= max_tries or not self._launch.repeatable
+            trial.raises_failure = False
+            try:
+                yield Attempt(self, trial, self._attempt, last=last)
+            finally:
+                trial.raises_failure = True
+            if self.target_reached:
+                return
+            trial.close_for_another(v1.END_REASON_COMPLETED)
+            if last:
+                raise TrainFailError(
+                    f"training is over and none of {self._attempt} attempts reached the target; the last: "
+                    f"{trial.outcome}; {trial.advice() or _MISSED}",
+                    trial.decision,
+                )
+            log.warning("attempt %d of %d missed the target: %s", self._attempt, max_tries, trial.outcome)
+            self._begin_again(self._attempt + 1)
+            try:
+                self.get_batch_size()
+            except JobNotFoundError as error:
+                raise TrainFailError.of(trial.decision) or error from None
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch, and opens the next window. Does nothing once training is over.
@@ -296,7 +421,8 @@ class BatchSizeOptimizer:
             OperationOrderError: before `get_batch_size`, or in a forked process.
         """
         trial = self._trial("state_dict()")
-        return SavedTrial.of(trial.info.snapshot, trial.info.request_id, trial.progress).state()
+        saved = SavedTrial.of(trial.info.snapshot, trial.info.request_id, trial.progress)
+        return {**saved.state(), "attempt": self._attempt}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Continues the trial of a checkpoint: `get_batch_size` then returns the batch size of that trial.
@@ -317,15 +443,37 @@ class BatchSizeOptimizer:
         if self._running is not None:
             raise OperationOrderError("call load_state_dict() before get_batch_size(), which has started a trial")
         self._launch.resume(state)
+        self._attempt = saved_attempt(state)
 
     def _start(self) -> StartedTrial:
         if self._monitor is None:
             self._monitor = default_monitor()
-        started = self._launch.start(self._monitor)
+        started = self._launch.start(self._monitor, self._fallback)
         trial = started.info.id
-        log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
-        log.info("%s", started.info.reason)
+        if not started.info.fallback:
+            log.info("trial %d of job %r: batch size %d", trial.trial_number, trial.job_id, trial.batch_size)
+            log.info("%s", started.info.reason)
         return started
+
+    def _end_older(self) -> None:
+        """Ends the trial of an older optimizer of the job, such as that of a notebook's cell that is run again."""
+        older = _newest.get(self._launch.job_key)
+        # Optimizers of a launch that was given its trial share that trial.
+        if older is None or not older.undecided or not self._launch.repeatable:
+            return
+        # The batch size is not the cause, and a checkpoint of that trial can continue it.
+        older.close_for_another(v1.END_REASON_PREEMPTED)
+        log.warning(
+            "trial %d of job %r is ended, because a new optimizer of the job begins in this process",
+            *(older.info.id.trial_number, older.info.id.job_id),
+        )
+
+    def _begin_again(self, attempt: int) -> None:
+        """Makes `get_batch_size` ask for another trial."""
+        self._launch.repeat(registered=self._trial("attempts()").stopped_by_server)
+        self._begins_again, self._attempt = True, attempt
+        # Trainers have reference cycles that keep the previous model in the memory of the GPU.
+        gc.collect()
 
     def _trial(self, call: str) -> RunningTrial:
         if self._running is None:
@@ -334,11 +482,7 @@ class BatchSizeOptimizer:
         return self._running
 
 
-def _last_epoch(requested: int | None, of_job: int) -> int:
-    if requested is None:
-        return of_job
-    if isinstance(requested, bool) or not isinstance(requested, int) or requested < 1:
-        raise InvalidArgumentError(
-            f"max_epochs={requested!r} is not a positive integer; omit it for the max_epochs of the job"
-        )
-    return requested
+def _positive(name: str, number: int, default: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InvalidArgumentError(f"{name}={number!r} is not a positive integer; omit it for {default}")
+    return number

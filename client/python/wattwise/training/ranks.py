@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
-from wattwise.errors import OperationOrderError, WattwiseError, log
+from wattwise.errors import InvalidArgumentError, OperationOrderError, TrainerSetupError, WattwiseError, log
 
 T = TypeVar("T")
+
+Broadcast: TypeAlias = Callable[[Any], Any]
+"""Gets bytes on rank 0 and None on the other ranks, and returns rank 0's bytes on every rank."""
+
+
+_MOST_DIGITS = 9
+"""Of a number of processes; larger ones do not fit into the request."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +28,40 @@ class Ranks:
     Attributes:
         rank: this process, from 0.
         size: the number of ranks; 1 without `torch.distributed`.
+        broadcast: sends rank 0's bytes to all ranks; None uses `torch.distributed`.
+        given: whether the user gave them, so that `torch.distributed` does not matter.
     """
 
     rank: int = 0
     size: int = 1
+    broadcast: Broadcast | None = None
+    given: bool = False
+
+    @classmethod
+    def of(cls, rank: int | None, size: int | None, broadcast: Broadcast | None) -> Ranks | None:
+        """The ranks of a user's arguments; None if there are no arguments.
+
+        Raises:
+            InvalidArgumentError: if an argument is missing or invalid.
+        """
+        if rank is None and size is None and broadcast is None:
+            return None
+        if size is None or rank is None or (broadcast is None and size != 1):
+            raise InvalidArgumentError(
+                f"got rank={rank!r}, world_size={size!r} and broadcast={broadcast!r}: pass all three, or none of them "
+                "to use torch.distributed"
+            )
+        for name, value, least in (("world_size", size, 1), ("rank", rank, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InvalidArgumentError(f"{name}={value!r} is not an integer of {least} or more")
+        if rank >= size:
+            raise InvalidArgumentError(f"rank={rank} is not below world_size={size}: ranks count from 0")
+        if broadcast is not None and not callable(broadcast):
+            raise InvalidArgumentError(
+                f"broadcast={broadcast!r} cannot be called: pass a function that gets bytes on rank 0 and None on the "
+                "other ranks, and returns rank 0's bytes on every rank"
+            )
+        return cls(rank, size, broadcast, given=True)
 
     @classmethod
     def current(cls) -> Ranks:
@@ -43,10 +81,12 @@ class Ranks:
         self._check_unchanged()
         if self.size == 1:
             return action()
-        return self._receive() if self.rank else self._act(action)
+        return self._received() if self.rank else self._act(action)
 
     def gather(self, action: Callable[[], T]) -> list[T]:
         """Runs `action` on every rank and returns all results, by rank, on every rank. All ranks must call it.
+
+        A `broadcast` cannot do that: with one, there must be a single rank.
 
         Args:
             action: its result must be picklable.
@@ -70,7 +110,7 @@ class Ranks:
         return outcomes
 
     def _check_unchanged(self) -> None:
-        if Ranks.current() != self:
+        if not self.given and Ranks.current() != self:
             raise OperationOrderError(
                 "the torch.distributed process group changed since get_batch_size(); "
                 "initialise it before that call and destroy it after the training"
@@ -80,17 +120,34 @@ class Ranks:
         try:
             result = action()
         except WattwiseError as error:
-            _broadcast((None, error))
+            self._send((None, error))
             raise
         except Exception as error:
             # Other exceptions may not survive pickling, and that shows too late.
-            _broadcast((None, WattwiseError(f"rank 0 failed: {type(error).__name__}: {error}")))
+            self._send((None, WattwiseError(f"rank 0 failed: {type(error).__name__}: {error}")))
             raise
-        _broadcast((result, None))
+        self._send((result, None))
         return result
 
-    def _receive(self) -> Any:
-        result, error = _broadcast(None)
+    def _send(self, outcome: object) -> None:
+        if self.broadcast is None:
+            _group().broadcast_object_list([outcome], src=0)
+        else:
+            self.broadcast(pickle.dumps(outcome))
+
+    def _received(self) -> Any:
+        if self.broadcast is None:
+            box: list[Any] = [None]
+            _group().broadcast_object_list(box, src=0)
+            result, error = box[0]
+        else:
+            received = self.broadcast(None)
+            if not isinstance(received, bytes | bytearray | memoryview):
+                raise TrainerSetupError(
+                    f"broadcast() returned an object of type {type(received).__name__} on rank {self.rank} instead of "
+                    "the bytes that rank 0 passed to it"
+                )
+            result, error = pickle.loads(received)  # noqa: S301 - rank 0 is this training
         if error is not None:
             raise error
         return result
@@ -103,14 +160,22 @@ def not_connected() -> str | None:
         return None
     return (
         f"WORLD_SIZE is {size} but torch.distributed is not initialised, so every process would get its own trial: "
-        "call torch.distributed.init_process_group() before get_batch_size(), and before a callback is created"
+        "call torch.distributed.init_process_group() before get_batch_size(), and before a callback is created, or "
+        "pass rank, world_size and broadcast to BatchSizeOptimizer"
     )
 
 
-def warn_if_not_connected() -> None:
-    """Logs `not_connected` in a process that has PyTorch; without it WORLD_SIZE may mean something else."""
-    if "torch" in sys.modules and (advice := not_connected()):
-        log.warning("%s", advice)
+def warn_if_not_connected() -> int:
+    """Logs `not_connected` in a process that has PyTorch; without it WORLD_SIZE may mean something else.
+
+    Returns:
+        The number of processes that are not connected; 0 if they are.
+    """
+    if "torch" not in sys.modules or not (advice := not_connected()):
+        return 0
+    log.warning("%s", advice)
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isdecimal() and len(size) <= _MOST_DIGITS else 0
 
 
 def _group() -> Any:
@@ -119,10 +184,3 @@ def _group() -> Any:
     if module is None or not module.is_available() or not module.is_initialized():
         return None
     return module
-
-
-def _broadcast(outcome: object) -> Any:
-    """Sends rank 0's outcome to the other ranks."""
-    box = [outcome]
-    _group().broadcast_object_list(box, src=0)
-    return box[0]

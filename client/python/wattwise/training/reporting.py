@@ -9,6 +9,7 @@ from wattwise import v1
 from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError, log
 from wattwise.monitor import Monitor
 from wattwise.training.metric import metric_value
+from wattwise.training.power_usage import PowerUsage
 from wattwise.training.resume import Progress
 from wattwise.training.rules import decision_without_server
 from wattwise.training.session import Session
@@ -35,7 +36,11 @@ class EpochOutcome(NamedTuple):
 
 
 class Reporter:
-    """Measures and reports the epochs of one trial."""
+    """Measures and reports the epochs of one trial.
+
+    Attributes:
+        power: what the results say about power limits.
+    """
 
     def __init__(self, session: Session, monitor: Monitor, started: StartedTrial) -> None:
         self._session = session
@@ -46,6 +51,7 @@ class Reporter:
             monitor, name, self._spec.gpu.max_power_watts, weighs_energy=self._spec.eta_knob > 0
         )
         _, self._windows.time_seconds, self._windows.energy_joules = started.progress
+        self.power = PowerUsage(self._trial, started.progress)
         self._warned_of_nan = False
 
     def open_window(self) -> None:
@@ -76,6 +82,8 @@ class Reporter:
             if decision is None and not (reported_before or session.over):
                 decision = decision_without_server(self._spec, result)
                 over = decision is not None
+                if over:
+                    session.decide()
         except (InvalidResultError, InvalidRequestError) as refusal:
             return EpochOutcome(progress, None, over=False, by_server=False, refusal=refusal)
         finally:
@@ -83,8 +91,12 @@ class Reporter:
                 windows.reopen()
         return EpochOutcome(progress, decision, over or session.over, session.over)
 
+    def close_window(self) -> None:
+        """Closes the window, if one is open; what it measured does not count."""
+        self._windows.discard()
+
     def _result(self, progress: Progress, metric: float) -> v1.TrainingResult:
-        return v1.TrainingResult(
+        result = v1.TrainingResult(
             trial=self._trial.id,
             time_seconds=progress.time_seconds,
             energy_joules=progress.energy_joules,
@@ -92,6 +104,8 @@ class Reporter:
             current_epoch=progress.epoch,
             monitor=monitor_message(self._windows.monitor),
         )
+        self.power.complete(result)
+        return result
 
     def _warn_of_nan(self, epoch: int, value: float) -> None:
         if self._warned_of_nan or math.isfinite(value):

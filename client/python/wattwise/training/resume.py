@@ -108,6 +108,15 @@ class SavedTrial(NamedTuple):
         )
 
 
+def saved_attempt(state: Mapping[str, object]) -> int:
+    """The number of the attempt that a state was saved in; 1 if an older client wrote it.
+
+    Raises:
+        ResumeError: if it is not a number.
+    """
+    return _integer(state, "attempt") if "attempt" in state else 1
+
+
 def _string(state: Mapping[str, object], name: str) -> str:
     value = state.get(name)
     if not isinstance(value, str) or not value:

@@ -4,6 +4,37 @@ from __future__ import annotations
 
 from wattwise import v1
 
+_DEFAULTS = v1.JobSpec(
+    eta_knob=0.5,
+    beta_knob=2.0,
+    disable_early_stopping=False,
+    target_metric=0.5,
+    higher_is_better_metric=True,
+    max_epochs=100,
+    num_pruning_rounds=2,
+    window_size=0,
+    mab_prior_mean=0.0,
+    mab_prior_precision=0.0,
+    mab_num_explorations=2,
+    policy=v1.POLICY_KNOWLEDGE_GRADIENT,
+    learn_reward_precision=True,
+    reward_precision=0.0,
+    trial_lease_seconds=300.0,
+)
+
+
+def resolved(spec: v1.JobSpec) -> v1.JobSpec:
+    """The job with all defaults filled in, as the server does for a new job."""
+    full = v1.JobSpec()
+    full.CopyFrom(_DEFAULTS)
+    full.MergeFrom(spec)
+    if full.disable_early_stopping:
+        full.ClearField("beta_knob")
+    sizes = sorted(set(full.batch_sizes))
+    del full.batch_sizes[:]
+    full.batch_sizes.extend(sizes)
+    return full
+
 
 def cost(spec: v1.JobSpec, time_seconds: float, energy_joules: float) -> float:
     """η·E + (1−η)·P·T, in joules (You, Chung, Chowdhury, NSDI 2023, equation 2).
@@ -25,7 +56,7 @@ def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
 
 
 def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision | None:
-    """Stops training at the target or the last epoch while the server is away.
+    """Stops training at the target or the last epoch while there is no answer of the server.
 
     The cost bound is known to the server only, so `converged` stays False.
 
@@ -36,6 +67,7 @@ def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.D
     Returns:
         The decision to stop; None while training continues.
     """
+    used = result.computed if result.HasField("computed") else result
     # Infinite metrics were replaced by NaN before.
     reached = reaches_target(spec, result.metric)
     if not reached and result.current_epoch < spec.max_epochs:
@@ -43,8 +75,8 @@ def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.D
     return v1.Decision(
         stop_train=True,
         target_reached=reached,
-        message=f"{'target reached' if reached else 'max epochs reached'} while the server is away: "
+        message=f"{'target reached' if reached else 'max epochs reached'} without the server: "
         f"metric {result.metric:.6g}, target {spec.target_metric:.6g} in epoch {result.current_epoch} of "
-        f"{spec.max_epochs}; the result is delivered if the server is back before this process ends",
-        cost=cost(spec, result.time_seconds, result.energy_joules),
+        f"{spec.max_epochs}; the result is delivered when the server is back",
+        cost=cost(spec, used.time_seconds, used.energy_joules),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from wattwise.rpc.client import Client
 from wattwise.training.exits import EndActions, ExitGuard
 from wattwise.training.launch import Launch
 from wattwise.training.metric import MetricReduction, metric_value, reduced
+from wattwise.training.power_usage import PowerUsage
 from wattwise.training.ranks import Ranks
 from wattwise.training.reporting import Reporter
 from wattwise.training.session import Session
@@ -39,6 +41,7 @@ class RunningTrial:
         monitor: the energy monitor; None on the ranks that were not given one.
         progress: the last epoch that has ended, with the sums up to its end.
         ended: whether a call of the training loop has ended the trial; epochs no longer count then.
+        raises_failure: whether a missed target is an error, rather than the reason for another attempt.
     """
 
     def __init__(
@@ -61,11 +64,14 @@ class RunningTrial:
         self._guard = ExitGuard(self._end)
         self._decision = started.decision
         self.ended = self._closed = started.decision is not None
+        self.raises_failure = True
         self._failure_raised = False
+        self._end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
         if self._closed:
             return
         if monitor is not None and ranks.rank == 0:
             self._session = launch.session(self.info, report_timeout)
+            self._session.catch_up(started.info.snapshot.last_epoch, started.progress.epoch)
             self._session.start()
             self._reporter = Reporter(self._session, monitor, started)
         self._guard.install()
@@ -82,6 +88,29 @@ class RunningTrial:
         if session is None or (self.ended and not session.stopped):
             return self._decision
         return session.decision
+
+    @property
+    def undecided(self) -> bool:
+        """Whether this process trains the trial, as far as its calls show."""
+        return not self.ended and os.getpid() == self._pid
+
+    @property
+    def stopped_by_server(self) -> bool:
+        """Whether the server has said that the trial is over. Known on rank 0 only."""
+        return self._session is not None and self._session.stopped
+
+    @property
+    def failure(self) -> TrainFailError | None:
+        """The error of a missed target; None if it was reached, the trial goes on, or another attempt follows."""
+        return TrainFailError.of(self.decision) if self.raises_failure else None
+
+    @property
+    def outcome(self) -> str:
+        """How the trial ended."""
+        if self.decision is not None and self.decision.stop_train:
+            return self.decision.message
+        trial, reason = self.info.id, v1.EndReason.Name(self._end_reason)
+        return f"trial {trial.trial_number} with batch size {trial.batch_size} ended without a decision ({reason})"
 
     def check_process(self, call: str) -> None:
         """Raises OperationOrderError in a forked process; `call` is what the user called."""
@@ -135,8 +164,28 @@ class RunningTrial:
         if self._closed:
             return
         self.ended = self._closed = True
+        self._end_reason = reason
         self._guard.remove()
         self._end(reason)
+
+    def close_for_another(self, reason: v1.EndReason.ValueType) -> None:
+        """Ends the trial unless it is decided, with its window: the process goes on with another trial."""
+        self.close(reason)
+        if self._reporter is not None:
+            self._reporter.close_window()
+
+    def advice(self) -> str:
+        """What to change in the job so that a launch may deliver a model; empty if the server has no advice.
+
+        All ranks must call it.
+        """
+
+        def ask() -> str:
+            with contextlib.suppress(WattwiseError), self.client(_END_SECONDS) as client:
+                return client.get_job(self.info.id.job_id).advice
+            return ""
+
+        return self._ranks.on_first(ask)
 
     def call_at_end(self, action: Callable[[], None]) -> None:
         """Calls `action` once, as soon as the trial is over or the process ends, before the server is notified.
@@ -155,8 +204,15 @@ class RunningTrial:
         """A client for single calls about this trial, which tries an unreachable server only once."""
         return self._launch.client(self.info, timeout, search_timeout=0.0)
 
+    @property
+    def power(self) -> PowerUsage | None:
+        """What the results say about power limits; None if this rank does not report."""
+        return None if self._reporter is None else self._reporter.power
+
     def record_power_limit(self, watts: float) -> None:
-        """Records the power limit that the trial trains at in the history of `wattwise run`, if that started it."""
+        """Records the power limit that the trial trains at: in its results, and in the history of `wattwise run`."""
+        if self.power is not None:
+            self.power.limit_watts = watts
         self._launch.record_power_limit(watts)
 
     @property
@@ -165,7 +221,7 @@ class RunningTrial:
         return self._session if self._ranks.size == 1 else None
 
     def _raise_failure(self) -> None:
-        failure = TrainFailError.of(self.decision)
+        failure = self.failure
         if failure is not None and not self._failure_raised:
             self._failure_raised = True
             raise failure
@@ -186,7 +242,7 @@ class RunningTrial:
                     *(trial.trial_number, trial.job_id),
                 )
             self._session.close(reason, _END_SECONDS)
-        elif self._ranks.rank and reason != v1.END_REASON_COMPLETED:
+        elif self._ranks.rank and reason != v1.END_REASON_COMPLETED and not self.info.fallback:
             # Only this rank knows why it failed; rank 0 would give another reason.
             try:
                 with self._launch.client(self.info, _END_SECONDS) as client:

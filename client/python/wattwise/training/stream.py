@@ -94,7 +94,7 @@ class ResultStream:
     def _next_request(self) -> v1.StreamResultsRequest | None:
         with self._exchange.changed:
             while not (self._closed or self._exchange.over):
-                now, report = time.monotonic(), self._exchange.newest
+                now, report = time.monotonic(), self._exchange.next_report
                 if report is not None and self._unanswered is None:
                     self._unanswered, self._sent_at, self._beat_at = report, now, now + self._beat_seconds
                     return v1.StreamResultsRequest(result=report.result)

@@ -15,9 +15,10 @@ class TrialInfo:
     """The trial, its job, and this process's place among the ranks, as of `get_batch_size`.
 
     Attributes:
-        snapshot: the trial as the server had it.
-        job: the job as the server had it; `job.spec` has all defaults filled in.
-        reason: one sentence by the server on why it chose this batch size.
+        snapshot: the trial as the server had it; with number 0 if it trains on the fallback batch size.
+        job: the job as the server had it; `job.spec` has all defaults filled in. If the server could not be reached,
+            only `job.spec` is set.
+        reason: one sentence on why the server chose this batch size, or why it is the fallback.
         request_id: the name of this launch's calls in the server's log and in errors.
         monitor_kind: what measures the trial, such as "nvml+rapl"; "estimate" if nothing is measured.
         rank: this process among the ranks, from 0.
@@ -36,6 +37,11 @@ class TrialInfo:
     def id(self) -> v1.TrialId:
         """The trial's job, number and batch size."""
         return self.snapshot.id
+
+    @property
+    def fallback(self) -> bool:
+        """Whether the server did not choose the batch size; it gets the trial once it is over."""
+        return self.snapshot.id.trial_number == 0
 
     @property
     def global_batch(self) -> GlobalBatch:

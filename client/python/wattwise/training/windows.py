@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 
 from wattwise import v1
 from wattwise.errors import MonitorError, log
 from wattwise.monitor import Monitor, MonitorKinds, monitor_kinds
+
+_SHORTEST_SECONDS = 1e-6
+"""The shortest window: the server refuses a trial whose time is 0."""
 
 
 def monitor_message(known: MonitorKinds) -> v1.Monitor:
@@ -45,6 +49,7 @@ class TrainingWindows:
         # Third-party monitors may raise anything.
         self._failures = MonitorError if getattr(monitor, "raises_own_errors", False) else Exception
         self._start_time = 0.0
+        self._is_open = False
         self._failure: BaseException | None = None
         self._warned = False
         self._warns_of_no_energy = weighs_energy
@@ -65,6 +70,7 @@ class TrainingWindows:
         """
         self._start_time = time.monotonic()
         self._monitor.begin_window(self._name)
+        self._is_open = True
 
     def reopen(self) -> None:
         """Starts the next window, even if the monitor fails."""
@@ -75,10 +81,11 @@ class TrainingWindows:
 
     def close(self) -> None:
         """Ends the window and adds it, estimated if the monitor fails."""
-        seconds = time.monotonic() - self._start_time
+        seconds = max(time.monotonic() - self._start_time, _SHORTEST_SECONDS)
+        self._is_open = False
         try:
             if self._failure is None:
-                self._measure()
+                self._measure(seconds)
                 self._warned = False
         except self._failures as error:
             self._failure = error
@@ -86,12 +93,20 @@ class TrainingWindows:
             self._estimate(seconds, self._failure)
             self._failure = None
 
-    def _measure(self) -> None:
+    def discard(self) -> None:
+        """Ends the window, if one is open, without adding it."""
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(self._failures):
+                self._monitor.end_window(self._name)
+
+    def _measure(self, elapsed: float) -> None:
         window = self._monitor.end_window(self._name)
         seconds, joules = float(window.time), float(window.total_energy)
         if not (0 <= seconds < math.inf and 0 <= joules < math.inf):
             raise MonitorError(f"{self._monitor!r} measured {joules} J in {seconds} s")
-        self.time_seconds += seconds
+        # A monitor with a coarse clock measures no time in a short window.
+        self.time_seconds += seconds or elapsed
         self.energy_joules += joules
         if self._warns_of_no_energy and not self.energy_joules:
             log.warning(

@@ -1,0 +1,193 @@
+"""`wattwise jobs import`: trials from before a job was registered."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wattwise import v1
+from wattwise.commands.actions import AddAction, add_id, plain, print_json
+from wattwise.commands.humanize import duration, end_reason, joules
+from wattwise.commands.main import FAILED, MISUSED, complain
+from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
+from wattwise.errors import InvalidRequestError, WattwiseError
+from wattwise.rpc.client import Client
+from wattwise.training.rules import reaches_target
+
+_MOST_FAULTS = 100
+FORMAT = """The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:
+
+  trial,batch_size,epoch,time_seconds,energy_joules,metric
+  2026-10-01,128,1,61.2,18100,0.91
+  2026-10-01,128,2,122.9,36400,0.97
+  2026-10-02,256,3,140.1,42000,0.98
+
+time_seconds and energy_joules are sums since the start of the trial. Optional columns are end_reason,
+power_limit_watts and start_time. A trial is known by its name: importing a file again changes nothing.
+"""
+
+
+def add_import(add: AddAction) -> None:
+    """Declares the action."""
+    parser = add("import", "import a job's trials from before it used Wattwise, from a CSV file", _import)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = FORMAT
+    add_id(parser)
+    parser.add_argument("file", type=Path, metavar="FILE.csv", help="the trials, as described below")
+    parser.add_argument("--dry-run", action="store_true", help="check the file and print its trials; import nothing")
+
+
+def request_id(job_id: str, name: str) -> str:
+    """The id under which the server knows an imported trial: the same for every import of it."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(["wattwise jobs import", job_id, name])))
+
+
+def _import(client: Client, args: argparse.Namespace) -> int:
+    spec = client.get_job(args.job_id).spec
+    try:
+        file = read(args.file, spec)
+    except TrialsFileError as error:
+        for fault in error.violations[:_MOST_FAULTS]:
+            complain(f"wattwise jobs import: {fault.field}: {fault.description}")
+        if len(error.violations) > _MOST_FAULTS:
+            complain(f"wattwise jobs import: and {len(error.violations) - _MOST_FAULTS} more faults")
+        if not error.violations:
+            complain(f"wattwise jobs import: {error}")
+        return MISUSED
+    if file.ignored:
+        complain(f"wattwise jobs import: these columns are ignored: {', '.join(file.ignored)}")
+    if args.dry_run:
+        return _dry_run(args, spec, file.trials)
+    return _send(client, args, file.trials)
+
+
+def _dry_run(args: argparse.Namespace, spec: v1.JobSpec, trials: Sequence[FileTrial]) -> int:
+    if args.json:
+        print_json([plain(_request(args.job_id, trial)) for trial in trials])
+        return 0
+    for trial in trials:
+        last = trial.measurements[-1] if trial.measurements else None
+        _say(trial.name, f"batch size {trial.batch_size}, {_usage(last)}, {_expected_end(spec, trial)}")
+    _say(args.job_id, f"{len(trials)} trials are ready to be imported; nothing was sent")
+    return 0
+
+
+def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial]) -> int:
+    """Imports the trials one after the other; returns the exit status."""
+    created, differing = 0, 0
+    answers: list[dict[str, Any]] = []
+    for trial in trials:
+        try:
+            answer = client.import_trial(_request(args.job_id, trial))
+        except WattwiseError as error:
+            if other := _other_batch_size(error):
+                differing += 1
+                _complain(args, trial, f"was imported before with another batch size: {other}. Rename it in the file")
+                continue
+            raise WattwiseError(
+                f"{args.file}:{trial.line}: trial {trial.name!r}: {error}; {len(answers)} trials of the file were "
+                "imported. Import it again once the cause is fixed: no trial is imported twice"
+            ) from error
+        created += answer.created
+        answers.append({"name": trial.name, "created": answer.created, "trial": plain(answer.trial)})
+        if not args.json:
+            _print(trial, answer)
+        for warning in answer.trial.warnings if answer.created else ():
+            _complain(args, trial, f"{warning.field}: {warning.message}")
+        if not answer.created and _differs(trial, answer.trial):
+            differing += 1
+            _complain(args, trial, _difference(args, answer.trial))
+    if args.json:
+        print_json(answers)
+    else:
+        _say(args.job_id, f"{created} trials created, {len(trials) - created} known before")
+    return FAILED if differing else 0
+
+
+def _other_batch_size(error: WattwiseError) -> str:
+    """Which other batch size a known trial has, if the server refuses this one for it."""
+    if not isinstance(error, InvalidRequestError):
+        return ""
+    # The file has only batch sizes of the job.
+    return next((fault.description for fault in error.violations if fault.field == "batch_size"), "")
+
+
+def _print(trial: FileTrial, answer: v1.ImportTrialResponse) -> None:
+    known = answer.trial
+    what = "created as" if answer.created else "known as"
+    usage = _usage(_last(known) if known.last_epoch else None)
+    end = f"ended by {end_reason(known.end_reason)}"
+    _say(trial.name, f"{what} trial {known.id.trial_number}, batch size {known.id.batch_size}, {usage}, {end}")
+
+
+def _request(job_id: str, trial: FileTrial) -> v1.ImportTrialRequest:
+    request = v1.ImportTrialRequest(
+        job_id=job_id,
+        request_id=request_id(job_id, trial.name),
+        batch_size=trial.batch_size,
+        measurements=trial.measurements,
+        end_reason=trial.end_reason,
+        power_limit_watts=trial.power_limit_watts,
+    )
+    if trial.start_time is not None:
+        request.start_time.FromDatetime(trial.start_time)
+    return request
+
+
+def _last(known: v1.Trial) -> v1.Measurement:
+    return v1.Measurement(
+        current_epoch=known.last_epoch,
+        time_seconds=known.time_seconds,
+        energy_joules=known.energy_joules,
+        metric=known.last_metric,
+    )
+
+
+def _differs(trial: FileTrial, known: v1.Trial) -> bool:
+    """Whether a known trial has other measurements than the file, up to the epoch that decided it."""
+    epochs = {measurement.current_epoch: measurement for measurement in trial.measurements}
+    if not known.last_epoch:
+        return bool(epochs)
+    sent, stored = epochs.get(known.last_epoch), _last(known)
+    if sent is None or (known.status == v1.TRIAL_STATUS_FAILED and max(epochs) > known.last_epoch):
+        return True
+    same_metric = sent.metric == stored.metric or (math.isnan(sent.metric) and math.isnan(stored.metric))
+    return (sent.time_seconds, sent.energy_joules) != (stored.time_seconds, stored.energy_joules) or not same_metric
+
+
+def _difference(args: argparse.Namespace, known: v1.Trial) -> str:
+    number = known.id.trial_number
+    return (
+        f"was imported before with other measurements, as trial {number}, which stays as it is. If this is another "
+        "trial, rename it in the file; if its measurements were corrected, rename it too, and run "
+        f"`wattwise jobs exclude-trial {shlex.quote(args.job_id)} {number}`"
+    )
+
+
+def _complain(args: argparse.Namespace, trial: FileTrial, text: str) -> None:
+    complain(f"wattwise jobs import: {args.file}:{trial.line}: trial {trial.name!r}: {text}")
+
+
+def _usage(last: v1.Measurement | None) -> str:
+    if last is None:
+        return "no epochs"
+    epochs = f"{last.current_epoch} epoch{'' if last.current_epoch == 1 else 's'}"
+    return f"{epochs}, {duration(last.time_seconds)}, {joules(last.energy_joules)}, metric {last.metric:.6g}"
+
+
+def _expected_end(spec: v1.JobSpec, trial: FileTrial) -> str:
+    if any(reaches_target(spec, measurement.metric) for measurement in trial.measurements):
+        return "reaches the target"
+    if any(measurement.current_epoch >= spec.max_epochs for measurement in trial.measurements):
+        return "misses the target"
+    return f"ends by {end_reason(trial.end_reason)}"
+
+
+def _say(name: str, text: str) -> None:
+    print(f"{name}: {text}")  # noqa: T201 - the command's answer

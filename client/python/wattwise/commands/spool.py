@@ -1,0 +1,215 @@
+"""`wattwise spool`: list, send and drop the trials on this machine that the server does not know yet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from wattwise import v1
+from wattwise.commands.humanize import duration, end_reason
+from wattwise.commands.main import FAILED, MISUSED, complain, sentence
+from wattwise.commands.options import add_credential_options, credentials_of
+from wattwise.rpc.address import check_address
+from wattwise.rpc.client import Client
+from wattwise.training.delivery import deliver_files
+from wattwise.training.journal import Journal, TrialRecord
+from wattwise.training.spool import Spool, drop
+
+_TIMEOUT_SECONDS = 10.0
+_RUNNING = "running"
+_EPILOG = """\
+A trial is in the spool from its start until the server knows how it ended. The folder is $WATTWISE_SPOOL (off: none),
+by default $XDG_STATE_HOME/wattwise or ~/.local/state/wattwise. The next launch of a job delivers its trials as well.
+"""
+
+
+class SpooledTrial(NamedTuple):
+    """A file of the spool.
+
+    Attributes:
+        path: the file.
+        record: what it says; None if it cannot be read.
+        running: whether the trial's process is alive.
+    """
+
+    path: Path
+    record: TrialRecord | None
+    running: bool
+
+    @classmethod
+    def read(cls, path: Path) -> SpooledTrial | None:
+        """Reads a file; None if it is gone."""
+        try:
+            journal = Journal.open(path)
+            if journal is not None:
+                journal.release()
+                return cls(path, journal.record, running=False)
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            return cls(path, TrialRecord.from_lines(lines), running=True)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            return cls(path, None, running=False)
+
+    @property
+    def end(self) -> str:
+        """How the trial ended, such as "out of memory"."""
+        if self.running or self.record is None:
+            return _RUNNING if self.running else "unreadable"
+        return end_reason(self.record.end_reason or v1.END_REASON_LOST)
+
+    def document(self) -> dict[str, object]:
+        """The trial as JSON."""
+        record = self.record
+        if record is None:
+            return {"path": str(self.path), "end": self.end, "running": False}
+        return {
+            "path": str(self.path),
+            "server": record.server,
+            "job_id": record.job.job_id,
+            "request_id": record.request_id,
+            "trial_number": record.trial_number,
+            "batch_size": record.batch_size,
+            "epochs": len(record.results),
+            "start_time": record.start_time,
+            "end": self.end,
+            "running": self.running,
+            "refusal": record.refusal,
+        }
+
+
+class SpoolCommand:
+    """The `spool` subcommand of `wattwise`."""
+
+    help = "list, send and drop trials that the server does not know yet"
+
+    def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
+        """Declares list, send and drop."""
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = _EPILOG
+        common = argparse.ArgumentParser(add_help=False)
+        common.add_argument("--server", metavar="ADDRESS", help="only trials for this server (default: for all)")
+        common.add_argument("--job", metavar="ID", help="only trials of this job")
+        actions = parser.add_subparsers(metavar="ACTION", required=True)
+
+        def add(name: str, text: str, handler: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+            action = actions.add_parser(name, help=text, description=sentence(text), parents=[common])
+            action.set_defaults(handler=handler)
+            return action
+
+        listing = add("list", "list the trials, oldest first", _list)
+        listing.add_argument("--json", action="store_true", help="print a JSON document")
+        sending = add("send", "deliver the trials, also those that the server has refused before", _send)
+        add_credential_options(sending)
+        dropping = add("drop", "delete the trials without delivering them", _drop)
+        dropping.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Runs the action; returns 1 if something could not be sent, 2 for wrong usage, else 0.
+
+        Raises:
+            WattwiseError: the address or the credentials cannot be used.
+        """
+        if args.server is not None:
+            check_address(args.server)
+        handler: Callable[[argparse.Namespace], int] = args.handler
+        return handler(args)
+
+
+COMMAND = SpoolCommand()
+
+
+def _list(args: argparse.Namespace) -> int:
+    found = list(_found(args))
+    if args.json:
+        _print(json.dumps([each.document() for each in found], indent=2))
+        return 0
+    rows = [("server", "job", "trial", "batch size", "epochs", "end", "age")]
+    for each in found:
+        record = each.record
+        if record is None:
+            rows.append(("", "", "", "", "", each.end, str(each.path)))
+            continue
+        trial = str(record.trial_number or "fallback")
+        age = duration(max(0.0, time.time() - record.start_time))
+        numbers = (trial, str(record.batch_size), str(len(record.results)))
+        rows.append((record.server, record.job.job_id, *numbers, each.end, age))
+    if not found:
+        _print("no trials")
+        return 0
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        _print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    for each in found:
+        if each.record is not None and each.record.refusal:
+            _print(f"refused: {each.path}: {each.record.refusal}")
+    return 0
+
+
+def _send(args: argparse.Namespace) -> int:
+    waiting = [each for each in _found(args) if not each.running and each.record is not None]
+    waiting.sort(key=_server_of)
+    groups = {server: [each.path for each in group] for server, group in groupby(waiting, key=_server_of)}
+    credentials = credentials_of(args)
+    if len(groups) > 1 and (credentials.token or credentials.token_file):
+        complain(
+            "wattwise spool send: the spool has trials for several servers, and a token is for one: name it with "
+            f"--server: {', '.join(groups)}"
+        )
+        return MISUSED
+    delivered = refused = 0
+    for server, paths in groups.items():
+        with Client(server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials) as client:
+            done = deliver_files(client, paths, math.inf, refused_before=True)
+        delivered, refused = delivered + done.delivered, refused + done.refused
+        if done.failure is not None:
+            complain(f"wattwise spool send: {done.failure}")
+    left = len(waiting) - delivered
+    _print(f"Delivered: {delivered}; refused: {refused}; left: {left}.")
+    return FAILED if left else 0
+
+
+def _drop(args: argparse.Namespace) -> int:
+    waiting = [each for each in _found(args) if not each.running]
+    if waiting and not args.yes:
+        if not sys.stdin.isatty():
+            complain(f"wattwise spool drop: stdin is not a terminal; add --yes to drop {len(waiting)} trials")
+            return MISUSED
+        # On stderr: stdout is for the answer.
+        question = f"Drop {len(waiting)} undelivered trials? [y/N] "
+        print(question, end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
+        if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+            complain("Not dropped.")
+            return 0
+    dropped = sum(drop(each.path) for each in waiting)
+    _print(f"Dropped: {dropped}.")
+    return 0
+
+
+def _found(args: argparse.Namespace) -> Iterator[SpooledTrial]:
+    """The trials that the options select; a file that cannot be read matches unless an option is used."""
+    for path in Spool.from_env().paths():
+        trial = SpooledTrial.read(path)
+        if trial is None:
+            continue
+        record = trial.record
+        if record is None:
+            if args.server is None and args.job is None:
+                yield trial
+        elif args.server in (None, record.server) and args.job in (None, record.job.job_id):
+            yield trial
+
+
+def _server_of(trial: SpooledTrial) -> str:
+    return trial.record.server if trial.record else ""
+
+
+def _print(text: str) -> None:
+    print(text)  # noqa: T201 - the command's answer

@@ -1,0 +1,338 @@
+"""Trials from before a job was registered, as a CSV file: one row for each epoch, or one for each trial."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from wattwise import v1
+from wattwise.errors import Violation, WattwiseError
+from wattwise.training.rules import reaches_target
+
+REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
+OPTIONAL = ("end_reason", "power_limit_watts", "start_time")
+LONGEST_NAME = 200
+MOST_EPOCHS = 10_000
+"""The most measurements of one trial that a server accepts."""
+
+_KNOWN = (*REQUIRED, *OPTIONAL)
+_MEASURED = ("epoch", "time_seconds", "energy_joules", "metric")
+_UNDECIDED = {
+    "completed": v1.END_REASON_COMPLETED,
+    "error": v1.END_REASON_ERROR,
+    "out_of_memory": v1.END_REASON_OUT_OF_MEMORY,
+    "preempted": v1.END_REASON_PREEMPTED,
+    "lost": v1.END_REASON_LOST,
+}
+_DECIDED = ("target_reached", "max_epochs")
+"""What the measurements must show."""
+
+T = TypeVar("T")
+
+
+class TrialsFileError(WattwiseError):
+    """The file is invalid; `violations` has every fault, with its line and column as the field."""
+
+
+@dataclass
+class FileTrial:
+    """A trial of the file.
+
+    Attributes:
+        name: what the column `trial` says.
+        batch_size: its batch size.
+        line: the line of its first row.
+        measurements: by ascending epoch; empty if it ended before its first epoch did.
+        end_reason: how it ended, unless the measurements decide it.
+        power_limit_watts: None if unknown.
+        start_time: None if unknown.
+    """
+
+    name: str
+    batch_size: int
+    line: int
+    measurements: list[v1.Measurement] = field(default_factory=list)
+    end_reason: v1.EndReason.ValueType = v1.END_REASON_COMPLETED
+    power_limit_watts: float | None = None
+    start_time: datetime | None = None
+
+
+class TrialsFile(NamedTuple):
+    """A file without faults.
+
+    Attributes:
+        trials: in the order of their first rows.
+        ignored: its columns that have no meaning here.
+    """
+
+    trials: Sequence[FileTrial]
+    ignored: Sequence[str]
+
+
+def read(path: Path, spec: v1.JobSpec) -> TrialsFile:
+    """Reads a file and checks it against its job.
+
+    Args:
+        path: the file: UTF-8, with a line of column names, separated by commas, semicolons or tabs.
+        spec: the job with all defaults filled in.
+
+    Raises:
+        TrialsFileError: with every fault.
+    """
+    return _Reader(path, spec).read()
+
+
+class _Row(NamedTuple):
+    """A line of the file.
+
+    Attributes:
+        line: its number.
+        cells: the texts by column, without empty ones.
+    """
+
+    line: int
+    cells: Mapping[str, str]
+
+
+class _Reader:
+    def __init__(self, path: Path, spec: v1.JobSpec) -> None:
+        self._path = path
+        self._spec = spec
+        self._faults: list[tuple[int, Violation]] = []
+        self._ignored: list[str] = []
+
+    def read(self) -> TrialsFile:
+        rows: dict[str, list[_Row]] = {}
+        for row in self._rows():
+            if name := self._value(row, "trial", _name):
+                rows.setdefault(name, []).append(row)
+        trials = [self._trial(name, found) for name, found in rows.items()]
+        if not rows and not self._faults:
+            self._fault(1, "", "the file has no trials; write a line for each epoch, or for each trial")
+        if self._faults:
+            # A file has a few faults, or the same one in every line.
+            violations = [violation for _, violation in sorted(self._faults, key=lambda fault: fault[0])]
+            text = "; ".join(f"{fault.field}: {fault.description}" for fault in violations)
+            raise TrialsFileError(text, violations=violations)
+        return TrialsFile(trials, self._ignored)
+
+    def _fault(self, line: int, column: str, text: str) -> None:
+        where = f"{self._path}:{line}" + (f": {column}" if column else "")
+        self._faults.append((line, Violation(where, text)))
+
+    def _rows(self) -> Iterator[_Row]:
+        text = self._text()
+        delimiter = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+        # Not str.splitlines(), which also splits at characters that may be in a cell.
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        names: Sequence[str] | None = None
+        line, next_line = 1, 1
+        try:
+            for texts in reader:
+                line, next_line = next_line, reader.line_num + 1
+                cells = [text.strip() for text in texts]
+                if not any(cells):
+                    continue
+                if names is None:
+                    names = self._columns(line, cells)
+                    if any(name not in names for name in REQUIRED):
+                        return
+                    continue
+                if any(cells[len(names) :]):
+                    fault = f"has {len(cells)} cells for {len(names)} columns; quote a text that contains {delimiter!r}"
+                    self._fault(line, f"column {len(names) + 1}", fault)
+                pairs = zip(names, cells, strict=False)
+                yield _Row(line, {name: text for name, text in pairs if text})
+        except csv.Error as error:
+            self._fault(next_line, "", f"is not CSV: {error}")
+
+    def _text(self) -> str:
+        try:
+            return self._path.read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise TrialsFileError(f"{self._path} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise TrialsFileError(f'{self._path} is not UTF-8 text; save it as "CSV UTF-8"') from error
+
+    def _columns(self, line: int, cells: Sequence[str]) -> Sequence[str]:
+        """The columns by the first line; its faults are those of required, repeated and misspelt ones."""
+        names = ["_".join(cell.lower().split()) for cell in cells]
+        for name in REQUIRED:
+            if name not in names:
+                near = difflib.get_close_matches(name, [each for each in names if each not in _KNOWN], 1)
+                hint = f"; is it the column {near[0]!r}?" if near else f"; required are {', '.join(REQUIRED)}"
+                self._fault(line, name, f"the column is missing{hint}")
+        for place, name in enumerate(names):
+            if name in _KNOWN and name in names[:place]:
+                self._fault(line, name, "the column occurs twice")
+            elif name and name not in _KNOWN:
+                near = difflib.get_close_matches(name, [each for each in OPTIONAL if each not in names], 1)
+                if near:
+                    self._fault(line, name, f"the column is unknown; did you mean {near[0]}?")
+                self._ignored.append(cells[place])
+        return names
+
+    def _value(self, row: _Row, column: str, parsed: Callable[[str], T], *, required: bool = True) -> T | None:
+        """The value of a cell; None with a fault if it is invalid, or required and empty."""
+        text = row.cells.get(column)
+        if text is None:
+            if required:
+                self._fault(row.line, column, "is empty")
+            return None
+        try:
+            return parsed(text)
+        except ValueError as error:
+            self._fault(row.line, column, f"{text!r} {error}")
+            return None
+
+    def _trial(self, name: str, rows: Sequence[_Row]) -> FileTrial:
+        size = self._same(rows, "batch_size", self._batch_size, required=True)
+        trial = FileTrial(name, size or 0, rows[0].line)
+        trial.power_limit_watts = self._same(rows, "power_limit_watts", _above_zero)
+        trial.start_time = self._same(rows, "start_time", _time)
+        reason = self._same(rows, "end_reason", _end_reason)
+        measured = [(row, self._measurement(row)) for row in rows if any(name in row.cells for name in _MEASURED)]
+        if not measured and reason in (None, "completed", *_DECIDED):
+            self._fault(
+                rows[0].line,
+                "epoch",
+                "is empty; fill in epoch, time_seconds, energy_joules and metric, or say in end_reason why the trial "
+                "has none: error, out_of_memory, preempted or lost",
+            )
+        known = [(row, measurement) for row, measurement in measured if measurement is not None]
+        known.sort(key=lambda pair: pair[1].current_epoch)
+        self._check_order(known)
+        trial.measurements = [measurement for _, measurement in known]
+        if len(known) > MOST_EPOCHS:
+            self._fault(rows[0].line, "epoch", f"trial {name!r} has {len(known)} rows; keep at most {MOST_EPOCHS}")
+        if reason in _DECIDED and len(known) == len(measured):
+            self._check_decided(rows, reason, trial.measurements)
+        trial.end_reason = _UNDECIDED.get(reason or "", v1.END_REASON_COMPLETED)
+        return trial
+
+    def _same(
+        self, rows: Sequence[_Row], column: str, parsed: Callable[[str], T], *, required: bool = False
+    ) -> T | None:
+        """The value of a column that is the same in all rows of a trial; cells that are not required may be empty."""
+        first: tuple[_Row, T] | None = None
+        for row in rows:
+            value = self._value(row, column, parsed, required=required)
+            if value is None:
+                continue
+            if first is None:
+                first = row, value
+            elif value != first[1]:
+                before = first[0].cells[column]
+                fault = f"is {row.cells[column]}, but line {first[0].line} of the same trial has {before}"
+                self._fault(row.line, column, fault)
+        return None if first is None else first[1]
+
+    def _batch_size(self, text: str) -> int:
+        size = _whole(text)
+        if size not in self._spec.batch_sizes:
+            raise ValueError(f"is not a batch size of the job; it has {', '.join(map(str, self._spec.batch_sizes))}")
+        return size
+
+    def _measurement(self, row: _Row) -> v1.Measurement | None:
+        epoch = self._value(row, "epoch", _whole)
+        seconds = self._value(row, "time_seconds", _above_zero)
+        joules = self._value(row, "energy_joules", _not_negative)
+        metric = self._value(row, "metric", _metric)
+        if epoch is None or seconds is None or joules is None or metric is None:
+            return None
+        return v1.Measurement(current_epoch=epoch, time_seconds=seconds, energy_joules=joules, metric=metric)
+
+    def _check_order(self, measured: Sequence[tuple[_Row, v1.Measurement]]) -> None:
+        for (before, earlier), (row, later) in pairwise(measured):
+            if later.current_epoch == earlier.current_epoch:
+                self._fault(row.line, "epoch", f"{later.current_epoch} is also in line {before.line}")
+                continue
+            for column in ("time_seconds", "energy_joules"):
+                if getattr(later, column) < getattr(earlier, column):
+                    self._fault(
+                        row.line,
+                        column,
+                        f"{row.cells[column]} is less than {before.cells[column]} in line {before.line}, an "
+                        "earlier epoch; write the sum since the start of the trial",
+                    )
+
+    def _check_decided(self, rows: Sequence[_Row], reason: str | None, measured: Sequence[v1.Measurement]) -> None:
+        spec = self._spec
+        if reason == "target_reached":
+            shown = any(reaches_target(spec, each.metric) for each in measured)
+            why = f"no metric reaches the target {spec.target_metric:g}"
+        else:
+            shown = any(each.current_epoch >= spec.max_epochs for each in measured)
+            why = f"the last epoch of the job is {spec.max_epochs}"
+        if not shown:
+            (line, *_) = (row.line for row in rows if "end_reason" in row.cells)
+            self._fault(line, "end_reason", f"is {reason}, but {why}; use completed")
+
+
+def _name(text: str) -> str:
+    if len(text) > LONGEST_NAME:
+        raise ValueError(f"has {len(text)} characters; use at most {LONGEST_NAME}")
+    if not text.isprintable():
+        raise ValueError("contains control characters")
+    return text
+
+
+def _number(text: str) -> float:
+    try:
+        if "_" not in text:
+            return float(text)
+    except ValueError:
+        pass
+    raise ValueError("is not a number; write it like 1234.5, without a unit")
+
+
+def _whole(text: str) -> int:
+    number = _number(text)
+    if not (number.is_integer() and 0 < number < 2**31):
+        raise ValueError("is not a whole number above 0")
+    return int(number)
+
+
+def _above_zero(text: str) -> float:
+    number = _number(text)
+    if not 0 < number < math.inf:
+        raise ValueError("is not a finite number above 0")
+    return number
+
+
+def _not_negative(text: str) -> float:
+    number = _number(text)
+    if not 0 <= number < math.inf:
+        raise ValueError("is not a finite number from 0 on")
+    return number
+
+
+def _metric(text: str) -> float:
+    number = _number(text)
+    if math.isinf(number):
+        raise ValueError("is infinite; write nan for a metric that has diverged")
+    return number
+
+
+def _end_reason(text: str) -> str:
+    reason = "_".join(text.lower().replace("-", " ").split())
+    if reason not in (*_UNDECIDED, *_DECIDED):
+        raise ValueError(f"is not an end reason; use one of {', '.join((*_UNDECIDED, *_DECIDED))}, or leave it empty")
+    return reason
+
+
+def _time(text: str) -> datetime:
+    try:
+        # Python 3.10 does not read "Z".
+        time = datetime.fromisoformat(text.upper().replace("Z", "+00:00"))
+    except ValueError:
+        raise ValueError("is not a time; write it like 2026-11-21 02:43 (UTC) or 2026-11-21T02:43:05+01:00") from None
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)

@@ -1,0 +1,46 @@
+"""Fits a model again until it reaches its target, with any trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
+
+if TYPE_CHECKING:
+    from wattwise.training.attempts import Attempt
+    from wattwise.training.optimizer import BatchSizeOptimizer
+
+T = TypeVar("T")
+
+
+def fit_attempts(bso: BatchSizeOptimizer, fit: Callable[[Attempt], T], max_tries: int = 5) -> T:
+    """Calls `fit` for one trial after another, until one reaches its target, and returns what that call returned.
+
+        def fit(attempt):
+            callback = WattwiseCallback(bso, metric="eval_accuracy")
+            arguments = TrainingArguments(..., **callback.batch_arguments(), seed=42 + attempt.seed_offset)
+            trainer = Trainer(build_model(), arguments, ..., callbacks=[callback])
+            trainer.train()
+            return trainer
+
+        trainer = fit_attempts(bso, fit)
+
+    A trial that misses its target, or whose memory runs out in a single process, is followed by the next one: within
+    `fit`, the callback does not raise `TrainFailError`. What `fit` returned for it is released before the next call.
+    Save the model after `fit_attempts`, not in `fit`.
+
+    Args:
+        bso: the optimizer.
+        fit: builds a model, a trainer and its callback, fits the model, and returns what you need of them.
+        max_tries: the number of trials at most.
+
+    Raises:
+        TrainFailError: if no trial reached the target; says what to change.
+        WattwiseError: as documented at `BatchSizeOptimizer.attempts`.
+    """
+    fitted: T | None = None
+    for attempt in bso.attempts(max_tries):
+        with attempt:
+            fitted = fit(attempt)
+        if not attempt.target_reached:
+            fitted = None
+    return cast("T", fitted)

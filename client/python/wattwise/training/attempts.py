@@ -1,0 +1,108 @@
+"""One trial of several in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from wattwise import v1
+from wattwise.errors import OperationOrderError, log
+from wattwise.training.exits import end_reason
+from wattwise.training.running import RunningTrial
+from wattwise.training.trial import TrialInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from wattwise.training.optimizer import BatchSizeOptimizer
+
+
+class Attempt:
+    """One trial of `BatchSizeOptimizer.attempts`, with the calls of the optimizer.
+
+    A `with attempt:` block ends the trial if an exception leaves it. If the memory ran out and another attempt follows,
+    the block swallows the exception and the loop goes on, with a single process; every other exception leaves the loop.
+
+        for attempt in bso.attempts():
+            with attempt:
+                ...
+
+    Attributes:
+        number: counts the attempts from 1. A checkpoint continues the count.
+    """
+
+    def __init__(self, bso: BatchSizeOptimizer, running: RunningTrial, number: int, *, last: bool) -> None:
+        self.number = number
+        self._bso = bso
+        self._running = running
+        self._last = last
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            return False
+        self._running.close(end_reason(error))
+        goes_on = end_reason(error) == v1.END_REASON_OUT_OF_MEMORY and not (self._last or self.target_reached)
+        # The other ranks wait for this one in the middle of a step.
+        goes_on = goes_on and self.trial.world_size == 1
+        if goes_on:
+            log.warning("attempt %d ran out of memory with batch size %d: %s", self.number, self.batch_size, error)
+        return goes_on
+
+    @property
+    def batch_size(self) -> int:
+        """The global batch size to train with."""
+        return self.trial.id.batch_size
+
+    @property
+    def seed_offset(self) -> int:
+        """A number to add to your seed, so that no attempt repeats an earlier one: 0 in the first, 1 in the second."""
+        return self.number - 1
+
+    @property
+    def trial(self) -> TrialInfo:
+        """The trial: its id, job, rank, and why the server chose this batch size."""
+        return self._running.info
+
+    @property
+    def target_reached(self) -> bool:
+        """Whether the metric reached its target, regardless of cost."""
+        decision = self._running.decision
+        return decision is not None and decision.target_reached
+
+    def epochs(self, max_epochs: int | None = None) -> Iterator[int]:
+        """Yields the epochs to train, as `BatchSizeOptimizer.epochs` does, until the trial is over.
+
+        Args:
+            max_epochs: the last epoch; None is the job's `max_epochs`, where the server stops in any case.
+
+        Raises:
+            OperationOrderError: if an epoch passed without `on_evaluate`, or another attempt has begun.
+            WattwiseError: as documented at `BatchSizeOptimizer.epochs`, except for `TrainFailError`.
+        """
+        self._check_current("epochs()")
+        yield from self._bso.epochs(max_epochs)
+
+    def on_evaluate(self, metric: float) -> None:
+        """Reports the epoch, as `BatchSizeOptimizer.on_evaluate` does. Does nothing once the trial is over.
+
+        Args:
+            metric: the validation metric after this epoch.
+
+        Raises:
+            OperationOrderError: if another attempt has begun, or as documented at `BatchSizeOptimizer.on_evaluate`.
+            WattwiseError: as documented there, except for `TrainFailError`.
+        """
+        self._check_current("on_evaluate()")
+        self._bso.on_evaluate(metric)
+
+    def _check_current(self, call: str) -> None:
+        if self._bso.running_trial is not self._running:
+            raise OperationOrderError(
+                f"{call} was called on attempt {self.number}, which is over: use the attempt of the current turn"
+            )

@@ -1,0 +1,143 @@
+"""Delivers trials from the spool to the server: each exactly once, since the server knows a trial by its request id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from wattwise import v1
+from wattwise.errors import (
+    InvalidJobSpecError,
+    InvalidRequestError,
+    InvalidResultError,
+    JobDiffersError,
+    JobNotFoundError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    ServerError,
+    TrialNotFoundError,
+    WattwiseError,
+    log,
+)
+from wattwise.rpc.client import Client
+from wattwise.training.journal import Journal, TrialRecord
+
+LAUNCH_SECONDS = 1.0
+"""How long a launch may take for the delivery of earlier trials."""
+
+_CALL_SECONDS = 30.0
+
+REFUSALS = (
+    InvalidJobSpecError,
+    InvalidRequestError,
+    InvalidResultError,
+    JobDiffersError,
+    JobNotFoundError,
+    PermissionDeniedError,
+    TrialNotFoundError,
+)
+"""What the server answers to a trial that it will never take, as long as nobody changes something."""
+
+
+class Delivery(NamedTuple):
+    """What became of the trials in some files.
+
+    Attributes:
+        delivered: how many the server took, or does not want because their job was deleted.
+        refused: how many it refused.
+        failure: the error that ended the delivery early; None if there was none.
+    """
+
+    delivered: int = 0
+    refused: int = 0
+    failure: WattwiseError | None = None
+
+
+def deliver_record(client: Client, record: TrialRecord, timeout: float) -> v1.Trial | None:
+    """Delivers one trial, and registers its job if the server does not know it.
+
+    Returns:
+        The trial; None if its job was deleted while it ran, and is not to come back.
+
+    Raises:
+        WattwiseError: if it cannot be delivered in time; REFUSALS if the server refused it.
+    """
+    deadline, request = time.monotonic() + timeout, record.request()
+
+    def left() -> float:
+        return max(0.0, deadline - time.monotonic())
+
+    try:
+        return client.import_trial(request, timeout=timeout).trial
+    except JobNotFoundError:
+        if record.trial_number and was_deleted(client, record.trial_id, left()):
+            return None
+        client.register_job(record.job, timeout=left())
+    return client.import_trial(request, timeout=left()).trial
+
+
+def was_deleted(client: Client, trial: v1.TrialId, timeout: float) -> bool:
+    """Whether a trial that is not found was deleted with its job while it ran, rather than lost with the database.
+
+    Raises:
+        WattwiseError: if the server does not answer.
+    """
+    try:
+        return client.heartbeat(trial, timeout=timeout).stop_train
+    except (JobNotFoundError, TrialNotFoundError):
+        return False
+
+
+def deliver_files(client: Client, paths: Iterable[Path], seconds: float, *, refused_before: bool = False) -> Delivery:
+    """Delivers the trials in these files whose processes have ended, and deletes the files.
+
+    Args:
+        client: of the server that they ran for.
+        paths: the files, in the order of delivery.
+        seconds: for all of them; what is not delivered by then stays.
+        refused_before: whether those that the server has refused before are tried again.
+    """
+    delivered = refused = 0
+    deadline = time.monotonic() + seconds
+    for path in paths:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        journal = _opened(path)
+        if journal is None:
+            continue
+        try:
+            if journal.record.server != client.address or (journal.record.refusal and not refused_before):
+                continue
+            trial = deliver_record(client, journal.record, min(left, _CALL_SECONDS))
+            journal.delete()
+            delivered += 1
+            if trial is None:
+                log.info("the spooled trial in %s is dropped: its job %r was deleted", path, journal.record.job.job_id)
+            else:
+                log.info("trial %d of job %r, which was spooled, is delivered", trial.id.trial_number, trial.id.job_id)
+        except REFUSALS as error:
+            refused += 1
+            journal.refuse(str(error))
+            log.warning(
+                "the server refused the spooled trial in %s: %s; `wattwise spool send` tries again, and "
+                "`wattwise spool drop` drops it",
+                *(path, error),
+            )
+        except (ServerError, ResourceExhaustedError) as error:
+            log.info("the spooled trial in %s cannot be delivered now: %s", path, error)
+        except WattwiseError as error:
+            return Delivery(delivered, refused, error)
+        finally:
+            journal.release()
+    return Delivery(delivered, refused)
+
+
+def _opened(path: Path) -> Journal | None:
+    try:
+        return Journal.open(path)
+    except (OSError, ValueError) as error:
+        log.debug("%s cannot be delivered: %s", path, error)
+        return None

@@ -1,0 +1,36 @@
+"""The batch size to train with if the server has none to offer."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from wattwise.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from wattwise.spec import JobSpec
+
+DEFAULT = "default"
+_VARIABLE = "WATTWISE_FALLBACK"
+
+
+def checked_fallback(chosen: object, job: JobSpec) -> int | None:
+    """The batch size for a user's argument; None stands for the variable `WATTWISE_FALLBACK`, and for no fallback.
+
+    Raises:
+        InvalidArgumentError: if it is not one of the job's batch sizes, or "default".
+    """
+    name = "fallback"
+    if chosen is None:
+        name, text = _VARIABLE, os.environ.get(_VARIABLE, "")
+        if not text:
+            return None
+        chosen = int(text) if text.isascii() and text.isdecimal() else text
+    if chosen == DEFAULT:
+        return job.default_batch_size
+    if isinstance(chosen, int) and not isinstance(chosen, bool) and chosen in job.batch_sizes:
+        return chosen
+    raise InvalidArgumentError(
+        f"{name}={chosen!r} is invalid: use one of the job's batch_sizes, "
+        f"{', '.join(map(str, job.batch_sizes))}, or {DEFAULT!r} for its default_batch_size"
+    )

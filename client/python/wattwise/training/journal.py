@@ -1,0 +1,376 @@
+"""A trial's journal: a file that has every measurement before the server, until the server knows how the trial ended.
+
+One JSON object per line, made durable before the next step of the training:
+
+    {"version": 1, "server": "localhost:50051", "job": {…}, "request_id": "…", "trial_number": 7, "batch_size": 64, …}
+    {"result": {"current_epoch": 1, "time_seconds": 61.2, …}, "time": 1763865600.1}
+    {"end_reason": "END_REASON_COMPLETED"}
+
+The file is locked as long as its trainer lives. A file without a lock is a trial that has to be delivered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wattwise import v1
+from wattwise.errors import log
+
+SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
+"""Of no other program: the folder of the spool may hold other files."""
+_VERSION = 1
+_MAX_RESULTS = 10_000
+"""Epochs that a record keeps, the newest ones; about as many as the server keeps of a trial at most."""
+_MAX_BYTES = 8 * 2**20
+"""The size at which a file is rewritten without the epochs that its record has dropped."""
+
+
+@dataclass
+class TrialRecord:
+    """A trial as its trainer knows it, in the form that `ImportTrial` takes.
+
+    Attributes:
+        server: the server's address.
+        job: the job as it was registered, or is to be registered.
+        request_id: the id of the trial's launch.
+        trial_number: its number on the server; 0 if the server has not dispatched it.
+        batch_size: its batch size.
+        start_time: when it started, in seconds since 1970.
+        results: its measurements by ascending epoch, each with the time at which the epoch ended.
+        end_reason: why its trainer ended it; unspecified while it runs.
+        refusal: why the server refused it; empty unless it did.
+    """
+
+    server: str
+    job: v1.JobSpec
+    request_id: str
+    trial_number: int
+    batch_size: int
+    start_time: float
+    results: list[tuple[v1.TrainingResult, float]] = field(default_factory=list)
+    end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED
+    refusal: str = ""
+
+    @classmethod
+    def from_lines(cls, lines: list[str]) -> TrialRecord:
+        """Reads the lines of a journal; lines that are not complete are left out.
+
+        Raises:
+            ValueError: if the first line is not that of a journal.
+        """
+        from google.protobuf.json_format import ParseDict, ParseError  # noqa: PLC0415 - few processes need it
+
+        documents = [document for line in lines if (document := _json_object(line)) is not None]
+        head: dict[str, Any] = documents[0] if documents else {}
+        if head.get("version") != _VERSION:
+            raise ValueError("not a journal of this version")
+        try:
+            record = cls(
+                str(head["server"]),
+                ParseDict(head["job"], v1.JobSpec(), ignore_unknown_fields=True),
+                str(head["request_id"]),
+                int(head["trial_number"]),
+                int(head["batch_size"]),
+                float(head["start_time"]),
+            )
+            for document in documents[1:]:
+                if "result" in document:
+                    result = ParseDict(document["result"], v1.TrainingResult(), ignore_unknown_fields=True)
+                    record.add(result, float(document["time"]))
+                elif "left_out" in document:
+                    record.leave_out(document["left_out"])
+                elif "refusal" in document:
+                    record.refusal = str(document["refusal"])
+                elif "end_reason" in document:
+                    record.end_reason = v1.EndReason.Value(document["end_reason"])
+        except (KeyError, TypeError, ParseError) as error:
+            raise ValueError(f"not a journal: {error!r}") from error
+        return record
+
+    def lines(self) -> list[str]:
+        """The whole journal."""
+        head = {
+            "version": _VERSION,
+            "server": self.server,
+            "job": _plain(self.job),
+            "request_id": self.request_id,
+            "trial_number": self.trial_number,
+            "batch_size": self.batch_size,
+            "start_time": self.start_time,
+        }
+        lines = [head, *(_result_line(*each) for each in self.results)]
+        if self.end_reason:
+            lines.append({"end_reason": v1.EndReason.Name(self.end_reason)})
+        if self.refusal:
+            lines.append({"refusal": self.refusal})
+        return [json.dumps(line) for line in lines]
+
+    def add(self, result: v1.TrainingResult, at: float) -> None:
+        """Adds a measurement; those of the same or later epochs were lost with the process that is resumed."""
+        while self.results and self.results[-1][0].current_epoch >= result.current_epoch:
+            self.results.pop()
+        self.results.append((result, at))
+        del self.results[:-_MAX_RESULTS]
+        self.end_reason = v1.END_REASON_UNSPECIFIED
+
+    def leave_out(self, epoch: int) -> None:
+        """Removes the measurement of an epoch."""
+        self.results = [each for each in self.results if each[0].current_epoch != epoch]
+
+    @property
+    def trial_id(self) -> v1.TrialId:
+        """The trial's id on the server."""
+        return v1.TrialId(job_id=self.job.job_id, batch_size=self.batch_size, trial_number=self.trial_number)
+
+    def request(self) -> v1.ImportTrialRequest:
+        """The request that delivers the trial; without an end reason its process was killed."""
+        request = v1.ImportTrialRequest(
+            job_id=self.job.job_id,
+            request_id=self.request_id,
+            batch_size=self.batch_size,
+            end_reason=self.end_reason or v1.END_REASON_LOST,
+        )
+        request.start_time.FromNanoseconds(int(self.start_time * 1e9))
+        for result, at in self.results:
+            measurement = request.measurements.add(
+                current_epoch=result.current_epoch,
+                time_seconds=result.time_seconds,
+                energy_joules=result.energy_joules,
+                metric=result.metric,
+                computed=result.computed if result.HasField("computed") else None,
+            )
+            measurement.report_time.FromNanoseconds(int(at * 1e9))
+            if result.HasField("monitor"):
+                request.monitor.CopyFrom(result.monitor)
+            if result.HasField("power_limit_watts"):
+                request.power_limit_watts = result.power_limit_watts
+        return request
+
+
+class Journal:
+    """A trial's record and the file that it is kept in.
+
+    A file that cannot be written never disturbs the training: this is warned of once, and the next change tries again.
+    May be called by a signal handler.
+
+    Attributes:
+        record: the trial.
+        path: the file; None if there is none.
+    """
+
+    def __init__(self, record: TrialRecord, path: Path | None = None, descriptor: int = -1) -> None:
+        self.record = record
+        self.path = path
+        self._descriptor = descriptor
+        self._size = 0 if path is None else os.fstat(descriptor).st_size
+        # The file lacks something of the record, or ends with a torn line.
+        self._incomplete = False
+        self._warned = False
+        self._lock = threading.RLock()
+
+    @classmethod
+    def create(cls, record: TrialRecord, path: Path) -> Journal:
+        """Creates the file.
+
+        Raises:
+            OSError: if it cannot be created or locked.
+        """
+        return cls(record, path, _written(record, path))
+
+    @classmethod
+    def open(cls, path: Path) -> Journal | None:
+        """Opens and locks the file of a trial whose process has ended; None if it still runs, or the file is gone.
+
+        Raises:
+            OSError: if the file cannot be read.
+            ValueError: if it is not a journal.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                content = path.read_bytes()
+                record = TrialRecord.from_lines(content.decode(errors="replace").splitlines())
+                journal = cls(record, path, descriptor)
+                journal._incomplete = not content.endswith(b"\n")
+                _descriptors.add(descriptor)
+                descriptor = -1
+                return journal
+        except BlockingIOError:
+            pass
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        return None
+
+    def add(self, result: v1.TrainingResult) -> None:
+        """Adds a measurement, before the server is sent it."""
+        with self._lock:
+            # The trial is known from the first line.
+            kept, at = v1.TrainingResult(), time.time()
+            kept.CopyFrom(result)
+            kept.ClearField("trial")
+            self.record.add(kept, at)
+            self._append(_result_line(kept, at))
+            if self.record.end_reason:
+                # A signal handler has ended the trial meanwhile.
+                self._append({"end_reason": v1.EndReason.Name(self.record.end_reason)})
+
+    def leave_out(self, epoch: int) -> None:
+        """Removes a measurement, which the server refused."""
+        with self._lock:
+            self.record.leave_out(epoch)
+            self._append({"left_out": epoch})
+
+    def resume(self) -> None:
+        """Records that the trial goes on after all."""
+        with self._lock:
+            if self.record.end_reason or self.record.refusal:
+                self.record.end_reason, self.record.refusal = v1.END_REASON_UNSPECIFIED, ""
+                self._incomplete = True
+                self._append({})
+
+    def end(self, reason: v1.EndReason.ValueType) -> None:
+        """Records why the trainer ends the trial; the first reason counts."""
+        with self._lock:
+            if not self.record.end_reason:
+                self.record.end_reason = reason
+                self._append({"end_reason": v1.EndReason.Name(reason)})
+
+    def refuse(self, refusal: str) -> None:
+        """Records why the server refused the trial."""
+        with self._lock:
+            self.record.refusal = refusal
+            self._append({"refusal": refusal})
+
+    def delete(self) -> None:
+        """Deletes the file: the server knows how the trial ended."""
+        with self._lock:
+            if self._descriptor >= 0 and self.path is not None:
+                with contextlib.suppress(OSError):
+                    self.path.unlink(missing_ok=True)
+            self.release()
+
+    def release(self) -> None:
+        """Leaves the file to whoever delivers it."""
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                _descriptors.discard(descriptor)
+                os.close(descriptor)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the file is open."""
+        return self._descriptor >= 0
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        if self._descriptor < 0 or self.path is None:
+            return
+        data = f"{json.dumps(line)}\n".encode()
+        try:
+            if self._incomplete or self._size + len(data) > _MAX_BYTES:
+                self._rewrite(self.path)
+            else:
+                self._incomplete = True
+                _write(self._descriptor, data)
+                self._size += len(data)
+            self._incomplete = False
+        except OSError as error:
+            self._incomplete = True
+            if not self._warned:
+                self._warned = True
+                log.warning(
+                    "the journal of this trial cannot be written (%s); training continues, but what the server has not "
+                    "received when the process is killed is lost",
+                    error,
+                )
+
+    def _rewrite(self, path: Path) -> None:
+        before, self._descriptor = self._descriptor, _written(self.record, path)
+        self._size = os.fstat(self._descriptor).st_size
+        _descriptors.discard(before)
+        os.close(before)
+
+
+def _written(record: TrialRecord, path: Path) -> int:
+    """Writes a record as a whole; returns the descriptor that locks the file.
+
+    It gets its name when it is locked and complete, so that nobody finds it before.
+
+    Raises:
+        OSError: if it cannot be written or locked.
+    """
+    draft = path.with_suffix(DRAFT_SUFFIX)
+    descriptor = os.open(draft, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _write(descriptor, "".join(f"{line}\n" for line in record.lines()).encode())
+        draft.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    _descriptors.add(descriptor)
+    return descriptor
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    if os.write(descriptor, data) < len(data):
+        raise OSError("no space left")
+    os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _result_line(result: v1.TrainingResult, at: float) -> dict[str, object]:
+    return {"result": _plain(result), "time": at}
+
+
+def _plain(message: v1.TrainingResult | v1.JobSpec) -> dict[str, Any]:
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - few processes need it
+
+    return MessageToDict(message, preserving_proto_field_name=True)
+
+
+def _json_object(line: str) -> dict[str, Any] | None:
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+_descriptors: set[int] = set()
+"""The locked files of this process."""
+
+
+def _close_in_child() -> None:
+    # A data-loader worker must not hold the lock of a trainer that was killed.
+    for descriptor in _descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
