@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 hypothesis.settings.register_profile("wattwise", deadline=None)
 hypothesis.settings.load_profile("wattwise")
 
+_spools = itertools.count()
+
 
 def pytest_runtest_setup() -> None:
     """Remember how long the servers' logs are, so that a failing test shows its own part."""
@@ -38,6 +41,20 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
             if log.exists() and (written := log.read_bytes()[start:].decode(errors="replace")):
                 report.sections.append((f"Server log {log}", written))
     return report
+
+
+@pytest.fixture(autouse=True)
+def spool(monkeypatch: pytest.MonkeyPatch, spools: Path) -> Path:
+    """A folder for the test's spool, which need not exist: the user's own stays out of the tests."""
+    folder = spools / str(next(_spools))
+    monkeypatch.setenv("WATTWISE_SPOOL", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def spools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all spools."""
+    return tmp_path_factory.mktemp("spools")
 
 
 @pytest.fixture

@@ -101,8 +101,8 @@ def does_not_repeat(program: str, server: LiveServer) -> None:
     """A call that fails for good is not retried, and its message is printed."""
     losing = Losing(server.start())
     losing.calls = ["RegisterJob"]
-    gpu = v1.GpuConfig(max_power_watts=1, number_of_gpus=1, gpu_model="Another GPU")
-    job = v1.JobSpec(job_id=JOB, job_id_prefix=PREFIX, batch_sizes=[1], default_batch_size=1, gpu=gpu)
+    job = spec()
+    job.gpu.gpu_model = "Another GPU"
     server.trainer.RegisterJob(v1.RegisterJobRequest(job=job))
     status, said = Example(program, losing.address).end()
     losing.close()
@@ -162,7 +162,79 @@ def ends_alone(program: str, server: LiveServer) -> None:
     server.kill()
     status, said = example.end()
     assert status == 0, said
-    assert "target reached while the server is away" in said, said
+    assert "target reached without the server" in said, said
+
+
+def tries_again(program: str, server: LiveServer) -> None:
+    """A trial that missed the target is followed by another one, until one reaches it."""
+    server.start()
+    import_cheap_trial(server)
+    # The baseline is stopped at a bound that follows from the cheap trial.
+    server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=JOB))
+    status, said = Example(program, server.address).end()
+    assert status == 0, said
+    _, baseline, *others = trials(server)
+    assert (baseline.id.batch_size, baseline.end_reason) == (32, v1.END_REASON_COST_BOUND)
+    assert [one.end_reason for one in others][-1] == v1.END_REASON_TARGET_REACHED, said
+
+
+def gives_up(program: str, server: LiveServer) -> None:
+    """It trains at most five trials."""
+    server.start()
+    import_cheap_trial(server)
+    pinned = v1.BATCH_SIZE_STATUS_PINNED
+    server.admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=JOB, batch_size=128, status=pinned))
+    status, said = Example(program, server.address).end()
+    assert status == 3, said
+    assert len(trials(server)) == 1 + 5
+
+
+def falls_back(program: str, server: LiveServer) -> None:
+    """If no batch size is left to try, it trains with the default one, and the trial is imported."""
+    server.start()
+    server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec()))
+    for size in spec().batch_sizes:
+        imported = v1.ImportTrialRequest(job_id=JOB, request_id=f"crash-{size}", batch_size=size)
+        imported.end_reason = v1.END_REASON_OUT_OF_MEMORY
+        server.trainer.ImportTrial(imported)
+    status, said = Example(program, server.address).end()
+    assert status == 0, said
+    assert said.count("training with the fallback batch size 32") == 1, said
+    last = trials(server)[-1]
+    assert (last.type, last.id.batch_size) == (v1.TRIAL_TYPE_IMPORTED, 32)
+    assert (last.end_reason, last.monitor.kinds[:]) == (v1.END_REASON_TARGET_REACHED, ["estimate"])
+
+
+def begins_without_server(program: str, server: LiveServer) -> None:
+    """A launch without a server trains with the default batch size; the trial is imported if the server is back."""
+    server.start()
+    server.kill()
+    example = Example(program, server.address, "3", "60")
+    wait_for_output(example, "training with the fallback batch size 32")
+    server.start()
+    status, said = example.end()
+    assert status == 0, said
+    assert "target reached without the server" in said, said
+    imported = trial(server)
+    assert (imported.type, imported.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+
+
+def trains_on_if_forgotten(program: str, server: LiveServer) -> None:
+    """A server that has lost its database does not end the training; the trial is imported with all its epochs."""
+    server.start()
+    example = Example(program, server.address, "3", "60")
+    wait_until(lambda: registered(server) and trial_begun(server))
+    server.kill()
+    for file in server.database.parent.glob(f"{server.database.name}*"):
+        file.unlink()
+    server.start()
+    status, said = example.end()
+    assert status == 0, said
+    assert said.count("which does not know the trial") == 1, said
+    imported = trial(server)
+    assert (imported.type, imported.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    measured = server.admin.GetTrial(v1.GetTrialRequest(trial=imported.id)).measurements
+    assert [each.current_epoch for each in measured] == list(range(1, imported.last_epoch + 1))
 
 
 def sends_its_token(program: str, server: LiveServer) -> None:
@@ -198,6 +270,22 @@ def wait_for_output(example: Example, text: str) -> None:
     assert seen is not None, f"it never printed {text!r}"
 
 
+def spec() -> v1.JobSpec:
+    """The program's job."""
+    return v1.JobSpec(
+        job_id=JOB, job_id_prefix=PREFIX, batch_sizes=[16, 32, 64, 128], default_batch_size=32, target_metric=0.9,
+        trial_lease_seconds=300, gpu=v1.GpuConfig(max_power_watts=300, number_of_gpus=1, gpu_model="Simulated GPU"),
+    )  # fmt: skip
+
+
+def import_cheap_trial(server: LiveServer) -> None:
+    """Register the job, with a trial of batch size 64 that cost next to nothing."""
+    server.trainer.RegisterJob(v1.RegisterJobRequest(job=spec()))
+    reached = v1.Measurement(current_epoch=2, time_seconds=0.1, energy_joules=10, metric=0.95)
+    cheap = v1.ImportTrialRequest(job_id=JOB, request_id="cheap", batch_size=64, measurements=[reached])
+    server.trainer.ImportTrial(cheap)
+
+
 def registered(server: LiveServer) -> bool:
     """Whether the program's job is registered."""
     return any(job.spec.job_id == JOB for job in server.admin.ListJobs(v1.ListJobsRequest()).jobs)
@@ -217,15 +305,20 @@ def trial_has_heartbeat(server: LiveServer) -> bool:
     )
 
 
+def trials(server: LiveServer) -> list[v1.Trial]:
+    """The trials of its job."""
+    return list(server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials)
+
+
 def trial(server: LiveServer) -> v1.Trial:
     """Its one trial."""
-    (found,) = server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials
+    (found,) = trials(server)
     return found
 
 
 CHECKS: tuple[Callable[[str, LiveServer], None], ...] = (
     trains, repeats, does_not_repeat, heartbeats_and_ends, stops_during_an_epoch, survives_an_outage, ends_alone,
-    sends_its_token,
+    tries_again, gives_up, falls_back, begins_without_server, trains_on_if_forgotten, sends_its_token,
 )  # fmt: skip
 
 

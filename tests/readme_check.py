@@ -14,8 +14,6 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TRAINER = ".venv/bin/python examples/smallest.py"
-LAUNCHES = 3
 TESTED_ELSEWHERE = {"make test": "its own stage of CI"}
 
 
@@ -40,6 +38,7 @@ def follow(commands: list[str], folder: Path) -> None:
         "PATH": f"{folder / 'own/bin'}:{os.environ['PATH']}",
         "WATTWISE_ADDRESS": "127.0.0.1:0",
         "WATTWISE_DATABASE": f"sqlite:///{folder}/ci.db",
+        "WATTWISE_SPOOL": f"{folder}/spool",
     }
     serving: subprocess.Popen[str] | None = None
     try:
@@ -50,28 +49,12 @@ def follow(commands: list[str], folder: Path) -> None:
             elif command == "make serve":
                 serving = serve(command, environment)
                 environment["WATTWISE_SERVER"] = address_of(serving)
-            elif command == TRAINER:
-                launch(command, environment)
             else:
                 subprocess.run(command, shell=True, check=True, cwd=ROOT, env=environment)  # noqa: S602 - as typed
     finally:
         if serving is not None:
             os.killpg(serving.pid, signal.SIGTERM)
             serving.communicate(timeout=30)
-
-
-def launch(command: str, environment: dict[str, str]) -> None:
-    """Launch the trainer until it delivers a model, as the README says: a trial may miss the target."""
-    for _ in range(LAUNCHES):
-        ended = subprocess.run(
-            command.split(), check=False, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        sys.stderr.write(ended.stderr)
-        if ended.returncode == 0:
-            return
-        if "TrainFailError" not in ended.stderr:
-            break
-    sys.exit(f"{command} delivered no model")
 
 
 def serve(command: str, environment: dict[str, str]) -> subprocess.Popen[str]:

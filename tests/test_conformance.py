@@ -114,4 +114,6 @@ def test_every_kind_of_expectation_is_altered_once_in_its_own_scenario(tmp_path:
         "unknown argument of close",
         "end after close",
         "then of until",
+        "then of import",
+        "length of warnings",
     } <= set(kinds)

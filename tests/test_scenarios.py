@@ -22,6 +22,8 @@ from wattwise_server.rpc.streams import StreamLimit
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
+from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
@@ -45,8 +47,10 @@ class InProcess:
     def __init__(self, store: Store) -> None:
         clock, streams = steady_clock(), StreamLimit(0)
         self.optimizer = Optimizer(store, clock)
-        self.trainers = BatchSizeOptimizerService(self.optimizer, PowerLimitProfiler(store, clock), streams)
-        self.people = JobAdminService(Administration(store, clock), streams)
+        self.trainers = BatchSizeOptimizerService(
+            self.optimizer, Importer(store, clock), PowerLimitProfiler(store, clock), streams
+        )
+        self.people = JobAdminService(Administration(store, clock), Control(store), streams)
 
     async def call(self, method: str, request: Message) -> Any:
         service = next(s for s in (self.trainers, self.people) if method in type(s).__dict__)

@@ -64,7 +64,8 @@ def test_error_of_the_server(grpc_addr: str) -> None:
 _REFUSED = """
 import sys
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
-spec = JobSpec(job_id_prefix="test", job_id="test-refused", batch_sizes=[8, 16], default_batch_size=int(sys.argv[2]))
+sizes = dict(batch_sizes=[8, 16], default_batch_size=int(sys.argv[2]))
+spec = JobSpec(job_id_prefix="test", job_id="test-refused", **sizes, target_metric=0.9)
 BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_batch_size()
 """
 

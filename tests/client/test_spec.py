@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from wattwise import Client, GpuConfig, InvalidJobSpecError, JobSpec, v1
+from wattwise.training.driver_launch import spec_from_json, spec_to_json
 
 from tests.client.training.script import GPU, job_spec
 
@@ -52,9 +54,65 @@ def test_every_field_is_sent() -> None:
 
 
 def test_unset_fields_are_left_to_the_server() -> None:
-    """A field that is None is not sent."""
-    message = JobSpec(job_id_prefix="test", batch_sizes=[8], default_batch_size=8).to_proto()
-    assert {field.name for field, _ in message.ListFields()} == {"job_id_prefix", "batch_sizes", "default_batch_size"}
+    """A field that is not given is not sent."""
+    given: dict[str, Any] = {
+        "job_id_prefix": "test",
+        "batch_sizes": [8],
+        "default_batch_size": 8,
+        "target_metric": 0.9,
+    }
+    message = JobSpec(**given).to_proto()
+    assert {field.name for field, _ in message.ListFields()} == set(given)
+
+
+@pytest.mark.parametrize("missing", ["job_id_prefix", "batch_sizes", "default_batch_size", "target_metric"])
+def test_required_fields(missing: str) -> None:
+    """A job without one of these fields is refused by name, when it is created and when it is sent as None."""
+    given: dict[str, Any] = {"job_id_prefix": "a", "batch_sizes": [8], "default_batch_size": 8, "target_metric": 0.9}
+    with pytest.raises(InvalidJobSpecError, match="None") as none:
+        JobSpec(**(given | {missing: None})).to_proto()
+    assert [violation.field for violation in none.value.violations] == [f"job.{missing}"]
+    del given[missing]
+    with pytest.raises(TypeError, match=f"JobSpec is missing {missing}"):
+        JobSpec(**given)
+
+
+def test_wording_of_a_missing_target() -> None:
+    """The error for a missing target says what it is."""
+    with pytest.raises(TypeError) as caught:
+        JobSpec(job_id_prefix="a", batch_sizes=[8], default_batch_size=8)  # type: ignore[call-arg]
+    assert str(caught.value) == (
+        "JobSpec is missing target_metric, the validation metric at which a model is good enough, such as "
+        "target_metric=0.98"
+    )
+
+
+def test_beta_of_none_disables_early_stopping(grpc_addr: str) -> None:
+    """`beta_knob=None` disables early stopping; without `beta_knob` the server's default 2 holds."""
+    with Client(grpc_addr) as client:
+        specs = [
+            client.register_job(job).job.spec
+            for job in (job_spec(beta_knob=None), job_spec(beta_knob=None, disable_early_stopping=True), job_spec())
+        ]
+    assert [spec.disable_early_stopping for spec in specs] == [True, True, False]
+    assert specs[2].beta_knob == 2.0
+
+
+def test_beta_of_none_with_early_stopping() -> None:
+    """`beta_knob=None` with `disable_early_stopping=False` is refused, because they contradict each other."""
+    with pytest.raises(InvalidJobSpecError, match="beta_knob=None") as caught:
+        job_spec(beta_knob=None, disable_early_stopping=False).to_proto()
+    assert [violation.field for violation in caught.value.violations] == ["job.disable_early_stopping"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"beta_knob": None}, {"beta_knob": 3.0}, {"gpu": None, "max_epochs": 7}])
+def test_json_of_the_driver(fields: dict[str, Any]) -> None:
+    """The driver's JSON of a job is read as the same job; a `beta_knob` of None differs from one that is not given."""
+    spec = job_spec(**fields)
+    text = spec_to_json(spec)
+    read = spec_from_json(text)
+    assert (read, read.to_proto()) == (spec, spec.to_proto())
+    assert ("beta_knob" in json.loads(text)) == ("beta_knob" in fields)
 
 
 @pytest.mark.parametrize(
@@ -102,14 +160,14 @@ def test_warning_for_beta_below_one_names_what_it_multiplies(caplog: pytest.LogC
     assert "0.9 times the lowest cost" in paper
 
 
-@pytest.mark.parametrize(("beta", "warned"), [(0.9, True), (1.0, False), (None, False)])
+@pytest.mark.parametrize(("beta", "warned"), [(0.9, True), (1.0, False)])
 def test_warning_for_beta_below_one(
-    grpc_addr: str, caplog: pytest.LogCaptureFixture, beta: float | None, warned: bool
+    grpc_addr: str, caplog: pytest.LogCaptureFixture, beta: float, warned: bool
 ) -> None:
     """A beta below 1 is registered unchanged, with one warning."""
     with Client(grpc_addr) as client:
         registered = client.register_job(job_spec(beta_knob=beta)).job.spec.beta_knob
-    assert registered == (beta or 2.0)
+    assert registered == beta
     assert len([message for message in caplog.messages if "beta_knob=0.9" in message]) == warned
 
 

@@ -78,6 +78,8 @@ def _changes_of(step: dict[str, Any]) -> Iterator[tuple[str, Change]]:
         else:
             if name in PRESENT:
                 yield "set field", lambda s, name=name: s["then"].__setitem__(name, None)  # type: ignore[misc]
+            if isinstance(value, list) and value:
+                yield f"length of {name}", lambda s, name=name: s["then"][name].pop()  # type: ignore[misc]
             yield f"then of {call}", lambda s, name=name: _alter(s["then"], name)  # type: ignore[misc]
             yield f"then with {_sort(name, value)}", lambda s, name=name: _alter(s["then"], name)  # type: ignore[misc]
     if "error" in step:

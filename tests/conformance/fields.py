@@ -26,24 +26,27 @@ def check(message: Message, then: Mapping[str, Any]) -> None:
         if expected is None:
             if holder.HasField(name):
                 raise MismatchError(f"{name} is {getattr(holder, name)}, not unset")
-        elif name == "arms":
-            _check_arms(getattr(holder, name), expected)
+        elif isinstance(expected, list) and field.message_type is not None:
+            _check_messages(name, getattr(holder, name), expected)
         else:
             _check_value(field, getattr(holder, name), expected)
 
 
-def _check_arms(arms: Any, expected: list[dict[str, Any]]) -> None:
-    compare("number of arms", len(arms), len(expected))
-    for arm, then in zip(arms, expected, strict=True):
-        check(arm, then)
+def _check_messages(name: str, messages: Any, expected: list[dict[str, Any]]) -> None:
+    if len(messages) != len(expected):
+        raise MismatchError(f"{name} has {len(messages)} entries, not {len(expected)}: {list(messages)}")
+    for message, then in zip(messages, expected, strict=True):
+        if not isinstance(then, dict):
+            raise MismatchError(f"{name} has messages, not {then!r}")
+        check(message, then)
 
 
 def _check_value(field: Any, value: Any, expected: Any) -> None:
     if field.enum_type is not None:
         compare(field.name, field.enum_type.values_by_number[value].name, expected)
-    elif field.name in ("message", "warning") and expected:
+    elif field.name == "message" and expected:
         if expected not in value:
-            raise MismatchError(f"{field.name} is {value!r}, without {expected!r}")
+            raise MismatchError(f"message is {value!r}, without {expected!r}")
     elif isinstance(expected, dict):
         check(value, expected)
     elif isinstance(expected, list):

@@ -40,6 +40,15 @@ class ThroughClient:
             "GetJob": lambda r: v1.GetJobResponse(job=client.get_job(r.job_id)),
             "GetTrial": lambda r: client.get_trial(r.trial),
             "DeleteJob": lambda r: client.delete_job(r.job_id),
+            "ImportTrial": client.import_trial,
+            "ResetJob": lambda r: v1.ResetJobResponse(job=client.reset_job(r.job_id)),
+            "SetTrialExcluded": lambda r: client.set_trial_excluded(r.trial, excluded=r.excluded),
+            "SetBatchSizeState": lambda r: v1.SetBatchSizeStateResponse(
+                job=client.set_batch_size_state(r.job_id, r.batch_size, r.status)
+            ),
+            "SetJobPaused": lambda r: v1.SetJobPausedResponse(job=client.set_job_paused(r.job_id, paused=r.paused)),
+            "RequestBaseline": lambda r: v1.RequestBaselineResponse(job=client.request_baseline(r.job_id)),
+            "SetJobPolicy": lambda r: v1.SetJobPolicyResponse(job=client.set_job_policy(r.job_id, r.policy)),
         }
 
     async def call(self, method: str, request: Message) -> Any:
@@ -79,9 +88,9 @@ class ClientStream:
 
 
 def spec_of(job: v1.JobSpec) -> JobSpec:
-    """The client's `JobSpec` for a job."""
+    """The client's `JobSpec` for a job, whose target it requires; a server's default is 0.5."""
     fields = {name: getattr(job, name) for name in ("job_id_prefix", "batch_sizes", "default_batch_size")}
-    fields |= {field.name: value for field, value in job.ListFields()}
+    fields |= {"target_metric": 0.5} | {field.name: value for field, value in job.ListFields()}
     if job.policy:
         fields["policy"] = v1.Policy.Name(job.policy)
     gpu = {field.name: getattr(job.gpu, field.name) for field in v1.GpuConfig.DESCRIPTOR.fields}

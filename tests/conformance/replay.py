@@ -19,7 +19,7 @@ TIMEOUT = 10.0
 
 _SCENARIO_KEYS = {"name", "job", "walk", "steps", "job_then"}
 _EXPECTATIONS = {"then", "error", "status", "fields", "metadata"}
-_RESULT = {"trial", "epoch", "cost", "metric", "time", "monitor"}
+_RESULT = {"trial", "epoch", "cost", "metric", "time", "monitor", "computed", "power_limit_watts"}
 _ARGUMENTS = {
     "next": {"trial", "request_id", "job_id", "resume"},
     "report": _RESULT,
@@ -28,6 +28,21 @@ _ARGUMENTS = {
     "until": {"trial", "heartbeat"},
     "job": {"job_id"},
     "delete": set[str](),
+    "import": {
+        "trial",
+        "request_id",
+        "batch_size",
+        "measurements",
+        "end_reason",
+        "power_limit_watts",
+        "monitor",
+        "job_id",
+    },
+    "exclude": {"trial", "excluded"},
+    "set_batch_size": {"batch_size", "status", "job_id"},
+    "pause": {"paused", "job_id"},
+    "set_policy": {"policy", "job_id"},
+    **{step: {"job_id"} for step in ("reset", "baseline")},
     **{step: {"trial"} for step in ("heartbeat", "get", "open", "expect", "close")},
 }
 """The arguments of the steps that do not pass them all to a message."""
@@ -155,7 +170,7 @@ class Replay:
             energy_joules=args["cost"],
             metric=args["metric"],
             current_epoch=args["epoch"],
-            monitor=v1.Monitor(**args["monitor"]) if "monitor" in args else None,
+            **{name: args[name] for name in ("monitor", "computed", "power_limit_watts") if name in args},
         )
 
     async def _do_report(self, args: Mapping[str, Any]) -> Message:
@@ -191,6 +206,42 @@ class Replay:
     async def _do_delete(self, _args: Mapping[str, Any]) -> Message:
         request = v1.DeleteJobRequest(job_id=self._spec.job_id)
         job: v1.Job = (await self._server.call("DeleteJob", request)).job
+        return job
+
+    async def _do_import(self, args: Mapping[str, Any]) -> Message:
+        fields = {name: args[name] for name in args if name not in ("trial", "measurements")}
+        request = v1.ImportTrialRequest(**self._on_job(fields))
+        for epoch, cost, metric in args["measurements"]:
+            request.measurements.add(current_epoch=epoch, time_seconds=1.0, energy_joules=cost, metric=metric)
+        answer: v1.ImportTrialResponse = await self._server.call("ImportTrial", request)
+        self._trials[args.get("trial", "")] = answer.trial.id
+        return answer
+
+    async def _do_reset(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("ResetJob", v1.ResetJobRequest(**self._on_job(args)))
+
+    async def _do_exclude(self, args: Mapping[str, Any]) -> Message:
+        request = v1.SetTrialExcludedRequest(trial=self._trials[args["trial"]], excluded=args["excluded"])
+        answer: v1.SetTrialExcludedResponse = await self._server.call("SetTrialExcluded", request)
+        return answer
+
+    async def _do_set_batch_size(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("SetBatchSizeState", v1.SetBatchSizeStateRequest(**self._on_job(args)))
+
+    async def _do_pause(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("SetJobPaused", v1.SetJobPausedRequest(**self._on_job(args)))
+
+    async def _do_baseline(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("RequestBaseline", v1.RequestBaselineRequest(**self._on_job(args)))
+
+    async def _do_set_policy(self, args: Mapping[str, Any]) -> Message:
+        return await self._job_after("SetJobPolicy", v1.SetJobPolicyRequest(**self._on_job(args)))
+
+    def _on_job(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        return {"job_id": self._spec.job_id, **args}
+
+    async def _job_after(self, method: str, request: Message) -> Message:
+        job: v1.Job = (await self._server.call(method, request)).job
         return job
 
     async def _do_invent(self, args: Mapping[str, Any]) -> None:

@@ -72,6 +72,21 @@ def test_each_power_limit_has_its_own_epoch(tmp_path: Path) -> None:
     assert points == (PowerPoint(150.0, 4.0, 50.0), PowerPoint(250.0, 2.0, 200.0), PowerPoint(300.0, 2.0, 200.0))
 
 
+def test_observer_mode_counts_what_was_computed(tmp_path: Path) -> None:
+    """Of a trial in observer mode the computed usage counts, at the limit that it was computed for, as in its cost."""
+    observed = replace(
+        _REACHED,
+        power_limit_watts=300.0,
+        cost=3000.0,
+        computed_time_seconds=15.0,
+        computed_energy_joules=1500.0,
+        computed_power_limit_watts=175.0,
+    )
+    path = _history(tmp_path, observed)
+    read = own_trials.from_history(path, 0.5)
+    assert (read.of(16).points, read.max_power_watts) == ((PowerPoint(175.0, 3.0, 100.0),), 300)
+
+
 def test_another_eta_than_the_jobs_is_refused(tmp_path: Path) -> None:
     """The highest power follows from the costs, which contradict each other with another eta."""
     path = _history(tmp_path, _REACHED, replace(_REACHED, energy_joules=1000.0, cost=2000.0))

@@ -9,7 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from importlib import metadata
@@ -21,46 +21,10 @@ from wattwise import v1
 from wattwise.commands.main import main
 from wattwise.commands.tables import policy, stage
 
+from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, job_spec, monitor_of, power_sample
-from tests.live_server import LiveServer
 
 AWAY = "127.0.0.1:1"
-Ask = Callable[..., str]
-
-
-@pytest.fixture(autouse=True)
-def address(grpc_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The server that every command finds in its environment."""
-    monkeypatch.setenv("WATTWISE_SERVER", grpc_server.address)
-    return grpc_server.address
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs `wattwise` with these arguments; returns its output. It must succeed without output on stderr."""
-
-    def run(*words: str) -> str:
-        assert main(words) == 0
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        return printed.out
-
-    return run
-
-
-@pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Runs `wattwise` with these arguments; returns its stderr. It must fail with this status."""
-
-    def run(*words: str, status: int) -> str:
-        with pytest.raises(SystemExit) as left:
-            sys.exit(main(words))
-        assert left.value.code == status
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        return printed.err
-
-    return run
 
 
 def shell(*words: str, missing: tuple[str, ...] = ()) -> list[str]:
@@ -76,21 +40,6 @@ def answer(*words: str, missing: tuple[str, ...] = ()) -> subprocess.CompletedPr
     return subprocess.run(shell(*words, missing=missing), capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.fixture
-def stub(grpc_stub: v1.BatchSizeOptimizerStub) -> v1.BatchSizeOptimizerStub:
-    """The RPCs of trainers."""
-    return grpc_stub
-
-
-def row(shown: str, first: str, column: str = "") -> list[str]:
-    """The cells of the line that starts with this one, in the table with this column; two spaces separate cells."""
-    table = next(part for part in shown.split("\n\n") if column in part) if column else shown
-    (line,) = (
-        line for line in table.splitlines() if line.split("  ")[0].strip() == first or line.split()[:1] == [first]
-    )
-    return [cell.strip() for cell in line.split("  ") if cell.strip()]
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """--version prints the version of the installed package."""
     with pytest.raises(SystemExit) as left:
@@ -104,7 +53,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     listed = capsys.readouterr().out
     assert row(listed, "serve") == ["serve", "run the server"]
-    assert row(listed, "jobs") == ["jobs", "list, show and delete jobs"]
+    assert row(listed, "jobs") == ["jobs", "list, show, control and delete jobs"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +95,7 @@ def test_light_install_shows_what_is_missing() -> None:
     """If packages are missing, --help names the extra to install, and the other commands work."""
     listed = answer("--help", missing=("aiosqlite",))
     assert 'serve     needs: pip install "wattwise[server]"' in listed.stdout
-    assert "list, show and delete jobs" in listed.stdout
+    assert "list, show, control and delete jobs" in listed.stdout
 
 
 def test_light_install_refuses_what_is_missing() -> None:
@@ -218,7 +167,7 @@ def test_stuck_job_without_stages(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> 
     trainer = Trainer(stub, batch_sizes=[16], policy=v1.POLICY_UNSPECIFIED)
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     assert row(ask("jobs", "list"), trainer.job_id)[1:3] == ["stuck", "none"]
-    assert "list smaller batch_sizes" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
+    assert f"`wattwise jobs reset {trainer.job_id}`" in row(ask("jobs", "show", trainer.job_id), "advice")[1]
 
 
 def test_job_that_only_misses_its_target(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:

@@ -72,7 +72,8 @@ class Runs:
 
     def start(self, job_file: Path, *options: str) -> subprocess.Popen[str]:
         """Starts a driver."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("WATTWISE_")} | self.environment
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTWISE_") or k == "WATTWISE_SPOOL"}
+        environment = kept | self.environment
         driver = subprocess.Popen(
             [
                 PYTHON,

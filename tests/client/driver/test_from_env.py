@@ -7,13 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, v1
+from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, TrainFailError, v1
 from wattwise.training.driver_launch import spec_to_json
+from wattwise.training.journal import Journal
 from wattwise.training.resume import Progress, SavedTrial
 from wattwise.training.session import Session
 
 from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
-from tests.client.training.script import StepMonitor, job_spec
+from tests.client.training.script import StepMonitor, job_spec, record_of
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -89,11 +90,45 @@ def test_undecided_trial_is_left_to_the_driver(requested: v1.Trial, server: Live
     assert (trial.status, trial.last_epoch) == (v1.TRIAL_STATUS_DISPATCHED, 1)
 
 
+def test_second_optimizer_shares_the_trial(requested: v1.Trial, server: LiveServer) -> None:
+    """A helper that asks for the batch size does not end the trial of the optimizer that trains."""
+    helper = BatchSizeOptimizer.from_env(monitor=StepMonitor())
+    assert helper.get_batch_size() == requested.id.batch_size
+    bso = BatchSizeOptimizer.from_env(monitor=StepMonitor())
+    for _ in bso.epochs():
+        bso.on_evaluate(0.95)
+    assert bso.target_reached
+    with Client(server.address) as client:
+        assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
+    helper.close()
+
+
+def test_server_that_is_away_at_the_start(
+    requested: v1.Trial, server: LiveServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver's batch size is known without the server, which gets the measurements when it is back."""
+    server.kill()
+    bso = BatchSizeOptimizer.from_env(monitor=StepMonitor(), timeout=0.0)
+    assert (bso.get_batch_size(), bso.trial.fallback, bso.trial.id) == (16, False, requested.id)
+    assert bso.trial.reason == "the reason of the first answer"
+    assert json.loads((tmp_path / "client.json").read_text()) == {"joined": True}
+    bso.on_train_begin()
+    bso.on_evaluate(0.1)
+    server.start()
+    with Client(server.address) as client:
+        wait_until(lambda: client.get_trial(requested.id).trial.last_epoch == 1)
+        bso.on_evaluate(0.95)
+        bso.close()
+        assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+
+
 def test_last_report_is_not_delivered(
     requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the server stays away, one warning names the trial whose report was not delivered."""
-    session = Session(server.address, requested.id, lease_seconds=60, timeout=0.2, ends_completed=False)
+    journal = Journal(record_of(server.address, requested.id))
+    session = Session(server.address, requested.id, journal, lease_seconds=60, timeout=0.2, ends_completed=False)
     server.stop()
     session.start()
     result = v1.TrainingResult(trial=requested.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)
@@ -156,3 +191,19 @@ def site_server(runs: Runs, server: LiveServer) -> LiveServer:
     server.stop()
     server.start("--tokens", str(book))
     return server
+
+
+def test_attempts_are_one_trial(requested: v1.Trial, server: LiveServer) -> None:
+    """A process of the driver trains one attempt, whatever `max_tries`, and its miss is raised after it."""
+
+    def train(bso: BatchSizeOptimizer) -> None:
+        for attempt in bso.attempts(max_tries=3):
+            for _ in attempt.epochs():
+                attempt.on_evaluate(0.1)
+
+    with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(TrainFailError) as caught:
+        train(bso)
+    assert caught.value.decision == bso.decision
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(requested.id.job_id)
+    assert trial.end_reason == v1.END_REASON_MAX_EPOCHS

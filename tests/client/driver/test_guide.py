@@ -47,8 +47,7 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
         try_number=1,
         log_dir=tmp_path,
     )
-    credentials = {
-        f"WATTWISE_{name}" for name in ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE")
-    }
+    names = ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE", "SPOOL")
+    inherited = {f"WATTWISE_{name}" for name in names}
     rows = "".join(re.findall(r"^\| (`WATTWISE_[^|]*) \|", GUIDE, re.MULTILINE))
-    assert set(re.findall(r"WATTWISE_\w+", rows)) == set(command_line(file, context).variables) | credentials
+    assert set(re.findall(r"WATTWISE_\w+", rows)) == set(command_line(file, context).variables) | inherited

@@ -59,6 +59,14 @@ def test_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [json.loads(line)["try"] for line in (tmp_path / "history.jsonl").read_text().splitlines()] == [1, 2]
 
 
+def test_history_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """A line without computed usage is of a version that did not know it."""
+    line = {"try" if name == "try_number" else name: value for name, value in asdict(RECORD).items()}
+    known = {name: value for name, value in line.items() if not name.startswith("computed_")}
+    (tmp_path / "history.jsonl").write_text(f"{json.dumps(known)}\n")
+    assert History(tmp_path / "history.jsonl").read() == [RECORD]
+
+
 def test_history_survives_a_power_cut(tmp_path: Path) -> None:
     """Appended records are durable, and so is the name of the file."""
     folder, kept = tmp_path / "run", tmp_path / "kept"

@@ -16,6 +16,7 @@ job_id_prefix = "a"
 job_id = "a-nightly"
 batch_sizes = [8, 16]
 default_batch_size = 8
+target_metric = 0.9
 [train]
 command = ["true"]
 """
@@ -36,7 +37,7 @@ def test_minimal_file(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(MINIMAL)
     file = read(path)
-    assert (file.job.batch_sizes, file.job.target_metric, file.job.gpu) == ((8, 16), None, None)
+    assert (file.job.batch_sizes, file.job.max_epochs, file.job.gpu) == ((8, 16), None, None)
     assert (file.train.workdir, file.run.log_dir) == (tmp_path, tmp_path / "runs")
     run = file.run
     assert (run.recurrences, run.max_tries, run.seed, run.monitor, run.observer_mode) == (20, 20, 123456, None, False)

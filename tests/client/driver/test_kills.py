@@ -145,6 +145,47 @@ def test_server_is_away_when_the_command_ends(runs: Runs, server: LiveServer) ->
     assert (line["end_reason"], line["measured_by"]) == ("target reached", "driver")
 
 
+def test_client_that_ends_without_the_server(runs: Runs, server: LiveServer, spool: Path) -> None:
+    """What a client could not deliver when its command ended is delivered by the driver before it ends the trial."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    driver = runs.start(write_job(runs.folder, with_client("waits"), run={"recurrences": 1}))
+    wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
+    server.kill()
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    wait_until((folder / "measured.json").exists)
+    assert len(list(spool.rglob("*.jsonl"))) == 1
+    server.start()
+    assert ended(driver).returncode == 0
+    (line,) = runs.history()
+    assert (line["end_reason"], line["epochs"], line["measured_by"]) == ("target reached", 2, "command")
+    assert list(spool.rglob("*.jsonl")) == []
+
+
+@pytest.mark.parametrize("command", ["client", "shell"])
+def test_server_loses_its_database(runs: Runs, server: LiveServer, command: str) -> None:
+    """A command is not stopped by a server that lost its database; its trial is delivered at its end."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    wait = "touch {log_dir}/waits; until test -e {log_dir}/go; do sleep 0.02; done"
+    words = with_client("waits") if command == "client" else shell(wait, result())
+    driver = runs.start(write_job(runs.folder, words, run={"recurrences": 1}, job={"trial_lease_seconds": 0.6}))
+    wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
+    server.stop()
+    server.database.unlink()
+    refused = server.log.read_text().count("NOT_FOUND")
+    server.start()
+    wait_until(lambda: server.log.read_text().count("NOT_FOUND") > refused)
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    done = ended(driver)
+    assert done.returncode == 0, done.stderr
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(JOB_ID)
+    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    (line,) = runs.history()
+    assert (line["end_reason"], line["epochs"], line["reached"]) == ("target reached", 2, True)
+
+
 def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
     """If a driver is killed after the training but before its report, the next driver reports the result."""
     runs.environment["WATTWISE_SERVER"] = server.address

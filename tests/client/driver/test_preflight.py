@@ -80,11 +80,12 @@ def test_dry_run_leaves_nothing(runs: Runs) -> None:
 
 
 def test_dry_run_shows_the_defaults_of_the_server(runs: Runs, server: LiveServer) -> None:
-    """A target and a number of epochs that the job leaves out are those that a server fills in."""
-    unset = {"target_metric": None, "max_epochs": None}
-    done = runs.run(write_job(runs.folder, ["echo", "{target_metric}", "{max_epochs}"], job=unset), "--dry-run")
+    """A number of epochs that the job leaves out is the one that a server fills in."""
+    command = ["echo", "{target_metric}", "{max_epochs}"]
+    done = runs.run(write_job(runs.folder, command, job={"max_epochs": None}), "--dry-run")
     with Client(server.address) as client:
-        spec = client.register_job(JobSpec(job_id_prefix="a", batch_sizes=[8], default_batch_size=8, gpu=GPU)).job.spec
+        job = JobSpec(job_id_prefix="a", batch_sizes=[8], default_batch_size=8, target_metric=0.9, gpu=GPU)
+        spec = client.register_job(job).job.spec
     lines = done.stdout.splitlines()
     assert lines.count(f"echo {spec.target_metric} {spec.max_epochs}") == 3
     assert f"WATTWISE_TARGET_METRIC={spec.target_metric} \\" in lines
@@ -97,10 +98,10 @@ def test_dry_run_without_the_packages_of_a_server(runs: Runs) -> None:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import no_such_package")
     runs.environment["PYTHONPATH"] = str(package.parent)
-    unset = {"target_metric": None, "max_epochs": None}
-    done = runs.run(write_job(runs.folder, ["echo", "{target_metric}", "{max_epochs}"], job=unset), "--dry-run")
+    command = ["echo", "{target_metric}", "{max_epochs}"]
+    done = runs.run(write_job(runs.folder, command, job={"max_epochs": None}), "--dry-run")
     assert done.returncode == 0
-    assert done.stdout.splitlines().count("echo TARGET EPOCHS") == 3
+    assert done.stdout.splitlines().count("echo 0.9 EPOCHS") == 3
     assert 'pip install "wattwise[run]"' in done.stderr
 
 

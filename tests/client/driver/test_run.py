@@ -8,7 +8,7 @@ import signal
 import pytest
 from wattwise import Client, v1
 from wattwise.driver.folder import ADVICE
-from wattwise_server.errors import remedy
+from wattwise_server.errors import AGAINST_MISSES
 
 from tests.client.driver.running import JOB_ID, PYTHON, Runs, ended, result, servers_of, shell, with_client, write_job
 from tests.live_server import LiveServer
@@ -200,7 +200,7 @@ def test_missing_or_malformed_result(runs: Runs) -> None:
 
 def test_advice_against_missed_targets() -> None:
     """The driver and the server give the same advice."""
-    assert remedy(["missed"]) == ADVICE
+    assert ADVICE == AGAINST_MISSES
 
 
 def test_failed_tries_end_the_run(runs: Runs) -> None:
@@ -209,6 +209,16 @@ def test_failed_tries_end_the_run(runs: Runs) -> None:
     done = runs.run(write_job(runs.folder, shell(only_16), run={"max_tries": 2}))
     assert done.returncode == 1
     assert all(fact in done.stderr for fact in ("recurrence 2 ", "max_tries = 2", "error (2)", "raise max_tries"))
+
+
+def test_exhausted_job_of_an_own_server(runs: Runs) -> None:
+    """When no batch size is left, the error names the command that resets the job, and the one that serves it."""
+    only_first = f'if [ "$WATTWISE_TRIAL_NUMBER" = 1 ]; then {result()}; else {result(0.1, 3)}; fi'
+    job = {"batch_sizes": [16], "num_pruning_rounds": 2}
+    done = runs.run(write_job(runs.folder, shell(only_first), job=job))
+    assert done.returncode == 1
+    assert f"`wattwise jobs reset {JOB_ID}`" in done.stderr
+    assert f"`wattwise serve --database sqlite:///{runs.path() / 'wattwise.db'}`" in done.stderr
 
 
 def test_changed_job_is_refused(runs: Runs) -> None:

@@ -47,6 +47,10 @@ def main() -> None:
         raise MemoryError
     if END == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if END == "waits":
+        Path(os.environ["WATTWISE_LOG_DIR"], "waits").touch()
+        while not Path(os.environ["WATTWISE_LOG_DIR"], "go").exists():
+            time.sleep(0.02)
     if END == "hang":
         Path(os.environ["WATTWISE_LOG_DIR"], "hangs").touch()
         time.sleep(60)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from wattwise import BatchSizeOptimizer, Client, TrainerSetupError, TrainFailError, v1
+from wattwise import Attempt, BatchSizeOptimizer, Client, TrainerSetupError, TrainFailError, fit_attempts, v1
 
 from tests.client.integrations.script import Fit, Script
 from tests.client.training.script import StepMonitor, ended, epochs, job_spec, read_line
@@ -77,6 +77,46 @@ class TrainerConformance:
             self.fit(bso, script)
         assert len(script.sizes) == 8
         assert self.trial(client, bso).end_reason == v1.END_REASON_MAX_EPOCHS
+
+    def test_attempts_until_the_target(self, grpc_server: LiveServer, client: Client) -> None:
+        """A miss and a lack of memory are followed by another trial that is built and fitted anew."""
+
+        def run_out() -> None:
+            raise torch.OutOfMemoryError("no room")
+
+        scripts = [
+            Script(itertools.repeat(0.1)),
+            Script(itertools.repeat(0.1), in_step=run_out),
+            Script(iter([0.1, 0.95])),
+        ]
+
+        def fit(attempt: Attempt) -> Script:
+            script = scripts[attempt.number - 1]
+            self.fit(bso, script)
+            return script
+
+        job = job_spec(max_epochs=2, policy="POLICY_KNOWLEDGE_GRADIENT")
+        bso = BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor())
+        assert fit_attempts(bso, fit) is scripts[2]
+        found = sorted(client.list_trials(str(job.job_id)), key=lambda trial: trial.id.trial_number)
+        assert [trial.end_reason for trial in found] == [
+            v1.END_REASON_MAX_EPOCHS,
+            v1.END_REASON_OUT_OF_MEMORY,
+            v1.END_REASON_TARGET_REACHED,
+        ]
+        assert [script.sizes[0] for script in scripts] == [trial.id.batch_size for trial in found]
+
+    def test_no_attempt_reaches_the_target(self, grpc_server: LiveServer, client: Client) -> None:
+        """After the last attempt the miss is raised, once."""
+
+        def fit(_attempt: Attempt) -> None:
+            self.fit(bso, Script(itertools.repeat(0.1)))
+
+        job = job_spec(max_epochs=1, policy="POLICY_KNOWLEDGE_GRADIENT")
+        bso = BatchSizeOptimizer(grpc_server.address, job, monitor=StepMonitor())
+        with pytest.raises(TrainFailError, match="2 attempts"):
+            fit_attempts(bso, fit, max_tries=2)
+        assert len(list(client.list_trials(str(job.job_id)))) == 2
 
     @pytest.mark.parametrize(
         ("error", "reason"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from typing import Any
 
@@ -10,6 +11,23 @@ import pytest
 from wattwise.errors import MonitorError
 from wattwise.monitor import EstimateMonitor, gpu_config
 from wattwise.spec import GpuConfig
+
+
+class Machine:
+    """A machine with four processors, whose clock and load are set by the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.load = 0.0
+        monkeypatch.setattr(os, "cpu_count", lambda: 4)
+        monkeypatch.setattr(os, "getloadavg", lambda: (self.load, 0.0, 0.0))
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def train(self, monitor: EstimateMonitor, seconds: float, load: float) -> None:
+        """Measures a window at whose end the machine has this load."""
+        monitor.begin_window("epoch")
+        self.now += seconds
+        self.load = load
+        monitor.end_window("epoch")
 
 
 def test_energy_is_power_times_time() -> None:
@@ -72,3 +90,29 @@ def test_watts_must_be_a_power(watts: Any) -> None:
     """A power that is not a finite number above 0 is refused."""
     with pytest.raises(MonitorError, match=f"watts={watts!r}"):
         EstimateMonitor(watts=watts)
+
+
+def test_loaded_machine(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A load above the number of processors is logged once per monitor, with both numbers."""
+    machine, monitor = Machine(monkeypatch), EstimateMonitor(watts=150)
+    for load in (4.0, 4.5, 9.0):
+        machine.train(monitor, seconds=60, load=load)
+    (message,) = caplog.messages
+    assert "4.5, with 4 processors" in message
+
+
+def test_load_of_short_windows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The load at the end of a short window is that from before, and is not logged."""
+    machine, monitor = Machine(monkeypatch), EstimateMonitor(watts=150)
+    machine.train(monitor, seconds=9, load=100)
+    assert caplog.messages == []
+    machine.train(monitor, seconds=10, load=100)
+    assert len(caplog.messages) == 1
+
+
+def test_machine_without_a_load_average(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the system has no load average, nothing is logged."""
+    machine, monitor = Machine(monkeypatch), EstimateMonitor(watts=150)
+    monkeypatch.delattr(os, "getloadavg")
+    machine.train(monitor, seconds=60, load=100)
+    assert caplog.messages == []

@@ -74,6 +74,20 @@ def case_second_trial(machine: Machine, address: str) -> tuple[list[tuple[str, f
     return done, limits(machine)
 
 
+def case_attempts(machine: Machine, address: str) -> list[list[float]]:
+    """The limits in three attempts of one launch, the last of which restores them itself, and after each."""
+    training, seen = Training(machine, address), []
+    for attempt in training.bso.attempts(max_tries=3):
+        if attempt.number > 1:
+            seen.append(limits(machine))
+        training.steps(WALK_STEPS if attempt.number == 1 else 1)
+        seen.append(limits(machine))
+        if attempt.number == 3:
+            training.plo.close()
+            break
+    return [*seen, limits(machine)]
+
+
 def case_interrupted(machine: Machine, address: str) -> list[v1.PowerLimit]:
     """Epochs shorter than the steps at a limit, expensive warm-up steps, and more expensive evaluations."""
     training = Training(machine, address)
@@ -151,19 +165,83 @@ def case_another_ends(machine: Machine, address: str) -> list[float]:
     return visited(machine)
 
 
-def case_observer(machine: Machine, address: str, trials: int) -> tuple[list[float], list[str], object, str]:
-    """Observer mode, with one trial or after others: limits at the end, warnings, and the computed usage."""
+def case_observer(machine: Machine, address: str) -> tuple[list[float], list[str], object, str]:
+    """Observer mode in the first trial: limits at the end, warnings, and the computed usage."""
     lines = log_lines()
-    for _ in range(trials - 1):
-        other = Training(machine, address)
-        other.steps(WALK_STEPS)
-        other.bso.close(v1.END_REASON_PREEMPTED)
     training = Training(machine, address, observer_mode=True)
     training.steps(WALK_STEPS - 1)
     assert training.plo.computed is None
     training.steps(11)
     training.plo.on_epoch_end()
     return limits(machine), lines, training.plo.computed, str(training.plo.computed)
+
+
+def case_observer_of_a_known_profile(machine: Machine, address: str) -> tuple[list[float], v1.Trial, Any]:
+    """Observer mode after another trial has profiled: the limits that it sets, the trial, and the computed usage."""
+    other = Training(machine, address)
+    other.steps(WALK_STEPS)
+    other.bso.close(v1.END_REASON_PREEMPTED)
+    before = len(sets(machine))
+    training = Training(machine, address, observer_mode=True)
+    training.steps(10)
+    training.plo.on_epoch_end()
+    training.use(500.0, 500.0)
+    training.bso.on_evaluate(0.1)
+    with Client(address) as client:
+        trial = client.get_trial(training.bso.trial.id).trial
+    return [watts for _, watts in sets(machine)[before:]], trial, training.plo.computed
+
+
+def case_observed_epochs(machine: Machine, address: str) -> list[v1.Measurement]:
+    """Observer mode whose profile takes an epoch and a part of the next; then the limits are restored."""
+    training = Training(machine, address, observer_mode=True)
+    for steps in (WALK_STEPS - 5, 5 + 4, 10):
+        training.steps(steps)
+        training.plo.on_epoch_end()
+        training.use(50.0, 50.0)
+        training.bso.on_evaluate(0.1)
+    training.plo.close()
+    training.steps(10)
+    training.bso.on_evaluate(0.1)
+    with Client(address) as client:
+        return list(client.get_trial(training.bso.trial.id).measurements)
+
+
+def case_reported_limits(machine: Machine, address: str) -> list[float | None]:
+    """The limits of a trial as the server shows it: while it walks, after the walk, and after another epoch."""
+    training = Training(machine, address)
+    seen: list[float | None] = []
+    for steps in (5, WALK_STEPS, 5):
+        training.steps(steps)
+        training.plo.on_epoch_end()
+        training.bso.on_evaluate(0.1)
+        with Client(address) as client:
+            trial = client.get_trial(training.bso.trial.id).trial
+        seen.append(trial.power_limit_watts if trial.HasField("power_limit_watts") else None)
+        assert not trial.HasField("computed")
+    return seen
+
+
+def case_resumed_observer(machine: Machine, address: str) -> tuple[v1.Trial, v1.Trial]:
+    """A trial in observer mode that resumes without it, from a checkpoint two epochs back: before, and after."""
+    first = Training(machine, address, observer_mode=True)
+    first.steps(WALK_STEPS)
+    saved: dict[str, Any] = {}
+    for _ in range(3):
+        first.steps(10)
+        first.bso.on_evaluate(0.1)
+        saved = saved or first.bso.state_dict()
+    first.bso.close(v1.END_REASON_PREEMPTED)
+    bso = BatchSizeOptimizer(address, power_job(job_id_of(machine)), monitor=NvmlMonitor())
+    bso.load_state_dict(saved)
+    bso.get_batch_size()
+    bso.on_train_begin()
+    with Client(address) as client:
+        before = client.get_trial(bso.trial.id).trial
+        for _ in range(3):
+            first.use(1.0, 1.0)
+            bso.on_evaluate(0.1)
+        return before, client.get_trial(bso.trial.id).trial
 
 
 def case_mixed_constraints(machine: Machine, address: str) -> list[float]:
@@ -257,6 +335,13 @@ def test_known_limit_is_set_at_once(machine: Machine, grpc_addr: str, run: Runne
     assert at_last == BEFORE
 
 
+def test_every_attempt_gets_its_limit(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """One object serves all attempts: the first profiles, later ones set the limit, and each end restores it."""
+    first, after_first, second, after_second, third, after_third = run(case_attempts, machine, grpc_addr)
+    assert first == second == third == [175.0, 175.0]
+    assert after_first == after_second == after_third == BEFORE
+
+
 def test_only_training_steps_are_measured(machine: Machine, grpc_addr: str, run: Runner) -> None:
     """Samples contain neither warm-up steps nor the time between epochs."""
     (limit,) = run(case_interrupted, machine, grpc_addr)
@@ -290,10 +375,43 @@ def test_samples_are_of_the_gpus_alone(machine: Machine, grpc_addr: str, run: Ru
     assert energy == pytest.approx(2 * JOULES + 2 * 5 * sum(VALLEY[round(watts)] for watts in VISITED))
 
 
-@pytest.mark.parametrize("trials", [1, 2])
-def test_observer_trains_at_the_highest_limit(machine: Machine, grpc_addr: str, run: Runner, trials: int) -> None:
-    """Observer mode profiles even if a limit is known, trains at the highest, and computes the cheapest's usage."""
-    now, warnings, computed, text = run(case_observer, machine, grpc_addr, trials)
+def test_observer_reports_without_profiling_again(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """With a known profile, observer mode sets the highest limit at once, and its steps count as the cheapest's."""
+    seen, trial, computed = run(case_observer_of_a_known_profile, machine, grpc_addr)
+    assert set(seen) - {200.0} == {250.0}
+    saved = 10 * 2 * (VALLEY[250] - VALLEY[175])
+    assert trial.energy_joules == pytest.approx(10 * 2 * VALLEY[250] + 1000)
+    assert trial.computed.energy_joules == pytest.approx(trial.energy_joules - saved)
+    assert trial.cost == trial.computed.energy_joules
+    assert (trial.computed.power_limit_watts, trial.power_limit_watts) == (175.0, 250.0)
+    assert computed.energy_joules == pytest.approx(10 * 2 * VALLEY[175])
+
+
+def test_observer_computes_from_the_profile_on(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Until the profile is complete, and once the limits are restored, the computed sums grow as the measured ones."""
+    measured = run(case_observed_epochs, machine, grpc_addr)
+    per_step = 2 * (VALLEY[250] - VALLEY[175])
+    saved = [m.energy_joules - m.computed.energy_joules for m in measured]
+    assert saved == [pytest.approx(each) for each in (0, 4 * per_step, 14 * per_step, 14 * per_step)]
+    assert [m.computed.power_limit_watts for m in measured] == [250.0, 175.0, 175.0, 175.0]
+
+
+def test_results_have_the_power_limit(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Once the limit is settled, every result has it; without observer mode nothing is computed."""
+    assert run(case_reported_limits, machine, grpc_addr) == [None, 175.0, 175.0]
+
+
+def test_resumed_trial_stays_computed(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """A resumed launch without observer mode still reports computed sums that do not shrink."""
+    before, after = run(case_resumed_observer, machine, grpc_addr)
+    assert after.last_epoch == before.last_epoch + 1
+    assert after.computed.energy_joules >= before.computed.energy_joules
+    assert after.computed.time_seconds >= before.computed.time_seconds
+
+
+def test_observer_trains_at_the_highest_limit(machine: Machine, grpc_addr: str, run: Runner) -> None:
+    """Observer mode profiles an unknown batch size, trains at the highest limit, and computes the cheapest's usage."""
+    now, warnings, computed, text = run(case_observer, machine, grpc_addr)
     assert (now, warnings) == ([250.0, 250.0], [])
     steps = WALK_STEPS + 10
     expected = {

@@ -17,9 +17,11 @@ class Middlebox(grpc.GenericRpcHandler):
     Args:
         server: address of the server.
         messages_per_stream: number of messages from the trainer after which a stream breaks; 0 rejects all streams.
+        drops: the method whose answers do not arrive.
     """
 
-    def __init__(self, server: str, messages_per_stream: int) -> None:
+    def __init__(self, server: str, messages_per_stream: int = 0, *, drops: str = "") -> None:
+        self._drops = drops
         self._behind = grpc.insecure_channel(server)
         self._messages_per_stream = messages_per_stream
         self._front = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
@@ -47,10 +49,13 @@ class Middlebox(grpc.GenericRpcHandler):
     def _pass(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         behind: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._behind.unary_unary(method)
         try:
-            return behind(request, timeout=10)
+            answer = behind(request, timeout=10)
         except grpc.RpcError as error:
             context.set_trailing_metadata(tuple((entry.key, entry.value) for entry in error.trailing_metadata() or ()))
             context.abort(error.code(), error.details() or "")
+        if self._drops and method.endswith(f"/{self._drops}"):
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy lost the answer")
+        return answer
 
     def _pass_some(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         behind: grpc.StreamStreamMultiCallable[bytes, bytes] = self._behind.stream_stream(method)

@@ -15,6 +15,8 @@ from typing import Any
 
 from wattwise import BatchSizeOptimizer, Client, GpuConfig, JobSpec, v1
 from wattwise.monitor import Window
+from wattwise.rpc.client import new_request_id
+from wattwise.training.journal import TrialRecord
 
 from tests.live_server import LiveServer
 
@@ -69,6 +71,12 @@ def begun(address: str, **given: Any) -> BatchSizeOptimizer:
     bso.get_batch_size()
     bso.on_train_begin()
     return bso
+
+
+def record_of(address: str, trial: v1.TrialId, **given: Any) -> TrialRecord:
+    """The record of a trial that starts now."""
+    spec = job_spec(**{"job_id": trial.job_id, **given}).to_proto()
+    return TrialRecord(address, spec, new_request_id(), trial.trial_number, trial.batch_size, time.time())
 
 
 def epochs(client: Client, trial: v1.TrialId) -> list[int]:
@@ -170,6 +178,13 @@ def _leave_a_loop(bso: BatchSizeOptimizer) -> None:
         break
 
 
+def _wait_in_the_second_attempt(bso: BatchSizeOptimizer) -> None:
+    for attempt in bso.attempts():
+        if attempt.number == 2:
+            _print("in attempt 2")
+            _wait(bso)
+
+
 def _within_a_loop(action: Callable[[BatchSizeOptimizer], None]) -> Callable[[BatchSizeOptimizer], None]:
     def loop(bso: BatchSizeOptimizer) -> None:
         for _ in bso.epochs():
@@ -238,6 +253,7 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "wait": _wait,
     "wait-in-report": _wait_in_a_report,
     "own-handler": _wait,
+    "attempts-wait": _wait_in_the_second_attempt,
     "loop-crash": _within_a_loop(_crash),
     "loop-out-of-memory": _within_a_loop(_run_out_of_memory),
     "loop-wait": _within_a_loop(_wait),

@@ -316,7 +316,7 @@ def test_server_away_before_the_batch_size(server: LiveServer) -> None:
     """Without a server the error names the address and the cause, and asking again later is the same launch."""
     server.stop()
     spec = job_spec(job_id=None)
-    bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), timeout=0.5)
+    bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), timeout=2.0)
     with pytest.raises(ServerUnavailableError, match=f"{server.address}.*[Rr]efused"):
         bso.get_batch_size()
     server.start()
@@ -335,3 +335,38 @@ def test_actions_at_the_end(grpc_addr: str) -> None:
     assert done == ["in time"]
     bso.running_trial.call_at_end(lambda: done.append("late"))
     assert done == ["in time", "late"]
+
+
+def test_new_optimizer_of_the_job_ends_the_older_trial(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Another optimizer of the job ends the older one's trial and window, and logs it once; the older one is over."""
+    monitor, job = StepMonitor(), job_spec()
+    older = BatchSizeOptimizer(grpc_addr, job, monitor=monitor)
+    loop = older.epochs()
+    next(loop)
+    older.on_evaluate(0.1)
+    newer = BatchSizeOptimizer(grpc_addr, job, monitor=monitor)
+    assert not older.training_finished
+    newer.get_batch_size()
+    assert (older.training_finished, list(loop), monitor.open) == (True, [], set())
+    for _ in newer.epochs():
+        newer.on_evaluate(0.95)
+    with Client(grpc_addr) as client:
+        reasons = {trial.id.trial_number: trial.end_reason for trial in client.list_trials(str(job.job_id))}
+    assert reasons == {1: v1.END_REASON_PREEMPTED, 2: v1.END_REASON_TARGET_REACHED}
+    warnings = [record.args for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [(1, job.job_id)]
+
+
+def test_optimizers_of_other_jobs_and_decided_trials_are_left_alone(
+    grpc_addr: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither another job's trial nor one that is decided is ended by a new optimizer."""
+    with begun(grpc_addr) as other:
+        decided = begun(grpc_addr)
+        decided.on_evaluate(0.95)
+        with begun(grpc_addr, job_id=decided.trial.id.job_id):
+            assert not other.training_finished
+        assert decided.target_reached
+    with Client(grpc_addr) as client:
+        assert client.get_trial(decided.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
+    assert not [record for record in caplog.records if "new optimizer" in record.msg]

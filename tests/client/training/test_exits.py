@@ -56,7 +56,7 @@ def test_exit_status_is_visible_only_to_a_block(
 _SHORT = """
 import sys
 from wattwise import BatchSizeOptimizer, EstimateMonitor, JobSpec
-spec = JobSpec(job_id_prefix="test", job_id=sys.argv[2], batch_sizes=[8, 16], default_batch_size=8)
+spec = JobSpec(job_id_prefix="test", job_id=sys.argv[2], batch_sizes=[8], default_batch_size=8, target_metric=0.9)
 BatchSizeOptimizer(sys.argv[1], spec, monitor=EstimateMonitor(watts=65)).get_batch_size()
 """
 

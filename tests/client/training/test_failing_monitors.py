@@ -166,3 +166,21 @@ def test_metric_on_a_failed_gpu(grpc_addr: str) -> None:
             bso.on_evaluate(OnTheGpu(2))  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="CUDA error: out of memory"):
             bso.on_evaluate(OnTheGpu(1))  # type: ignore[arg-type]
+
+
+class CoarseMonitor(StepMonitor):
+    """Its clock is too coarse for its windows."""
+
+    def end_window(self, name: str) -> Window:
+        """Closes the window."""
+        return Window(time=0.0, total_energy=super().end_window(name).total_energy)
+
+
+def test_window_without_time(grpc_addr: str) -> None:
+    """The time of a window in which the monitor's clock did not advance is above 0, as the server requires."""
+    with training(grpc_addr, CoarseMonitor()) as bso:
+        bso.on_evaluate(0.1)
+        bso.on_evaluate(0.2)
+    first, second = measurements(grpc_addr, bso)
+    assert 0 < first.time_seconds < second.time_seconds
+    assert second.energy_joules == 20

@@ -85,7 +85,7 @@ def test_another_monitor_is_logged_once(grpc_addr: str, caplog: pytest.LogCaptur
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert re.search(r"trial 2 .* estimate, .* wall-monitor: ", warning)
     assert bso.decision is not None
-    assert bso.decision.warning == warning
+    assert [each.message for each in bso.decision.warnings] == [warning]
 
 
 class Failing(WallMonitor):

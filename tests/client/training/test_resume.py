@@ -22,6 +22,7 @@ from wattwise import (
     TrainFailError,
     v1,
 )
+from wattwise.training.resume import Progress, SavedTrial
 
 from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
 from tests.live_server import LiveServer
@@ -105,7 +106,7 @@ def test_epochs_after_the_checkpoint_are_trained_again_and_counted(grpc_addr: st
 
 
 def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
-    """Epochs that were not reported because the server was away are part of the sums."""
+    """Epochs that were not reported because the server was away are part of the sums, and are reported now."""
     bso = begun(server.address)
     bso.on_evaluate(0.1)
     server.kill()
@@ -118,6 +119,8 @@ def test_checkpoint_that_is_ahead_of_the_server(server: LiveServer) -> None:
     assert (again.trial.snapshot.last_epoch, again.last_epoch) == (1, 3)
     again.on_train_begin()
     again.on_evaluate(0.4)
+    with Client(server.address) as client:
+        assert epochs(client, bso.trial.id) == [1, 2, 3, 4]
     trial = trial_of(server.address, again)
     assert (trial.last_epoch, trial.time_seconds, trial.energy_joules) == (4, 4, 4 * JOULES)
     again.close()
@@ -127,8 +130,9 @@ def test_resumed_trial_beside_a_newer_exploration(grpc_addr: str) -> None:
     """A trial that is resumed while another exploration runs is a concurrent trial."""
     bso, state = preempted(grpc_addr)
     job_id = bso.trial.id.job_id
-    with begun(grpc_addr, job_id=job_id) as other, resumed(grpc_addr, state, job_id=job_id) as again:
-        assert other.trial.snapshot.type == v1.TRIAL_TYPE_EXPLORATION
+    with Client(grpc_addr) as client:
+        assert client.get_next_batch_size(job_id).trial.type == v1.TRIAL_TYPE_EXPLORATION
+    with resumed(grpc_addr, state, job_id=job_id) as again:
         assert again.trial.snapshot.type == v1.TRIAL_TYPE_CONCURRENT
 
 
@@ -213,12 +217,23 @@ def test_job_that_was_registered_again(grpc_addr: str) -> None:
 
 def test_changed_job_of_a_trial_that_runs(grpc_addr: str) -> None:
     """A second process with another configuration is refused, and the first one continues."""
-    bso = begun(grpc_addr)
-    with pytest.raises(JobDiffersError):
-        resumed(grpc_addr, bso.state_dict(), job_id=bso.trial.id.job_id, target_metric=0.8)
-    assert trial_of(grpc_addr, bso).status == v1.TRIAL_STATUS_DISPATCHED
-    bso.on_evaluate(0.95)
-    assert bso.target_reached
+    spec = job_spec()
+    with Client(grpc_addr) as client:
+        client.register_job(spec)
+        trial = client.get_next_batch_size(str(spec.job_id), request_id="the-first").trial
+        state = SavedTrial.of(trial, "the-first", Progress()).state()
+        with pytest.raises(JobDiffersError):
+            resumed(grpc_addr, state, job_id=spec.job_id, target_metric=0.8)
+        assert client.get_trial(trial.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+
+
+def test_trial_of_an_older_optimizer_in_this_process(grpc_addr: str) -> None:
+    """A checkpoint continues a trial that still runs in the same process; the older optimizer's training is over."""
+    older = begun(grpc_addr)
+    older.on_evaluate(0.1)
+    with resumed(grpc_addr, older.state_dict(), job_id=older.trial.id.job_id) as again:
+        assert (again.trial.id, again.last_epoch) == (older.trial.id, 1)
+        assert (older.training_finished, again.training_finished) == (True, False)
 
 
 def test_launch_without_job_id_continues(grpc_addr: str) -> None:

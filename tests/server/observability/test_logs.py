@@ -29,7 +29,7 @@ def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
     job = Trainer(watched.trainer, trial_lease_seconds=0.3)
     lost = job.next()
     lose(watched, lost)
-    job.report(lost, 10.0)
+    job.report(lost, 10.0, epoch=2)
     job.end(job.next(), v1.END_REASON_ERROR)
     watched.admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id), metadata=(("x-request-id", "cleanup 7"),))
     assert watched.stop() == 0
@@ -64,6 +64,35 @@ def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
     )
     assert reported[7]["request_id"] == "cleanup 7"
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]) for line in lines)
+
+
+def test_changes_by_a_person_are_logged(watched: WatchedServer) -> None:
+    """Every call that changes what a search does is one line with the change, and with who made it."""
+    job = Trainer(watched.trainer)
+    trial = job.next()
+    admin, metadata = watched.admin, (("x-request-id", "ops 1"),)
+    banned, pinned = v1.BATCH_SIZE_STATUS_BANNED, v1.BATCH_SIZE_STATUS_PINNED
+    admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=64, status=banned))
+    admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=64, status=banned))
+    admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=8, status=pinned))
+    admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
+    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=True))
+    admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS))
+    admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id), metadata=metadata)
+    lines = [line for line in watched.lines() if line["event"] == "job changed"]
+    assert [(line["change"], line.get("batch_size"), line.get("trial")) for line in lines] == [
+        ("batch size banned", 64, None),
+        ("batch size pinned", 8, None),
+        ("paused", None, None),
+        ("baseline requested", 16, None),
+        ("trial excluded", 16, 1),
+        ("policy changed", None, None),
+        ("reset", None, None),
+    ]
+    assert {line["job"] for line in lines} == {job.job_id}
+    assert (lines[-1]["request_id"], lines[-1]["policy"]) == ("ops 1", "GTS")
+    assert all(line["peer"] for line in lines)
 
 
 def test_reports_are_logged_at_debug_only(watched: WatchedServer) -> None:

@@ -120,7 +120,7 @@ def test_out_of_memory_trials_of_smaller_batch_sizes_count() -> None:
     assert sizes(job.search) == [8, 16, 32, 64]
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
     assert sizes(job.search) == [8, 16]
-    assert "trials with batch sizes 16 and 32 ran out of memory" in state(job.search, job.search.arm(64)).reason
+    assert "trials with batch sizes 16 and 32 ran out of memory" in state(job.search, job.search.arm(64), "j").reason
 
 
 def test_every_decided_trial_shows_that_its_batch_size_fits() -> None:
@@ -141,7 +141,7 @@ def test_what_was_excluded_by_a_refuted_trial_is_tried_again() -> None:
     late = job.dispatch(64)
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
     assert sizes(job.search) == [16]
-    assert "trials with batch size 32 ran out of memory" in state(job.search, job.search.arm(128)).reason
+    assert "trials with batch size 32 ran out of memory" in state(job.search, job.search.arm(128), "j").reason
     job.succeed(late, 100, converged=False)
     assert sizes(job.search) == [16, 32, 64, 128]
     fail_at(job, 128, EndReason.OUT_OF_MEMORY)
@@ -167,8 +167,8 @@ def test_state_of_the_batch_size_that_is_tried_although_all_are_set_aside() -> N
     job = bandit(8, 16)
     for size in (16, 16, 16, 8, 8, 8, 16, 8):
         fail_at(job, size)
-    assert [state(job.search, arm).status for arm in job.search.arms] == [Status.SET_ASIDE, Status.ALLOWED]
-    assert "the next to be tried" in state(job.search, job.search.arm(16)).reason
+    assert [state(job.search, arm, "j").status for arm in job.search.arms] == [Status.SET_ASIDE, Status.ALLOWED]
+    assert "the next to be tried" in state(job.search, job.search.arm(16), "j").reason
     assert job.next().batch_size == 16
 
 
@@ -178,7 +178,7 @@ def test_nothing_is_left_if_the_smallest_does_not_fit() -> None:
     late = job.dispatch(16)
     fail_at(job, 8, EndReason.OUT_OF_MEMORY)
     assert isinstance(job.choose(), Exhausted)
-    assert ruled_out(job.search) == {"failed": [], "out_of_memory": [8], "missed": [], "untried": [16]}
+    assert ruled_out(job.search) == {"failed": [], "out_of_memory": [8], "missed": [], "banned": [], "untried": [16]}
     job.succeed(late, 100)
     assert sizes(job.search) == [8, 16]
 
@@ -191,7 +191,7 @@ def test_states_of_batch_sizes() -> None:
         fail_at(job, 16)
     arms = tuple(replace(arm, pruned=arm.batch_size == 8) for arm in job.search.arms)
     search = replace(job.search, arms=arms)
-    found = {arm.batch_size: state(search, arm) for arm in arms}
+    found = {arm.batch_size: state(search, arm, "j") for arm in arms}
     assert [each.status for each in found.values()] == [
         Status.PRUNED,
         Status.SET_ASIDE,
@@ -199,31 +199,34 @@ def test_states_of_batch_sizes() -> None:
         Status.OUT_OF_MEMORY,
     ]
     again = "from trial 6 on, or earlier if every other one is set aside"
-    assert found[16].reason == f"its last 3 trials failed; it may be tried again {again}"
+    assert (
+        found[16].reason
+        == f"its last 3 trials failed; it may be tried again {again}; `wattwise jobs allow j 16` allows it now"
+    )
     walking = replace(search, stage=Stage.PRUNING)
-    assert state(walking, search.arm(16)).reason.endswith("once every other batch size has a result in this round")
+    assert "once every other batch size has a result in this round" in state(walking, search.arm(16), "j").reason
     assert found[32].reason == "not tried yet"
-    assert state(search, replace(search.arm(32), running=1)).reason == "its first trial is running"
+    assert state(search, replace(search.arm(32), running=1), "j").reason == "its first trial is running"
     assert "trials with batch size 64 ran out of memory" in found[64].reason
-    assert "new job_id" in found[8].reason
+    assert "`wattwise jobs allow j 8`" in found[8].reason
 
 
 @pytest.mark.parametrize(
     ("running", "helps"),
     [
-        (None, "register the job under a new job_id if 64 fits after all"),
-        (8, "register the job under a new job_id if 64 fits after all"),
+        (None, "`wattwise jobs allow j 64` allows it again if it fits after all"),
+        (8, "`wattwise jobs allow j 64` allows it again if it fits after all"),
         (32, "64 is allowed again if the trial that is still running ends with a decision"),
     ],
 )
 def test_state_of_an_excluded_batch_size_says_what_brings_it_back(running: int | None, helps: str) -> None:
-    """A running trial of a batch size that ran out of memory or a larger one can show that it fits; else a new job."""
+    """A running trial of a batch size that ran out of memory or a larger one can show that it fits; else a person."""
     job = bandit(8, 16, 32, 64)
     if running:
         job.dispatch(running)
     fail_at(job, 16, EndReason.OUT_OF_MEMORY)
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
-    reason = state(job.search, job.search.arm(64)).reason
+    reason = state(job.search, job.search.arm(64), "j").reason
     assert reason == f"trials with batch sizes 16 and 32 ran out of memory; {helps}"
 
 
@@ -234,20 +237,24 @@ def test_advice_once_everything_has_missed() -> None:
     for _ in range(3):
         fail_at(job, 32)
     job.succeed(job.dispatch(8), 100, converged=False)
-    assert advice(job.search) == ""
+    assert advice(job.search, "j") == ""
     late = job.dispatch(16)
     job.succeed(job.dispatch(16), 100, converged=False)
-    assert "under a new job_id with other batch_sizes, an easier target_metric" in advice(job.search)
+    missed = advice(job.search, "j")
+    assert "under a new job_id with other batch_sizes, an easier target_metric" in missed
+    assert missed.endswith("`wattwise jobs reset j` begins the search again")
     job.succeed(late, 100)
-    assert advice(job.search) == ""
+    assert advice(job.search, "j") == ""
 
 
 def test_advice_when_nothing_fits() -> None:
     """If everything ran out of memory, the advice is the one of the error that the next launch gets."""
     job = bandit(8, 16)
     fail_at(job, 8, EndReason.OUT_OF_MEMORY)
-    assert advice(job.search).endswith(": list smaller batch_sizes, and register the job under a new job_id")
-    assert advice(job.search).partition(": ")[2] in NoBatchSizeConvergedError("j", 0, ruled_out(job.search)).message
+    assert "a new job_id with smaller batch_sizes" in advice(job.search, "j")
+    assert (
+        advice(job.search, "j").partition(": ")[2] in NoBatchSizeConvergedError("j", 0, ruled_out(job.search)).message
+    )
 
 
 def test_expected_cost_counts_misses_and_failures() -> None:

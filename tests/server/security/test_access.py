@@ -66,6 +66,9 @@ OF_TRAINERS: dict[str, Request] = {
     "GetPowerLimit": lambda job_id: v1.GetPowerLimitRequest(job_id=job_id, batch_size=16),
     "ReportPowerProfile": lambda job_id: v1.ReportPowerProfileRequest(trial=trial(job_id), samples=[power_sample()]),
     "EndTrial": lambda job_id: v1.EndTrialRequest(trial=trial(job_id), reason=v1.END_REASON_COMPLETED),
+    "ImportTrial": lambda job_id: v1.ImportTrialRequest(
+        job_id=job_id, request_id=f"import {job_id}", batch_size=16, end_reason=v1.END_REASON_PREEMPTED
+    ),
 }
 OF_PEOPLE: dict[str, Request] = {
     "GetJob": lambda job_id: v1.GetJobRequest(job_id=job_id),
@@ -73,6 +76,14 @@ OF_PEOPLE: dict[str, Request] = {
     "ListTrials": lambda job_id: v1.ListTrialsRequest(job_id=job_id),
     "GetTrial": lambda job_id: v1.GetTrialRequest(trial=trial(job_id)),
     "WatchJob": lambda job_id: v1.WatchJobRequest(job_id=job_id),
+    "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id),
+    "SetTrialExcluded": lambda job_id: v1.SetTrialExcludedRequest(trial=trial(job_id)),
+    "SetBatchSizeState": lambda job_id: v1.SetBatchSizeStateRequest(
+        job_id=job_id, batch_size=16, status=v1.BATCH_SIZE_STATUS_ALLOWED
+    ),
+    "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id),
+    "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id),
+    "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=v1.POLICY_GTS),
     "DeleteJob": lambda job_id: v1.DeleteJobRequest(job_id=job_id),
 }
 REQUESTS = {TRAINERS + name: make for name, make in OF_TRAINERS.items()} | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
@@ -11,11 +12,15 @@ from typing import Any
 
 import pytest
 from wattwise_server.domain import (
+    ComputedUsage,
     EndReason,
+    EventKind,
     GpuConfig,
     Job,
+    JobEvent,
     JobSpec,
     Measurement,
+    MetricSpan,
     Moments,
     MonitorKinds,
     Observation,
@@ -25,6 +30,8 @@ from wattwise_server.domain import (
     TrialKey,
     TrialStatus,
     TrialType,
+    TrialWarning,
+    WarningReason,
 )
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import Store
@@ -86,6 +93,7 @@ class StoreConformance:
             "out_of_memory": 1,
             "cheapest": 1 / 3,
             "excluded": True,
+            "banned": True,
         }
         arms = tuple(
             replace(arm, reached=Moments(3, 0.1 + 0.2, 1e-300), num_converged=3, **failed) for arm in job.search.arms
@@ -99,21 +107,42 @@ class StoreConformance:
         }
         search = replace(job.search, arms=arms, **known)
         nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), estimated=True, partly=True)
-        job = replace(job, search=replace(search, num_trials=1), monitor=nvml, other_monitor=mixed)
+        changed: dict[str, Any] = {
+            "num_events": 7,
+            "first_notes": "ü",
+            "registered_policy": job.spec.policy,
+            "spec": replace(job.spec, policy="PRUNING_GTS"),
+            "reset_after": 3,
+            "paused": True,
+            "pinned": 16,
+            "baseline_requested": True,
+        }
+        job = replace(job, search=replace(search, num_trials=1), monitor=nvml, other_monitor=mixed, **changed)
         sample = PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)
-        for state in (PowerLimitState(8, sample), PowerLimitState(16, profiling=1)):
+        highest = PowerSample(300.5, 0.1, 0.2, 41)
+        for state in (PowerLimitState(8, sample, highest=highest), PowerLimitState(16, profiling=1)):
             job = job.with_power_limit(state)
+        moves, energy = (
+            TrialWarning(reason, "result.ü", 'a "message"', number)
+            for number, reason in enumerate((WarningReason.METRIC_MOVES_AWAY, WarningReason.NO_ENERGY), 1)
+        )
+        job = replace(job, warnings=(moves, energy))
         ended = a_trial(
             1,
             status=TrialStatus.SUCCEEDED,
             end_reason=EndReason.MAX_EPOCHS,
             end_time=NOW + timedelta(microseconds=1),
-            last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW),
+            last=Measurement(3, 1.5, 0.1 + 0.2, 0.25, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5)),
+            power_limit_watts=300.1,
+            warnings=(energy, moves),
             cost=1 / 3,
             observation=1,
             best_known=True,
             monitor=mixed,
             other_monitor=nvml,
+            excluded=True,
+            dispatch_event=4,
+            end_event=2**40,
         )
         async with opener() as store:
             async with store.transaction("j") as tx:
@@ -126,6 +155,80 @@ class StoreConformance:
             assert await tx.trial(1) == ended
             assert await tx.trial_of_request("request 1") == ended
             assert await tx.trial(2) is None
+
+    async def test_events_are_numbered_and_tell_every_state(self, opener: Opener) -> None:
+        """Dispatches and ends come from the trials, the rest from the events, in their order and with every number."""
+        first = Measurement(2, 1.5, 0.1 + 0.2, math.nan, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5))
+        lost = a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.LOST, last=first, cost=1 / 3)
+        lost = lost._replace(dispatch_event=1, end_event=3)
+        ended = lost._replace(
+            status=TrialStatus.SUCCEEDED,
+            type=TrialType.CONCURRENT,
+            end_reason=EndReason.TARGET_REACHED,
+            end_time=NOW,
+            last=first._replace(epoch=3, metric=0.9),
+            cost=0.5,
+            converged=True,
+            end_event=6,
+        )
+        async with opener() as store:
+            await save_with_trial(store, "another")
+            async with store.transaction("j") as tx:
+                tx.save_job(replace(with_trials(a_job(), 2), num_events=6))
+                tx.add_event(JobEvent(2, EventKind.BANNED, 16))
+                tx.add_event(JobEvent(3, EventKind.FAILED, 8, lost))
+                tx.add_event(JobEvent(4, EventKind.REVIVED, 8, lost))
+                tx.save_trial(ended)
+                tx.save_trial(a_trial(2, dispatch_event=5))
+        async with opener() as store, store.transaction("j") as tx:
+            events = await tx.events()
+        assert [(event.number, event.kind, event.batch_size) for event in events] == [
+            (1, EventKind.DISPATCHED, 8),
+            (2, EventKind.BANNED, 16),
+            (3, EventKind.FAILED, 8),
+            (4, EventKind.REVIVED, 8),
+            (5, EventKind.DISPATCHED, 8),
+            (6, EventKind.SUCCEEDED, 8),
+        ]
+        trials = [event.trial for event in events]
+        assert trials[1] is None
+        for event, kind in ((0, TrialType.EXPLORATION), (2, TrialType.EXPLORATION), (5, TrialType.CONCURRENT)):
+            trial = trials[event]
+            assert trial is not None
+            assert trial.type is kind
+        dispatched, failed = trials[0], trials[2]
+        assert dispatched is not None
+        assert failed is not None
+        assert (dispatched.status, dispatched.last, dispatched.cost) == (TrialStatus.DISPATCHED, None, None)
+        assert (failed.status, failed.end_reason, failed.cost) == (TrialStatus.FAILED, EndReason.LOST, 1 / 3)
+        assert failed.last is not None
+        assert failed.last.repeats(first)
+        assert trials[5] == ended
+
+    async def test_measurements_keep_what_was_computed(self, opener: Opener) -> None:
+        """Computed sums are read with the measurements that have them, and with a running trial after a restart."""
+        measured = Measurement(1, 1.5, 2.5, 0.25, NOW)
+        computed = measured._replace(epoch=2, computed=ComputedUsage(1 / 3, 0.1 + 0.2, 225.5))
+        async with opener() as store:
+            await save_with_trial(store, "j")
+            async with store.transaction("j") as tx:
+                for each in (measured, computed):
+                    tx.add_measurement(a_trial(1, last=each))
+        async with opener() as store, store.transaction("j") as tx:
+            assert await tx.measurements(1) == [measured, computed]
+            (trial,) = tx.running()
+            assert trial.last == computed
+
+    async def test_metric_span_leaves_out_nan(self, opener: Opener) -> None:
+        """The first, least and greatest metric of a trial are known; a NaN is an epoch without a metric."""
+        async with opener() as store:
+            await save_with_trial(store, "j")
+            async with store.transaction("j") as tx:
+                assert await tx.metric_span(1) == MetricSpan()
+                for epoch, metric in enumerate((0.5, math.nan, 0.25, 0.75), 1):
+                    tx.add_measurement(a_trial(1, last=Measurement(epoch, 1, 1, metric, NOW)))
+            async with store.transaction("j") as tx:
+                assert await tx.metric_span(1) == MetricSpan(4, 0.5, 0.25, 0.75)
 
     async def test_block_left_by_an_exception_changes_nothing(self, opener: Opener) -> None:
         """An exception rolls back the whole block, for this process and the next."""

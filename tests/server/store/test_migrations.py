@@ -50,6 +50,31 @@ async def test_power_limits_leave_the_arms_with_their_data(tmp_path: Path) -> No
         assert tx.job.spec.batch_sizes == (8, 16, 32)
 
 
+async def test_what_an_older_version_did_not_know_is_unknown(tmp_path: Path) -> None:
+    """Version 10 adds warnings, computed usage and the highest limit of a profile, which earlier rows do not have."""
+    with closing(sqlite3.connect(tmp_path / "w.db", isolation_level=None)) as connection:
+        migrate(connection, "w.db", {version: sql for version, sql in migrations().items() if version < 10})
+        connection.execute(_JOB)
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(arms)")]
+        values = dict.fromkeys(columns, "0") | {"job_key": "1", "batch_size": "16", "failed_trials": "'[]'"}
+        connection.execute(f"INSERT INTO arms ({', '.join(columns)}) VALUES ({', '.join(values[n] for n in columns)})")  # noqa: S608
+        connection.execute("INSERT INTO power_limits VALUES (1, 16, 225.5, 1.5, 2.5, 40, NULL)")
+        connection.execute(
+            "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, start_time, "
+            "converged, target_reached) VALUES (1, 1, 16, 'MAB', 0, 'DISPATCHED', 0, 0, 0)"
+        )
+        connection.execute("INSERT INTO measurements VALUES (1, 1, 1, 1.5, 2.5, 0.5, 0)")
+        connection.execute("UPDATE jobs SET num_trials = 1")
+    async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
+        assert tx.job is not None
+        assert tx.job.power_limits == (PowerLimitState(16, PowerSample(225.5, 1.5, 2.5, 40)),)
+        assert tx.job.warnings == ()
+        trial = await tx.trial(1)
+        assert trial is not None
+        assert trial.last is not None
+        assert (trial.warnings, trial.power_limit_watts, trial.last.computed) == ((), None, None)
+
+
 async def test_failures_in_a_row_become_numbers_of_trials(tmp_path: Path) -> None:
     """Version 8 keeps how many trials failed in a row and counts what converged and what failed."""
     with closing(sqlite3.connect(tmp_path / "w.db", isolation_level=None)) as connection:
@@ -118,7 +143,7 @@ async def test_running_search_continues_after_version_8(tmp_path: Path) -> None:
         assert tx.job is not None
         spec, search, policy = tx.job.spec, tx.job.search, POLICIES["PRUNING_GTS"]
         assert [arm.batch_size for arm in search.surviving] == [8, 16]
-        assert [state(search, arm).status for arm in search.arms[2:]] == [Status.OUT_OF_MEMORY, Status.PRUNED]
+        assert [state(search, arm, "j").status for arm in search.arms[2:]] == [Status.OUT_OF_MEMORY, Status.PRUNED]
         assert (search.min_cost, search.min_cost_batch_size) == (120.0, 16)
         known = search.arm(16)
         assert known.window == (Observation(120.0, converged=True), Observation(70.0, converged=False))
@@ -157,6 +182,29 @@ async def test_trial_that_cost_nothing_is_not_the_cheapest_after_version_8(tmp_p
         assert [arm.cheapest for arm in search.arms] == [None, 50.0, 40.0]
         assert search.arm(16).missed == Moments(1, 20.0)
         assert cost_bound(tx.job.spec, search, 8) == 100.0
+
+
+async def test_events_of_earlier_versions_are_numbered_by_their_times(tmp_path: Path) -> None:
+    """Dispatches and ends of each job are numbered in the order of their times; those of one moment, by trial."""
+    with closing(sqlite3.connect(tmp_path / "w.db", isolation_level=None)) as connection:
+        migrate(connection, "w.db", {version: sql for version, sql in migrations().items() if version < 9})
+        connection.execute(_JOB)
+        connection.execute("UPDATE jobs SET num_trials = 3")
+        for number, start, end in ((1, 10, 40), (2, 20, 20), (3, 40, None)):
+            status = "DISPATCHED" if end is None else "FAILED"
+            connection.execute(
+                "INSERT INTO trials (job_key, trial_number, batch_size, type, pruning_round, status, end_reason, "
+                "start_time, end_time, converged, target_reached) VALUES (1, ?, 16, 'MAB', 0, ?, 'ERROR', ?, ?, 0, 0)",
+                (number, status, start, end),
+            )
+        connection.execute(
+            "INSERT INTO arms VALUES (1, 16, 0, 0, NULL, 0, 0, 0, 0, 0, '[]', 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0)"
+        )
+    async with open_store(f"sqlite:///{tmp_path / 'w.db'}", steady_clock()) as store, store.transaction("j") as tx:
+        assert tx.job is not None
+        assert tx.job.num_events == 5
+        found = [(event.kind.value, event.trial.number) for event in await tx.events() if event.trial]
+    assert found == [("DISPATCHED", 1), ("DISPATCHED", 2), ("FAILED", 2), ("FAILED", 1), ("DISPATCHED", 3)]
 
 
 @pytest.mark.parametrize("names", [("0001_a.sql", "0002_b.sql", "0002_c.sql"), ("0001_a.sql", "0003_b.sql")])

@@ -182,7 +182,7 @@ async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None
             if number > 1:
                 connection.execute(f"INSERT INTO trials SELECT {chosen} FROM trials WHERE trial_number = 1", (number,))  # noqa: S608
             epochs = [(number, epoch) for epoch in range(1, length + 1)]
-            connection.executemany("INSERT INTO measurements VALUES (1, ?, ?, 1, 1, 1, 1)", epochs)
+            connection.executemany("INSERT INTO measurements VALUES (1, ?, ?, 1, 1, 1, 1, NULL, NULL, NULL)", epochs)
         connection.execute("UPDATE trials SET status = 'SUCCEEDED', end_time = start_time, end_reason = 'MAX_EPOCHS'")
         connection.execute("COMMIT")
     await site.open()

@@ -50,7 +50,7 @@ def test_unknown_monitor_is_unset(server: LiveServer) -> None:
     """A trainer may name no monitor; trial and job then have none."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
-    assert trainer.report(trial, 10.0).warning == ""
+    assert not trainer.report(trial, 10.0, metric=0.1).warnings
     assert not get(server, trial).HasField("monitor")
     assert not job_of(server, trainer).HasField("monitor")
 
@@ -99,7 +99,10 @@ def test_warning_names_both_and_says_what_to_do(server: LiveServer) -> None:
     """A trial with another monitor than those before it gets a warning with both monitors and the remedy."""
     trainer = Trainer(server.trainer)
     trial, decision = warned_trial(trainer)
-    assert decision.warning == (
+    (warning,) = decision.warnings
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_MONITORS_DIFFER, "result.monitor")
+    assert warning.trial_number == 2
+    assert warning.message == (
         f"trial 2 is measured by estimate, earlier results of job '{trainer.job_id}' by nvml: "
         "their costs cannot be compared; use a separate job_id for each monitor"
     )
@@ -120,7 +123,7 @@ def test_warning_is_the_same_in_every_answer(server: LiveServer) -> None:
         trainer.report(trial, 30.0, epoch=3, monitor=ESTIMATE),
         trainer.report(trial, 30.0, epoch=3, monitor=ESTIMATE),
     ]
-    assert {answer.warning for answer in answers} == {decision.warning}
+    assert [answer.warnings for answer in answers] == [decision.warnings] * len(answers)
 
 
 def test_monitor_and_warning_survive_a_kill(server: LiveServer) -> None:
@@ -131,7 +134,7 @@ def test_monitor_and_warning_survive_a_kill(server: LiveServer) -> None:
     server.start()
     assert get(server, trial).monitor == ESTIMATE
     assert (job_of(server, trainer).monitor, job_of(server, trainer).other_monitor) == (ESTIMATE, NVML)
-    assert trainer.report(trial, 20.0, metric=0.1, epoch=2).warning == decision.warning
+    assert trainer.report(trial, 20.0, metric=0.1, epoch=2).warnings == decision.warnings
 
 
 def test_streams_carry_it_too(server: LiveServer) -> None:
@@ -141,7 +144,7 @@ def test_streams_carry_it_too(server: LiveServer) -> None:
     trial = trainer.next()
     sent = v1.StreamResultsRequest(result=result(trial, 10.0, metric=0.1, monitor=RAPL))
     (answer,) = server.trainer.StreamResults(iter([sent]))
-    assert "measured by rapl, earlier results" in answer.decision.warning
+    assert "measured by rapl, earlier results" in answer.decision.warnings[0].message
     assert get(server, trial).monitor == RAPL
 
 
@@ -205,7 +208,8 @@ def test_server_logs_once_that_a_trial_has_no_energy(watched: WatchedServer) -> 
     trainer.report(trainer.next(), 5.0, metric=0.1)
     of_time = Trainer(watched.trainer, eta_knob=0)
     of_time.report(of_time.next(), 0.0, metric=0.1)
-    (line,) = watched.events("no energy")
+    (line,) = watched.events("trial warning")
+    assert (line["reason"], line["field"]) == ("NO_ENERGY", "result.energy_joules")
     assert (line["level"], line["job"], line["trial"], line["epoch"]) == ("warning", trainer.job_id, 1, 1)
 
 
@@ -234,7 +238,7 @@ def test_file_without_monitors_is_migrated(server: LiveServer) -> None:
     server.start()
     assert not get(server, trial).HasField("monitor")
     assert not job_of(server, trainer).HasField("monitor")
-    assert trainer.report(trial, 20.0, epoch=2, monitor=RAPL).warning == ""
+    assert not trainer.report(trial, 20.0, epoch=2, monitor=RAPL).warnings
     assert (get(server, trial).monitor, job_of(server, trainer).monitor) == (RAPL, RAPL)
 
 

@@ -152,7 +152,7 @@ class Rebuilding(Gts):
 
 async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known limits and the profiling trial are the job's: they survive new arms, and a restart after that."""
-    monkeypatch.setitem(POLICIES, "GTS", Rebuilding())
+    monkeypatch.setitem(POLICIES, "GTS", Rebuilding(alone=False))
     site = Site(tmp_path / "w.db")
     await site.open()
     await site.optimizer.register(draft(policy="GTS", batch_sizes=(8, 16), trial_lease_seconds=0.0))
@@ -165,7 +165,7 @@ async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, mon
     for _ in range(2):
         job = await site.administration.job("j")
         assert job.power_limits == (
-            PowerLimitState(8, PowerSample(225.0, 1.0, 90.0, 10)),
+            PowerLimitState(8, PowerSample(225.0, 1.0, 90.0, 10), highest=PowerSample(225.0, 1.0, 90.0, 10)),
             PowerLimitState(16, profiling=by_size[16].trial_number),
         )
         await site.open()

@@ -1,0 +1,183 @@
+"""`wattwise jobs`: control over a job, against the real server."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.client.commands.conftest import Ask, row
+from tests.jobs import Trainer, result
+
+
+@pytest.fixture
+def trainer(stub: v1.BatchSizeOptimizerStub) -> Trainer:
+    """A job of the default policy with batch sizes 8, 16, 32 and 64."""
+    return Trainer(stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+
+
+def test_reset_revives_an_exhausted_job(ask: Ask, trainer: Trainer) -> None:
+    """After the smallest batch size ran out of memory, a reset makes the job launch again, with its history."""
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    with pytest.raises(grpc.RpcError) as exhausted:
+        trainer.next()
+    assert f"`wattwise jobs reset {trainer.job_id}`" in str(exhausted.value.details())
+    assert ask("jobs", "reset", trainer.job_id) == (
+        f"Reset {trainer.job_id}: its search begins again, without its 2 earlier trials. "
+        "Launches choose from batch sizes 8, 16, 32, 64.\n"
+    )
+    assert trainer.next().id.trial_number == 3
+    assert len(json.loads(ask("jobs", "trials", trainer.job_id, "--json"))) == 3
+
+
+def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
+    """An excluded trial is marked and does not set the minimum cost, until it is included again."""
+    trainer.run(1000)
+    size = trainer.run(1).id.batch_size
+    job_id = trainer.job_id
+    answer = ask("jobs", "exclude-trial", job_id, "2")
+    assert answer.startswith(f"Excluded trial 2 of {job_id}, with batch size {size}. ")
+    shown = ask("jobs", "show", job_id)
+    assert row(shown, "min cost")[1].startswith("1.00 kJ")
+    assert row(shown, "excluded trials") == ["excluded trials", "2"]
+    assert row(ask("jobs", "trials", job_id), "2")[3] == "succeeded, excluded"
+    assert ask("jobs", "include-trial", job_id, "2").startswith(f"Included trial 2 of {job_id}")
+    assert row(ask("jobs", "show", job_id), "min cost")[1].startswith("1.00 J")
+
+
+def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
+    """A banned batch size is shown as such; the last one cannot be banned; allowing it brings it back."""
+    job_id = trainer.job_id
+    assert "Launches choose from batch sizes 8, 16, 32." in ask("jobs", "ban", job_id, "64")
+    for size in ("8", "16"):
+        ask("jobs", "ban", job_id, size)
+    assert "batch_size" in refused("jobs", "ban", job_id, "32", status=1)
+    shown = ask("jobs", "show", job_id)
+    assert row(shown, "banned") == ["banned", "8, 16, 64"]
+    assert row(shown, "64", "state")[1] == "banned"
+    assert f"`wattwise jobs allow {job_id} 64`" in shown
+    answer = ask("jobs", "allow", job_id, "64")
+    assert answer == f"Batch size 64 of {job_id}: allowed; not tried yet. Launches choose from batch sizes 32, 64.\n"
+
+
+def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
+    """A batch size that was set aside is allowed at once, with the command that its state names."""
+    for _ in range(3):
+        trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "16", "state")[1] == "set aside"
+    (command,) = {part for line in shown.splitlines() for part in line.split("`") if part.startswith("wattwise")}
+    assert command == f"wattwise jobs allow {trainer.job_id} 16"
+    ask(*command.split()[1:])
+    assert row(ask("jobs", "show", trainer.job_id), "16", "state")[1] == "allowed"
+
+
+def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
+    """Every launch gets a pinned batch size, as a requested trial, until it is unpinned without naming it."""
+    job_id = trainer.job_id
+    assert ask("jobs", "pin", job_id, "64").endswith("Every launch gets batch size 64.\n")
+    assert [trainer.next().id.batch_size for _ in range(2)] == [64, 64]
+    shown = ask("jobs", "show", job_id)
+    assert row(shown, "pinned") == ["pinned", "every launch gets batch size 64"]
+    assert row(shown, "requested trials") == ["requested trials", "1-2"]
+    assert row(ask("jobs", "trials", job_id), "1")[2] == "requested"
+    assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
+    assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id}: allowed; ")
+    assert row(ask("jobs", "list"), job_id)[1] == "-"
+    assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned. ")
+
+
+def test_paused_search(ask: Ask, trainer: Trainer) -> None:
+    """While it is paused, launches get the best known batch size; the answer has the command that ends that."""
+    job_id = trainer.job_id
+    trainer.run(100)
+    answer = ask("jobs", "pause", job_id)
+    assert f"`wattwise jobs resume {job_id}`" in answer
+    assert answer.endswith("cheapest so far: 100 J at batch size 16.\n")
+    assert [trainer.run(100).id.batch_size for _ in range(3)] == [16, 16, 16]
+    assert row(ask("jobs", "show", job_id), "paused") == ["paused", "launches get the best known batch size"]
+    assert row(ask("jobs", "list"), job_id)[1] == "paused"
+    assert ask("jobs", "resume", job_id).startswith(f"Resumed {job_id}. Launches choose from ")
+    assert trainer.next().id.batch_size != 16
+
+
+def test_baseline(ask: Ask, trainer: Trainer) -> None:
+    """A requested baseline is shown until a launch gets the default batch size."""
+    job_id = trainer.job_id
+    trainer.run(100)
+    answer = ask("jobs", "baseline", job_id)
+    assert answer.startswith(f"Requested a baseline of {job_id}: batch size 16, in the next launch. ")
+    assert "batch size 16" in row(ask("jobs", "show", job_id), "baseline")[1]
+    assert trainer.next().id.batch_size == 16
+    assert not any(line.startswith("baseline") for line in ask("jobs", "show", job_id).splitlines())
+    ask("jobs", "pause", job_id)
+    assert "once the search chooses again" in ask("jobs", "baseline", job_id)
+
+
+@pytest.mark.parametrize("policy", ["pruning-gts", "gts", "knowledge-gradient"])
+def test_policy(ask: Ask, trainer: Trainer, policy: str) -> None:
+    """A policy is set by its short name."""
+    words = policy.replace("-", " ")
+    answer = ask("jobs", "set-policy", trainer.job_id, policy)
+    assert answer.startswith(f"{trainer.job_id} has the policy {words}. ")
+    assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", words]
+
+
+def test_unknown_policy(refused: Ask) -> None:
+    """An unknown policy is refused with the known ones, without a call."""
+    assert "gts" in refused("jobs", "set-policy", "x", "greedy", status=2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reset",),
+        ("exclude-trial", "1"),
+        ("include-trial", "1"),
+        ("ban", "8"),
+        ("allow", "8"),
+        ("pin", "8"),
+        ("unpin",),
+        ("pause",),
+        ("resume",),
+        ("baseline",),
+        ("set-policy", "gts"),
+    ],
+)
+def test_json_and_unknown_jobs(ask: Ask, refused: Ask, trainer: Trainer, words: tuple[str, ...]) -> None:
+    """With --json every action prints the server's answer, with the job; an unknown job is one line on stderr."""
+    trainer.run(10)
+    action, *rest = words
+    answer = json.loads(ask("jobs", action, trainer.job_id, *rest, "--json"))
+    assert answer.get("job", answer)["spec"]["job_id"] == trainer.job_id
+    error = refused("jobs", action, "unknown-job", *rest, status=1)
+    assert "unknown-job" in error
+    assert error.count("\n") == 1
+
+
+def test_wrong_numbers(refused: Ask, trainer: Trainer) -> None:
+    """A trial or a batch size that the job does not have is refused by name."""
+    assert "trial 7" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
+    assert "8, 16, 32, 64" in refused("jobs", "pin", trainer.job_id, "12", status=1)
+    assert "argument BATCH_SIZE" in refused("jobs", "ban", trainer.job_id, "0", status=2)
+
+
+def test_warnings_are_shown(ask: Ask, trainer: Trainer) -> None:
+    """What looks wrong about a job's trials is shown with the trial and the field."""
+    trainer.report(trainer.next(), 10, metric=95.0)
+    shown = ask("jobs", "show", trainer.job_id)
+    warnings = [line.split(maxsplit=1)[1] for line in shown.splitlines() if line.startswith("warning")]
+    assert any(warning.startswith("trial 1, result.metric: ") for warning in warnings)
+
+
+def test_computed_costs_are_marked(ask: Ask, trainer: Trainer) -> None:
+    """In observer mode the cost is marked as computed, beside what was measured."""
+    trial = trainer.next()
+    measured = result(trial, 100, metric=0.5)
+    measured.computed.CopyFrom(v1.ComputedUsage(time_seconds=1.5, energy_joules=80, power_limit_watts=50))
+    trainer.stub.ReportResult(v1.ReportResultRequest(result=measured))
+    cells = row(ask("jobs", "trials", trainer.job_id), "1")
+    assert cells[8:10] == ["100 J", "80.0 J (computed)"]

@@ -1,0 +1,373 @@
+"""Several trials in one process, until one reaches the target."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from wattwise import (
+    Attempt,
+    BatchSizeOptimizer,
+    Client,
+    InvalidArgumentError,
+    NoBatchSizeConvergedError,
+    OperationOrderError,
+    ServerUnavailableError,
+    TrainFailError,
+    v1,
+)
+
+from tests.client.conftest import Start
+from tests.client.training.script import JOB_ID, StepMonitor, ended, job_spec, read_line
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+
+def launched(address: str, **given: Any) -> BatchSizeOptimizer:
+    """A launch that has no trial yet."""
+    job = job_spec(**({"max_epochs": 2, "policy": "POLICY_KNOWLEDGE_GRADIENT"} | given))
+    return BatchSizeOptimizer(address, job, monitor=StepMonitor())
+
+
+def trials(address: str, bso: BatchSizeOptimizer) -> list[v1.Trial]:
+    """The trials of the job, by number."""
+    with Client(address) as client:
+        return sorted(client.list_trials(bso.trial.id.job_id), key=lambda trial: trial.id.trial_number)
+
+
+def train(attempt: Attempt, metric: float) -> list[int]:
+    """Trains until the trial is over; returns the epochs."""
+    trained = []
+    for epoch in attempt.epochs():
+        trained.append(epoch)
+        attempt.on_evaluate(metric)
+    return trained
+
+
+def missing(bso: BatchSizeOptimizer, max_tries: int) -> None:
+    """Trains attempts that miss the target."""
+    for attempt in bso.attempts(max_tries):
+        train(attempt, 0.1)
+
+
+def raising(bso: BatchSizeOptimizer, error: BaseException, max_tries: int = 3) -> None:
+    """Raises in a `with attempt:` block."""
+    for attempt in bso.attempts(max_tries):
+        with attempt:
+            raise error
+
+
+def test_miss_is_followed_by_another_trial(grpc_addr: str) -> None:
+    """Each attempt is a trial with its own request, number and seed offset; the loop ends at the target."""
+    bso, seen = launched(grpc_addr), []
+    for attempt in bso.attempts():
+        trained = train(attempt, 0.95 if attempt.number == 3 else 0.1)
+        seen.append((attempt.number, attempt.seed_offset, attempt.batch_size, attempt.trial.request_id, trained))
+    assert [(number, offset, epochs) for number, offset, _, _, epochs in seen] == [
+        (1, 0, [1, 2]),
+        (2, 1, [1, 2]),
+        (3, 2, [1]),
+    ]
+    assert len({request for _, _, _, request, _ in seen}) == 3
+    assert bso.target_reached
+    found = trials(grpc_addr, bso)
+    assert [trial.id.batch_size for trial in found] == [size for _, _, size, _, _ in seen]
+    assert [trial.end_reason for trial in found] == [
+        *[v1.END_REASON_MAX_EPOCHS] * 2,
+        v1.END_REASON_TARGET_REACHED,
+    ]
+
+
+def test_target_in_the_first_attempt(grpc_addr: str) -> None:
+    """A launch whose first trial reaches the target trains no other."""
+    bso = launched(grpc_addr)
+    assert [train(attempt, 0.95) for attempt in bso.attempts()] == [[1]]
+    assert len(trials(grpc_addr, bso)) == 1
+
+
+def test_too_many_misses(grpc_addr: str) -> None:
+    """After `max_tries` misses the loop raises TrainFailError with the last decision and with advice."""
+    bso = launched(grpc_addr)
+    with pytest.raises(TrainFailError, match="raise max_tries") as caught:
+        missing(bso, max_tries=2)
+    assert caught.value.decision == bso.decision
+    assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [v1.END_REASON_MAX_EPOCHS] * 2
+
+
+def test_advice_of_the_server(grpc_addr: str) -> None:
+    """Once every batch size has missed, the error has the advice of the server."""
+    bso = launched(grpc_addr)
+    with pytest.raises(TrainFailError) as caught:
+        missing(bso, max_tries=20)
+    with Client(grpc_addr) as client:
+        advice = client.get_job(bso.trial.id.job_id).advice
+    assert advice
+    assert advice in str(caught.value)
+
+
+def test_job_without_a_batch_size_left(grpc_addr: str) -> None:
+    """If no batch size is left after a miss, the loop raises the error that says so."""
+    bso = launched(grpc_addr, batch_sizes=[16], policy="POLICY_PRUNING_GTS")
+    with pytest.raises(NoBatchSizeConvergedError):
+        missing(bso, max_tries=2)
+    assert bso.training_finished
+
+
+def test_attempt_without_a_decision(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A body that ends before the trial is decided ends it as completed, closes its window, and misses."""
+    monitor = StepMonitor()
+    bso = BatchSizeOptimizer(grpc_addr, job_spec(), monitor=monitor)
+    for attempt in bso.attempts():
+        assert len(monitor.open) == 0
+        for _ in attempt.epochs():
+            attempt.on_evaluate(0.1 if attempt.number == 1 else 0.95)
+            break
+    assert not monitor.open
+    assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [
+        v1.END_REASON_COMPLETED,
+        v1.END_REASON_TARGET_REACHED,
+    ]
+    misses = [record.args for record in caplog.records if record.levelno == logging.WARNING]
+    assert [args[:2] for args in misses if isinstance(args, tuple)] == [(1, 5)]
+
+
+def test_undecided_attempts_only(grpc_addr: str) -> None:
+    """A launch whose attempts all end without a decision raises TrainFailError; it names the end reason."""
+    bso = launched(grpc_addr)
+    with pytest.raises(TrainFailError, match="END_REASON_COMPLETED"):
+        for _ in bso.attempts(max_tries=2):
+            pass
+
+
+def test_calls_of_the_optimizer_work_on_the_current_attempt(grpc_addr: str) -> None:
+    """The optimizer's own calls, which callbacks use, neither raise a miss nor touch an earlier trial."""
+    bso = launched(grpc_addr)
+    for attempt in bso.attempts():
+        assert bso.get_batch_size() == attempt.batch_size
+        assert bso.trial == attempt.trial
+        for _ in bso.epochs():
+            bso.on_evaluate(0.1 if attempt.number < 3 else 0.95)
+    assert [trial.last_epoch for trial in trials(grpc_addr, bso)] == [2, 2, 1]
+
+
+def test_attempt_that_is_over(grpc_addr: str) -> None:
+    """An attempt cannot be used once the next one has begun."""
+    with launched(grpc_addr) as bso:
+        loop = bso.attempts()
+        first = next(loop)
+        train(first, 0.1)
+        next(loop)
+        with pytest.raises(OperationOrderError, match="attempt 1"):
+            first.on_evaluate(0.95)
+        with pytest.raises(OperationOrderError, match="attempt 1"):
+            next(first.epochs())
+
+
+def _out_of_memory_at_first(bso: BatchSizeOptimizer) -> Iterator[int]:
+    for attempt in bso.attempts(max_tries=2):
+        with attempt:
+            if attempt.number == 1:
+                raise MemoryError
+            train(attempt, 0.95)
+        yield attempt.batch_size
+
+
+def test_out_of_memory_in_the_block(grpc_addr: str) -> None:
+    """In a `with attempt:` block a trial that runs out of memory ends so, and a smaller batch size follows."""
+    bso = launched(grpc_addr, default_batch_size=32)
+    sizes = list(_out_of_memory_at_first(bso))
+    assert sizes[0] == 32
+    assert sizes[1] < 32
+    assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [
+        v1.END_REASON_OUT_OF_MEMORY,
+        v1.END_REASON_TARGET_REACHED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "tries", "reason"),
+    [
+        (MemoryError(), 1, v1.END_REASON_OUT_OF_MEMORY),
+        (ZeroDivisionError(), 3, v1.END_REASON_ERROR),
+        (KeyboardInterrupt(), 3, v1.END_REASON_PREEMPTED),
+    ],
+)
+def test_exception_that_leaves_the_block(
+    grpc_addr: str, error: BaseException, tries: int, reason: v1.EndReason.ValueType
+) -> None:
+    """A bug, Ctrl-C, and memory that runs out in the last attempt end the trial with their reason and are raised."""
+    bso = launched(grpc_addr)
+    with pytest.raises(type(error)):
+        raising(bso, error, tries)
+    assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [reason]
+
+
+def test_out_of_memory_once_the_target_is_reached(grpc_addr: str) -> None:
+    """An error after the target is raised: the body has no complete model, but there is no reason to train again."""
+    bso = launched(grpc_addr)
+
+    def train_and_export() -> None:
+        for attempt in bso.attempts():
+            with attempt:
+                train(attempt, 0.95)
+                raise MemoryError
+
+    with pytest.raises(MemoryError):
+        train_and_export()
+    assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [v1.END_REASON_TARGET_REACHED]
+
+
+def test_break_leaves_the_trial_running(grpc_addr: str) -> None:
+    """Leaving the loop by `break` does not end the trial; its missed target is raised again then."""
+    bso = launched(grpc_addr)
+    for attempt in bso.attempts():
+        next(attempt.epochs())
+        break
+    assert trials(grpc_addr, bso)[0].status == v1.TRIAL_STATUS_DISPATCHED
+    bso.on_evaluate(0.1)
+    with pytest.raises(TrainFailError):
+        bso.on_evaluate(0.1)
+    assert len(trials(grpc_addr, bso)) == 1
+
+
+def test_exception_without_a_block_ends_the_trial_with_the_launch(grpc_addr: str) -> None:
+    """An exception that leaves the loop and a `with bso:` block gives the trial its end reason."""
+
+    def run_out_of_memory(bso: BatchSizeOptimizer) -> None:
+        for _ in bso.attempts():
+            raise MemoryError
+
+    with pytest.raises(MemoryError), launched(grpc_addr) as bso:
+        run_out_of_memory(bso)
+    assert [trial.end_reason for trial in trials(grpc_addr, bso)] == [v1.END_REASON_OUT_OF_MEMORY]
+
+
+def test_first_attempt_is_the_trial_that_runs(grpc_addr: str) -> None:
+    """A batch size that was asked for before the loop is that of the first attempt."""
+    bso = launched(grpc_addr)
+    bso.get_batch_size()
+    (number,) = [attempt.trial.id.trial_number for attempt in bso.attempts() if train(attempt, 0.95)]
+    assert number == 1
+
+
+def test_second_loop_is_another_launch(grpc_addr: str) -> None:
+    """A loop after one that has ended trains another trial, numbered from 1 again."""
+    bso = launched(grpc_addr)
+    seen = [attempt.number for _ in range(2) for attempt in bso.attempts() if train(attempt, 0.95)]
+    assert (seen, len(trials(grpc_addr, bso))) == ([1, 1], 2)
+
+
+def test_checkpoint_continues_the_attempt(grpc_addr: str) -> None:
+    """The first attempt is the trial of the checkpoint, with its number; another follows if it misses."""
+    first = launched(grpc_addr)
+    for attempt in first.attempts():
+        if attempt.number == 2:
+            next(attempt.epochs())
+            break
+        train(attempt, 0.1)
+    first.on_evaluate(0.1)
+    state = first.state_dict()
+    first.close(v1.END_REASON_PREEMPTED)
+    again = launched(grpc_addr, job_id=first.trial.id.job_id)
+    again.load_state_dict(state)
+    seen = [
+        (attempt.number, attempt.trial.id.trial_number, train(attempt, 0.95 if attempt.number == 3 else 0.1))
+        for attempt in again.attempts()
+    ]
+    assert seen == [(2, 2, [2]), (3, 3, [1])]
+
+
+def test_checkpoint_of_an_older_client(grpc_addr: str) -> None:
+    """A state without the number of an attempt is that of the first."""
+    with launched(grpc_addr) as bso:
+        bso.get_batch_size()
+        state = bso.state_dict()
+        bso.close(v1.END_REASON_PREEMPTED)
+    del state["attempt"]
+    again = launched(grpc_addr, job_id=bso.trial.id.job_id)
+    again.load_state_dict(state)
+    assert [attempt.number for attempt in again.attempts() if train(attempt, 0.95)] == [1]
+
+
+def test_job_that_was_deleted(grpc_addr: str) -> None:
+    """A deleted job is not registered again for another attempt: the loop raises the decision that says so."""
+    bso = launched(grpc_addr)
+
+    def deleted_meanwhile() -> None:
+        for attempt in bso.attempts():
+            for _ in attempt.epochs():
+                with Client(grpc_addr) as client:
+                    client.delete_job(bso.trial.id.job_id)
+                wait_until(lambda: bso.training_finished)
+
+    with pytest.raises(TrainFailError, match="deleted"):
+        deleted_meanwhile()
+    with Client(grpc_addr) as client:
+        assert bso.trial.id.job_id not in {job.spec.job_id for job in client.list_jobs()}
+
+
+def test_server_that_is_away_after_a_miss(server: LiveServer) -> None:
+    """Without a server there is no further attempt: the loop raises the error that names its address."""
+    bso = BatchSizeOptimizer(server.address, job_spec(max_epochs=1), monitor=StepMonitor(), timeout=0.5)
+
+    def killed_meanwhile() -> None:
+        for attempt in bso.attempts():
+            for _ in attempt.epochs():
+                server.kill()
+                attempt.on_evaluate(0.1)
+
+    with pytest.raises(ServerUnavailableError, match=server.address):
+        killed_meanwhile()
+
+
+def test_fallback_is_tried_again(server: LiveServer) -> None:
+    """Without a server every attempt trains with the fallback; the server then has all of them, with their ends."""
+    job = job_spec(max_epochs=1)
+    bso = BatchSizeOptimizer(server.address, job, monitor=StepMonitor(), timeout=0.2, fallback="default")
+    server.stop()
+    seen = []
+    for attempt in bso.attempts():
+        seen.append((attempt.number, attempt.batch_size, attempt.trial.fallback))
+        train(attempt, 0.1 if attempt.number == 1 else 0.95)
+    assert seen == [(1, 16, True), (2, 16, True)]
+    bso.close()
+    server.start()
+    with launched(server.address, job_id=job.job_id, max_epochs=1, policy="POLICY_PRUNING_GTS") as later:
+        later.get_batch_size()
+        ends = {
+            trial.end_reason for trial in trials(server.address, later) if trial.status != v1.TRIAL_STATUS_DISPATCHED
+        }
+    assert ends == {v1.END_REASON_MAX_EPOCHS, v1.END_REASON_TARGET_REACHED}
+
+
+def test_launch_without_a_job_id_has_one_job(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The attempts of a launch without a job id share the job, which is warned of once."""
+    bso = launched(grpc_addr, job_id=None)
+    for attempt in bso.attempts():
+        train(attempt, 0.1 if attempt.number == 1 else 0.95)
+    assert [trial.id.trial_number for trial in trials(grpc_addr, bso)] == [1, 2]
+    assert [record.args for record in caplog.records].count((bso.trial.id.job_id,)) == 1
+
+
+@pytest.mark.parametrize("tries", [0, -1, 2.5, True, "3"])
+def test_invalid_number_of_tries(grpc_addr: str, tries: Any) -> None:
+    """A number of tries that is not a positive integer is refused before a trial begins."""
+    bso = launched(grpc_addr)
+    with pytest.raises(InvalidArgumentError, match="max_tries"):
+        next(bso.attempts(tries))
+    with pytest.raises(OperationOrderError):
+        _ = bso.trial
+
+
+def test_process_that_is_terminated_in_a_later_attempt(server: LiveServer, start: Start) -> None:
+    """SIGTERM ends the current attempt as preempted, and no other."""
+    process = start("attempts-wait")
+    assert read_line(process) == "in attempt 2"
+    process.terminate()
+    assert ended(process)[0] == -signal.SIGTERM
+    with Client(server.address) as client:
+        found = {trial.id.trial_number: trial.end_reason for trial in client.list_trials(JOB_ID)}
+    assert found == {1: v1.END_REASON_COMPLETED, 2: v1.END_REASON_PREEMPTED}

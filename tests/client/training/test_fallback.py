@@ -1,0 +1,384 @@
+"""A launch that finds no server, or nothing left to try, trains on its fallback batch size."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    InvalidAddressError,
+    InvalidArgumentError,
+    InvalidJobSpecError,
+    JobDiffersError,
+    JobSpec,
+    NoBatchSizeConvergedError,
+    PowerLimitOptimizer,
+    ResumeError,
+    ServerUnavailableError,
+    TrainFailError,
+    v1,
+)
+from wattwise.training.journal import TrialRecord
+from wattwise.training.rules import resolved
+from wattwise.training.spool import Spool
+
+from tests.client.rpc.middlebox import Middlebox
+from tests.client.training.script import GPU, JOULES, StepMonitor, epochs, job_spec
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+NOWHERE = "127.0.0.1:1"
+"""No server listens here."""
+
+
+def optimizer(
+    address: str, fallback: int | str | None = "default", *, timeout: float | None = 0.0, **given: Any
+) -> BatchSizeOptimizer:
+    """An optimizer that gives a server up at once, unless the timeout is None."""
+    return BatchSizeOptimizer(address, job_spec(**given), monitor=StepMonitor(), timeout=timeout, fallback=fallback)
+
+
+def trained(bso: BatchSizeOptimizer, *metrics: float) -> BatchSizeOptimizer:
+    """A training with these metrics."""
+    bso.get_batch_size()
+    bso.on_train_begin()
+    for metric in metrics:
+        bso.on_evaluate(metric)
+    return bso
+
+
+def spooled() -> list[TrialRecord]:
+    """The trials in the spool."""
+    return [TrialRecord.from_lines(path.read_text().splitlines()) for path in Spool.from_env().paths()]
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings so far."""
+    return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def stopped(server: LiveServer) -> LiveServer:
+    """A server that is down, on an address of its own."""
+    server.kill()
+    return server
+
+
+def test_training_without_a_server(stopped: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The fallback is trained and measured as usual, until its target; one warning names the cause and the remedy."""
+    caplog.set_level(logging.INFO, logger="wattwise")
+    bso = optimizer(stopped.address, 32)
+    assert bso.get_batch_size() == 32
+    info = bso.trial
+    assert (info.fallback, info.id.trial_number, info.id.job_id) == (True, 0, info.job.spec.job_id)
+    assert (info.job.spec.max_epochs, info.job.spec.trial_lease_seconds) == (10, 300)
+    assert stopped.address in info.reason
+    seen = []
+    for epoch in bso.epochs():
+        seen.append(epoch)
+        bso.on_evaluate(0.31 * epoch)
+    assert (seen, bso.target_reached, bso.training_finished) == ([1, 2, 3], True, True)
+    assert bso.decision is not None
+    assert (bso.decision.cost, bso.decision.converged) == (3 * JOULES, False)
+    bso.close()
+    (warning,) = warnings_of(caplog)
+    assert stopped.address in warning
+    assert "fallback batch size 32" in warning
+
+
+def test_trial_is_delivered_by_the_next_launch(stopped: LiveServer) -> None:
+    """What was trained without a server is a trial of the job before the next launch gets its batch size."""
+    bso = trained(optimizer(stopped.address, 8, job_id="test-night"), 0.5, 0.95)
+    bso.close()
+    (record,) = spooled()
+    assert (record.trial_number, record.batch_size, record.server) == (0, 8, stopped.address)
+    stopped.start()
+    with trained(optimizer(stopped.address, None, timeout=None, job_id="test-night")) as following:
+        assert not following.trial.fallback
+        assert following.trial.id.trial_number == 2
+        # Only that of the launch which runs is left.
+        assert [each.trial_number for each in spooled()] == [2]
+    with Client(stopped.address) as client:
+        first, _ = client.list_trials("test-night")
+        assert epochs(client, first.id) == [1, 2]
+    assert (first.type, first.id.batch_size) == (v1.TRIAL_TYPE_IMPORTED, 8)
+    assert (first.end_reason, first.converged) == (v1.END_REASON_TARGET_REACHED, True)
+    assert (first.time_seconds, first.energy_joules, list(first.monitor.kinds)) == (2, 2 * JOULES, ["custom"])
+    assert abs(first.start_time.seconds - record.start_time) < 2
+    assert spooled() == []
+
+
+def test_server_that_returns_during_the_training(stopped: LiveServer) -> None:
+    """A fallback trial stays one, and is delivered as soon as it is decided."""
+    bso = trained(optimizer(stopped.address), 0.1)
+    stopped.start()
+    bso.on_evaluate(0.95)
+    wait_until(lambda: spooled() == [])
+    with Client(stopped.address) as client:
+        (trial,) = client.list_trials(bso.trial.id.job_id)
+        assert epochs(client, trial.id) == [1, 2]
+    bso.close()
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (lambda bso: bso.close(v1.END_REASON_OUT_OF_MEMORY), v1.END_REASON_OUT_OF_MEMORY),
+        (lambda bso: bso.close(v1.END_REASON_PREEMPTED), v1.END_REASON_PREEMPTED),
+        (lambda bso: bso.close(), v1.END_REASON_COMPLETED),
+    ],
+)
+def test_end_of_an_undecided_fallback(server: LiveServer, end: Any, expected: v1.EndReason.ValueType) -> None:
+    """A fallback trial that is not decided ends for its trainer's reason."""
+    server.kill()
+    bso = trained(optimizer(server.address), 0.1)
+    server.start()
+    end(bso)
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(bso.trial.id.job_id)
+    assert (trial.end_reason, trial.last_epoch) == (expected, 1)
+    assert spooled() == []
+
+
+def test_last_epoch_ends_a_fallback(stopped: LiveServer) -> None:
+    """A fallback trial that misses its target ends at max_epochs with the usual error."""
+    bso = trained(optimizer(stopped.address, max_epochs=2), 0.1)
+    with pytest.raises(TrainFailError, match="max epochs"):
+        bso.on_evaluate(0.2)
+    bso.close()
+    stopped.start()
+    trained(optimizer(stopped.address, timeout=None, job_id=bso.trial.id.job_id, max_epochs=2)).close()
+    with Client(stopped.address) as client:
+        assert next(iter(client.list_trials(bso.trial.id.job_id))).end_reason == v1.END_REASON_MAX_EPOCHS
+
+
+def test_job_that_has_nothing_left(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A job whose batch sizes are used up trains on the fallback; the server gets that trial at its end."""
+    with Client(server.address) as client:
+        spec = job_spec(batch_sizes=[16], max_epochs=1)
+        client.register_job(spec)
+        trial = client.get_next_batch_size(spec.job_id or "").trial
+        client.end_trial(trial.id, v1.END_REASON_OUT_OF_MEMORY)
+        with pytest.raises(NoBatchSizeConvergedError) as refused:
+            BatchSizeOptimizer(server.address, spec, monitor=StepMonitor()).get_batch_size()
+        bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor())
+        assert bso.get_batch_size(fallback="default") == 16
+        assert bso.trial.job.num_trials == 1, "the job is the server's"
+        bso.on_train_begin()
+        bso.on_evaluate(0.95)
+        bso.close()
+        assert [each.end_reason for each in client.list_trials(spec.job_id or "")] == [
+            v1.END_REASON_OUT_OF_MEMORY,
+            v1.END_REASON_TARGET_REACHED,
+        ]
+    (warning,) = warnings_of(caplog)
+    assert str(refused.value).split(" (request")[0] in warning
+
+
+@pytest.mark.parametrize("fallback", [64, 0, True, "best", "16", 16.0])
+def test_fallback_that_is_not_a_batch_size_of_the_job(fallback: Any) -> None:
+    """A fallback must be one of the job's batch sizes; that is known before any call, and the error lists them."""
+    with pytest.raises(InvalidArgumentError, match="8, 16, 32"):
+        optimizer(NOWHERE, fallback)
+    with pytest.raises(InvalidArgumentError, match=r"fallback="):
+        optimizer(NOWHERE, None).get_batch_size(fallback=fallback)
+
+
+@pytest.mark.parametrize(
+    ("variable", "argument", "of_call", "expected"),
+    [("8", None, None, 8), ("default", None, None, 16), ("8", 32, None, 32), ("8", 32, "default", 16)],
+)
+def test_precedence(
+    monkeypatch: pytest.MonkeyPatch, variable: str, argument: int | None, of_call: str | None, expected: int
+) -> None:
+    """The call's fallback comes before the constructor's, and that before WATTWISE_FALLBACK."""
+    monkeypatch.setenv("WATTWISE_FALLBACK", variable)
+    with optimizer(NOWHERE, argument) as bso:
+        assert bso.get_batch_size(fallback=of_call) == expected
+
+
+def test_invalid_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invalid WATTWISE_FALLBACK is named."""
+    monkeypatch.setenv("WATTWISE_FALLBACK", "64")
+    with pytest.raises(InvalidArgumentError, match="WATTWISE_FALLBACK=64"):
+        optimizer(NOWHERE, None)
+
+
+def test_without_a_fallback_the_error_is_raised() -> None:
+    """Without a fallback, a server that is away is an error as before."""
+    with pytest.raises(ServerUnavailableError):
+        optimizer(NOWHERE, None).get_batch_size()
+
+
+def test_errors_of_the_user_are_raised(server: LiveServer) -> None:
+    """A fallback hides neither a wrong address nor a wrong or changed job."""
+    with pytest.raises(InvalidAddressError):
+        optimizer("http://localhost").get_batch_size()
+    with pytest.raises(InvalidJobSpecError):
+        optimizer(server.address, timeout=None, eta_knob=2.0).get_batch_size()
+    with optimizer(server.address, timeout=None, job_id="test-changed") as bso:
+        bso.get_batch_size()
+        with pytest.raises(JobDiffersError):
+            optimizer(server.address, timeout=None, job_id="test-changed", max_epochs=3).get_batch_size()
+
+
+def test_unused_fallback_changes_nothing(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """With a server, its batch size is trained."""
+    with trained(optimizer(server.address, 8, timeout=None), 0.1, 0.95) as bso:
+        assert (bso.get_batch_size(), bso.trial.fallback) == (16, False)
+        assert bso.decision is not None
+        assert bso.decision.converged
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("spooling", [True, False])
+def test_checkpoint_of_a_fallback(server: LiveServer, monkeypatch: pytest.MonkeyPatch, *, spooling: bool) -> None:
+    """A fallback trial continues from a checkpoint, and is one trial on the server, with the sums of both processes."""
+    if not spooling:
+        monkeypatch.setenv("WATTWISE_SPOOL", "off")
+    server.kill()
+    bso = trained(optimizer(server.address, 8), 0.1, 0.2)
+    state = json.loads(json.dumps(bso.state_dict()))
+    assert state["trial_number"] == 0
+    bso.close(v1.END_REASON_PREEMPTED)
+    server.start()
+    again = optimizer(server.address, job_id=bso.trial.id.job_id)
+    again.load_state_dict(state)
+    assert (again.get_batch_size(), again.last_epoch, again.trial.fallback) == (8, 2, True)
+    again.on_train_begin()
+    again.on_evaluate(0.95)
+    again.close()
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(bso.trial.id.job_id)
+        assert epochs(client, trial.id) == ([1, 2, 3] if spooling else [3])
+    assert (trial.energy_joules, trial.end_reason) == (3 * JOULES, v1.END_REASON_TARGET_REACHED)
+    assert spooled() == []
+
+
+def test_checkpoint_of_a_fallback_of_another_job() -> None:
+    """A batch size that the job no longer has is refused."""
+    bso = trained(optimizer(NOWHERE, 8), 0.1)
+    state = bso.state_dict()
+    bso.close(v1.END_REASON_PREEMPTED)
+    again = optimizer(NOWHERE, 16, job_id=bso.trial.id.job_id, batch_sizes=[16, 32])
+    again.load_state_dict(state)
+    with pytest.raises(ResumeError, match="batch size 8"):
+        again.get_batch_size()
+
+
+def test_checkpoint_of_a_trial_whose_server_is_away(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """With a fallback, a preempted trial continues with its own batch size, and is resumed when its server is back."""
+    bso = trained(optimizer(server.address, timeout=None), 0.1, 0.1)
+    server.kill()
+    bso.on_evaluate(0.1)
+    state = bso.state_dict()
+    bso.close(v1.END_REASON_PREEMPTED)
+    caplog.clear()
+    again = optimizer(server.address, 8, job_id=bso.trial.id.job_id)
+    again.load_state_dict(state)
+    assert (again.get_batch_size(), again.trial.fallback, again.trial.id) == (16, False, bso.trial.id)
+    again.on_train_begin()
+    again.on_evaluate(0.2)
+    server.start()
+    with Client(server.address) as client:
+        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2, 3, 4])
+        again.on_evaluate(0.95)
+        (trial,) = client.list_trials(bso.trial.id.job_id)
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 5)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_job_without_an_id(stopped: LiveServer) -> None:
+    """A launch without a job id names its job itself, and the trial is delivered under that name."""
+    bso = optimizer(stopped.address, job_id=None)
+    bso.get_batch_size()
+    assert bso.trial.id.job_id.startswith("test-")
+    stopped.start()
+    bso.close(v1.END_REASON_PREEMPTED)
+    with Client(stopped.address) as client:
+        (trial,) = client.list_trials(bso.trial.id.job_id)
+    assert trial.end_reason == v1.END_REASON_PREEMPTED
+
+
+def test_power_limits_stay(stopped: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A fallback trial trains at the current power limit, and warns once in all."""
+    bso = optimizer(stopped.address)
+    power = PowerLimitOptimizer(bso)
+    bso.get_batch_size()
+    bso.on_train_begin()
+    power.on_step_begin()
+    power.on_step_end()
+    power.on_epoch_end()
+    assert (power.profiling, power.power_limit_watts) == (False, None)
+    bso.on_evaluate(0.95)
+    power.close()
+    bso.close()
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_job_is_resolved_as_on_the_server(server: LiveServer) -> None:
+    """Without a server the job has the defaults that the server would fill in."""
+    specs = [
+        JobSpec(job_id_prefix="p", job_id="p-1", batch_sizes=[32, 8], default_batch_size=8, target_metric=0.5, gpu=GPU),
+        JobSpec(
+            job_id_prefix="p",
+            job_id="p-2",
+            batch_sizes=[8],
+            default_batch_size=8,
+            target_metric=0.5,
+            disable_early_stopping=True,
+            beta_knob=None,
+            mab_seed=0,
+            window_size=7,
+            policy="POLICY_GTS",
+            gpu=GPU,
+        ),
+    ]
+    with Client(server.address) as client:
+        for spec in specs:
+            assert resolved(spec.to_proto()) == client.register_job(spec).job.spec
+
+
+def test_answer_that_does_not_arrive(server: LiveServer) -> None:
+    """If the server dispatched another batch size but its answer was lost, the fallback is a trial of its own."""
+    with Middlebox(server.address, drops="GetNextBatchSize") as box:
+        bso = trained(optimizer(box.address, 8, timeout=5.0), 0.1, 0.95)
+        assert bso.trial.fallback
+        bso.close()
+    with Client(server.address) as client:
+        unanswered, imported = client.list_trials(bso.trial.id.job_id)
+        assert (unanswered.id.batch_size, unanswered.last_epoch) == (16, 0)
+        assert (imported.id.batch_size, imported.last_epoch) == (8, 2)
+    assert spooled() == []
+
+
+def test_search_is_bounded(stopped: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The server is looked for as long as without a fallback, and only one warning is logged."""
+    bso = BatchSizeOptimizer(stopped.address, job_spec(), monitor=StepMonitor(), timeout=1.0, fallback=8)
+    before = time.monotonic()
+    with bso:
+        assert bso.get_batch_size() == 8
+        assert time.monotonic() - before < 5
+        bso.on_train_begin()
+        bso.on_evaluate(0.95)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_spool_survives_a_refusal_at_the_end(server: LiveServer, spool: Path) -> None:
+    """A fallback trial that the server refuses stays in the spool with the reason."""
+    with Client(server.address) as client:
+        spec = job_spec(batch_sizes=[8, 16], job_id="test-refused")
+        client.register_job(spec)
+    server.kill()
+    bso = trained(optimizer(server.address, 32, job_id="test-refused"), 0.1)
+    server.start()
+    bso.close()
+    (record,) = spooled()
+    assert "32" in record.refusal
+    assert spool.exists()

@@ -1,0 +1,328 @@
+"""The journal of a trial and the spool: files that survive kills, full disks and other processes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import math
+import multiprocessing
+import os
+import resource
+import time
+from pathlib import Path
+
+import pytest
+from wattwise import v1
+from wattwise.training import journal as journal_module
+from wattwise.training import spool as spool_module
+from wattwise.training.journal import Journal, TrialRecord
+from wattwise.training.spool import Spool, safe_name
+
+from tests.client.training.script import job_spec
+
+SERVER = "localhost:50051"
+
+
+def record(request_id: str = "r", server: str = SERVER, job_id: str = "test-journal") -> TrialRecord:
+    """A trial that has just started."""
+    return TrialRecord(server, job_spec(job_id=job_id).to_proto(), request_id, 7, 16, 1000.0)
+
+
+def result(epoch: int, metric: float = 0.5, joules: float = 10.0) -> v1.TrainingResult:
+    """A measurement."""
+    monitor = v1.Monitor(kinds=["nvml"])
+    return v1.TrainingResult(
+        current_epoch=epoch, time_seconds=epoch, energy_joules=joules * epoch, metric=metric, monitor=monitor
+    )
+
+
+def read(path: Path) -> TrialRecord:
+    """The record that the next process finds."""
+    return TrialRecord.from_lines(path.read_text().splitlines())
+
+
+def epochs_of(found: TrialRecord) -> list[int]:
+    """The epochs of a record."""
+    return [each.current_epoch for each, _ in found.results]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """A new journal with a file."""
+    folder = tmp_path / "server" / "job"
+    folder.mkdir(parents=True)
+    return Journal.create(record(), folder / "r.wattwise-trial")
+
+
+def path_of(journal: Journal) -> Path:
+    """Its file."""
+    assert journal.path is not None
+    return journal.path
+
+
+def test_file_has_all_that_the_request_needs(journal: Journal) -> None:
+    """What is read back gives the same request as the record itself, NaN and optional fields included."""
+    journal.add(result(1, math.nan))
+    more = result(3)
+    more.power_limit_watts = 200.0
+    more.computed.CopyFrom(v1.ComputedUsage(time_seconds=1, energy_joules=2, power_limit_watts=100))
+    journal.add(more)
+    journal.end(v1.END_REASON_OUT_OF_MEMORY)
+    request = read(path_of(journal)).request()
+    assert request == journal.record.request()
+    assert (request.job_id, request.request_id, request.batch_size) == ("test-journal", "r", 16)
+    assert [each.current_epoch for each in request.measurements] == [1, 3]
+    assert math.isnan(request.measurements[0].metric)
+    assert request.measurements[1].computed.energy_joules == 2
+    assert (request.power_limit_watts, list(request.monitor.kinds)) == (200.0, ["nvml"])
+    assert (request.end_reason, request.start_time.seconds) == (v1.END_REASON_OUT_OF_MEMORY, 1000)
+
+
+def test_trial_without_an_end_is_lost(journal: Journal) -> None:
+    """A file whose process was killed is delivered as lost."""
+    journal.add(result(1))
+    assert read(path_of(journal)).request().end_reason == v1.END_REASON_LOST
+
+
+def test_first_end_counts(journal: Journal) -> None:
+    """A trial ends once, for the first reason."""
+    journal.end(v1.END_REASON_PREEMPTED)
+    journal.end(v1.END_REASON_COMPLETED)
+    assert read(path_of(journal)).end_reason == v1.END_REASON_PREEMPTED
+
+
+@pytest.mark.parametrize("torn", ['{"resu', '{"result": {"current_epoch": 2', "\0\0\0\0", "[]"])
+def test_torn_line(journal: Journal, torn: str) -> None:
+    """A line that was not written completely is left out, and a process that goes on repairs the file."""
+    journal.add(result(1))
+    path = path_of(journal)
+    journal.release()
+    with path.open("a") as file:
+        file.write(torn)
+    assert epochs_of(read(path)) == [1]
+    again = Journal.open(path)
+    assert again is not None
+    again.add(result(2))
+    assert epochs_of(read(path)) == [1, 2]
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", '{"version": 99}\n', '{"version": 1}\n', "no JSON\n"])
+def test_file_that_is_not_a_journal(tmp_path: Path, content: str) -> None:
+    """Another file, or one of another version, is an error of its own, and its lock is released."""
+    path = tmp_path / "other.wattwise-trial"
+    path.write_text(content)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not a journal"):
+            Journal.open(path)
+
+
+def test_repeated_epochs_replace_those_of_the_killed_process(journal: Journal) -> None:
+    """A trial that is resumed from a checkpoint trains epochs again: the later numbers count, and nothing beyond."""
+    for epoch in (1, 2, 3, 4):
+        journal.add(result(epoch))
+    journal.add(result(3, joules=20.0))
+    found = read(path_of(journal))
+    assert [(each.current_epoch, each.energy_joules) for each, _ in found.results] == [(1, 10), (2, 20), (3, 60)]
+
+
+def test_refused_measurement_is_left_out(journal: Journal) -> None:
+    """A measurement that the server refused would make it refuse the whole trial."""
+    for epoch in (1, 2, 3):
+        journal.add(result(epoch))
+    journal.leave_out(2)
+    assert epochs_of(read(path_of(journal))) == epochs_of(journal.record) == [1, 3]
+
+
+def test_file_is_locked_while_its_trainer_lives(journal: Journal) -> None:
+    """Nobody else opens the file before it is released; a deleted file is gone."""
+    path = path_of(journal)
+    assert Journal.open(path) is None
+    journal.release()
+    again = Journal.open(path)
+    assert again is not None
+    again.delete()
+    assert Journal.open(path) is None
+
+
+def test_forked_child_does_not_hold_the_lock(journal: Journal) -> None:
+    """A data-loader worker that outlives its trainer does not keep the trial from being delivered."""
+    context = multiprocessing.get_context("fork")
+    forked, over = context.Event(), context.Event()
+
+    def worker() -> None:
+        forked.set()
+        over.wait(60)
+
+    child = context.Process(target=worker)
+    child.start()
+    assert forked.wait(60)
+    journal.release()
+    try:
+        assert Journal.open(path_of(journal)) is not None
+    finally:
+        over.set()
+        child.join()
+
+
+def test_disk_that_fills_up(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+    """A line that does not fit is warned of once; when there is room again, the file is completed."""
+    journal.add(result(1))
+    path, before = path_of(journal), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))
+    try:
+        journal.add(result(2))
+        journal.add(result(3))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert epochs_of(read(path)) == [1]
+    assert [each.levelno for each in caplog.records] == [logging.WARNING]
+    journal.add(result(4))
+    assert epochs_of(read(path)) == [1, 2, 3, 4]
+    assert Journal.open(path) is None, "the new file is locked too"
+
+
+def test_size_of_a_file_is_bounded(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of very many epochs keeps the newest ones, in a file that does not grow."""
+    monkeypatch.setattr(journal_module, "_MAX_RESULTS", 10)
+    monkeypatch.setattr(journal_module, "_MAX_BYTES", 8000)
+    for epoch in range(1, 201):
+        journal.add(result(epoch))
+        assert path_of(journal).stat().st_size < 9000
+    assert epochs_of(read(path_of(journal)))[-10:] == list(range(191, 201))
+
+
+def test_spool_is_private_and_durable_names_are_safe(spool: Path) -> None:
+    """The folders are for their user alone; any server, job and request id makes a file within the spool."""
+    names = ["a/../../b", "..", ".", "", "ü" * 300, "a" * 300, "a:b", "a%b", "a\0b"]
+    files = [Spool.from_env().journal(record(name, name, f"test-{name}" * 3)).path for name in names]
+    assert len(set(files)) == len(names)
+    for file in files:
+        assert file is not None
+        assert file.is_relative_to(spool)
+        assert len(file.relative_to(spool).parts) == 3
+    assert {each.stat().st_mode & 0o777 for each in spool.rglob("*") if each.is_dir()} | {
+        spool.stat().st_mode & 0o777
+    } == {0o700}
+    assert len(Spool.from_env().paths()) == len(names)
+
+
+def test_names_that_would_be_the_same(spool: Path) -> None:
+    """Two texts never share a folder, and an ordinary name is readable."""
+    assert spool
+    texts = ["a:b", "a/b", "a%b", "a" * 100, "a" * 101, "a" * 102]
+    assert len({safe_name(text) for text in texts}) == len(texts)
+    assert safe_name("mnist-nightly_2.1") == "mnist-nightly_2.1"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "state", "folder"),
+    [
+        ("", "/state", Path("/state/wattwise")),
+        ("", "relative", Path("/home/me/.local/state/wattwise")),
+        ("", "", Path("/home/me/.local/state/wattwise")),
+        ("/chosen", "/state", Path("/chosen")),
+        ("~/chosen", "", Path("/home/me/chosen")),
+        ("off", "/state", None),
+        ("OFF", "", None),
+    ],
+)
+def test_folder_of_the_spool(monkeypatch: pytest.MonkeyPatch, chosen: str, state: str, folder: Path | None) -> None:
+    """WATTWISE_SPOOL comes first, then an absolute XDG_STATE_HOME, then its default; "off" disables the spool."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    monkeypatch.setenv("WATTWISE_SPOOL", chosen)
+    assert Spool.from_env().folder == folder
+
+
+def test_spool_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a spool the record is kept in memory."""
+    monkeypatch.setenv("WATTWISE_SPOOL", "off")
+    journal = Spool.from_env().journal(record())
+    journal.add(result(1))
+    assert (journal.path, epochs_of(journal.record)) == (None, [1])
+    assert Spool.from_env().paths() == []
+
+
+def test_spool_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A spool that cannot be created is warned of once, and trials go on without."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(Spool, "_warned", False)
+    monkeypatch.setenv("WATTWISE_SPOOL", str(tmp_path / "file" / "spool"))
+    for request_id in "ab":
+        assert Spool.from_env().journal(record(request_id)).path is None
+    (warning,) = caplog.messages
+    assert "WATTWISE_SPOOL" in warning
+
+
+def test_file_system_without_locks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spool: Path
+) -> None:
+    """Without locks nothing is kept, since another launch could deliver a trial that runs."""
+
+    def no_locks(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(Spool, "_warned", False)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert Spool.from_env().journal(record()).path is None
+    assert len(caplog.messages) == 1
+    assert [each for each in spool.rglob("*") if each.is_file()] == []
+
+
+def test_number_of_trials_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The oldest trial that does not run makes room, and a warning names its file."""
+    monkeypatch.setattr(spool_module, "MAX_TRIALS", 3)
+    spool = Spool.from_env()
+    journals = [spool.journal(record(name)) for name in "abc"]
+    for age, journal in enumerate(journals):
+        os.utime(path_of(journal), (age, age))
+    for journal in journals[1:]:
+        journal.release()
+    newest = spool.journal(record("d"))
+    assert spool.paths() == [path_of(journals[0]), path_of(journals[2]), path_of(newest)]
+    assert str(journals[1].path) in caplog.text
+
+
+@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_BYTES_IN_ALL", "MAX_TRIALS_IN_ALL"])
+def test_size_of_the_spool_is_bounded(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """Each limit, of a job and of all of them, drops the oldest."""
+    monkeypatch.setattr(spool_module, limit, 1)
+    spool = Spool.from_env()
+    first = spool.journal(record("a"))
+    first.release()
+    second = spool.journal(record("b"))
+    assert spool.paths() == [path_of(second)]
+
+
+def test_draft_of_a_killed_process_is_removed(journal: Journal) -> None:
+    """A draft is not a trial; an old one is deleted, a new one may belong to a process."""
+    folder = path_of(journal).parent
+    old, new = folder / "old.wattwise-draft", folder / "new.wattwise-draft"
+    for draft in (old, new):
+        draft.write_text("{")
+    os.utime(old, (time.time() - 7200,) * 2)
+    assert Spool(folder.parent.parent).paths() == [path_of(journal)]
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_other_files_in_the_folder_are_left_alone(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder may be one that other programs use: nothing of theirs is listed, counted or deleted."""
+    folder = path_of(journal).parent
+    theirs = [folder / "a.jsonl", folder / "b.new", tmp_path / "c.wattwise-trial", folder / "deep" / "d.wattwise-trial"]
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{")
+        os.utime(path, (time.time() - 7200,) * 2)
+    monkeypatch.setattr(spool_module, "MAX_TRIALS_IN_ALL", 1)
+    monkeypatch.setenv("WATTWISE_SPOOL", str(tmp_path))
+    spool = Spool.from_env()
+    assert spool.paths() == [path_of(journal)]
+    journal.release()
+    added = spool.journal(record("b"))
+    assert spool.paths() == [path_of(added)]
+    assert all(path.exists() for path in theirs)

@@ -1,0 +1,496 @@
+"""The spool against the real server: what could not be delivered arrives later, exactly once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wattwise import BatchSizeOptimizer, Client, InvalidResultError, v1
+from wattwise.monitor import Window
+from wattwise.training.delivery import deliver_files
+from wattwise.training.journal import TrialRecord
+from wattwise.training.spool import Spool
+
+from tests.client.training.killed import EPOCHS
+from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+def spooled() -> list[TrialRecord]:
+    """The trials in the spool."""
+    return [TrialRecord.from_lines(path.read_text().splitlines()) for path in Spool.from_env().paths()]
+
+
+def launched_again(address: str, job_id: str, **given: Any) -> None:
+    """Another launch of a job, which is preempted at once."""
+    bso = BatchSizeOptimizer(address, job_spec(job_id=job_id, **given), monitor=StepMonitor())
+    bso.get_batch_size()
+    bso.close(v1.END_REASON_PREEMPTED)
+
+
+@pytest.fixture
+def train() -> Iterator[Start]:
+    """Starts trainings of `killed`; none outlives its test."""
+    with ExitStack() as after:
+
+        def started(address: str, job_id: str, *options: str) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "tests.client.training.killed", address, job_id, *options]
+            pipe, root = subprocess.PIPE, Path(__file__).parents[3]
+            process = after.enter_context(
+                subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            )
+            after.callback(process.kill)
+            return process
+
+        yield started
+
+
+def after_epochs(process: subprocess.Popen[str], count: int) -> None:
+    """Lets a training with `--lines` train some epochs."""
+    assert read_line(process).startswith("trial ")
+    for epoch in range(1, count + 1):
+        send_line(process)
+        assert read_line(process) == f"epoch {epoch}"
+
+
+def test_spool_is_empty_after_an_ordinary_trial(server: LiveServer) -> None:
+    """While a trial runs the spool has it; as soon as the server has decided it, the spool is empty."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    (record,) = spooled()
+    assert (record.trial_number, record.batch_size, len(record.results)) == (1, 16, 1)
+    assert record.job == job_spec(job_id=bso.trial.id.job_id).to_proto()
+    bso.on_evaluate(0.95)
+    bso.close()
+    assert spooled() == []
+
+
+@pytest.mark.parametrize("reason", [v1.END_REASON_ERROR, v1.END_REASON_PREEMPTED, v1.END_REASON_COMPLETED])
+def test_spool_is_empty_after_an_acknowledged_end(server: LiveServer, reason: v1.EndReason.ValueType) -> None:
+    """The answer to EndTrial ends the trial for the spool too."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    bso.close(reason)
+    assert spooled() == []
+
+
+def test_model_that_was_finished_without_the_server(server: LiveServer) -> None:
+    """A model that reached its target while the server was away is not lost: the next launch delivers it."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    server.kill()
+    bso.on_evaluate(0.2)
+    bso.on_evaluate(0.95)
+    assert bso.target_reached
+    bso.close()
+    assert [len(each.results) for each in spooled()] == [3]
+    server.start()
+    launched_again(server.address, bso.trial.id.job_id)
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert [m.current_epoch for m in found.measurements] == [1, 2, 3]
+    assert (found.trial.end_reason, found.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
+    assert spooled() == []
+
+
+def test_killed_trainer(server: LiveServer, train: Start) -> None:
+    """A trainer that is killed is delivered as lost with its measurements, and not while it runs."""
+    process = train(server.address, "test-killed", "--lines")
+    after_epochs(process, 1)
+    server.kill()
+    send_line(process)
+    assert read_line(process) == "epoch 2"
+    server.start()
+    with Client(server.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 0, "the trainer is alive"
+        os.kill(process.pid, signal.SIGKILL)
+        assert ended(process)[0] == -signal.SIGKILL
+        launched_again(server.address, "test-killed", max_epochs=50, disable_early_stopping=True)
+        first, _ = client.list_trials("test-killed")
+        assert epochs(client, first.id) == [1, 2]
+    assert (first.end_reason, first.energy_joules) == (v1.END_REASON_LOST, 2 * JOULES)
+    assert spooled() == []
+
+
+def test_trainer_that_is_killed_after_its_target(server: LiveServer, train: Start) -> None:
+    """The measurements of a killed trainer decide its trial if they reach the target."""
+    process = train(server.address, "test-killed", "--lines")
+    after_epochs(process, 1)
+    server.kill()
+    for epoch in range(2, EPOCHS + 1):
+        send_line(process)
+        assert read_line(process) == f"epoch {epoch}"
+    os.kill(process.pid, signal.SIGKILL)
+    ended(process)
+    server.start()
+    with Client(server.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
+        (trial,) = client.list_trials("test-killed")
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, EPOCHS)
+
+
+def test_terminated_trainer(server: LiveServer, train: Start) -> None:
+    """A trainer that is terminated while the server is away was preempted, which the next delivery says."""
+    process = train(server.address, "test-killed", "--lines")
+    after_epochs(process, 1)
+    server.kill()
+    process.terminate()
+    assert ended(process)[0] == -signal.SIGTERM
+    server.start()
+    with Client(server.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
+        (trial,) = client.list_trials("test-killed")
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_PREEMPTED, 1)
+
+
+def test_delivery_that_was_not_acknowledged(server: LiveServer) -> None:
+    """A trial that is delivered again, because the first answer was lost, is one trial."""
+    server.kill()
+    bso = begun_away(server.address)
+    bso.on_evaluate(0.1)
+    bso.close(v1.END_REASON_ERROR)
+    (path,) = Spool.from_env().paths()
+    content = path.read_bytes()
+    server.start()
+    with Client(server.address) as client:
+        for _ in range(3):
+            path.write_bytes(content)
+            assert deliver_files(client, [path], 10.0).delivered == 1
+        (trial,) = client.list_trials(bso.trial.id.job_id)
+        assert epochs(client, trial.id) == [1]
+    assert trial.end_reason == v1.END_REASON_ERROR
+
+
+def begun_away(address: str, **given: Any) -> BatchSizeOptimizer:
+    """A training on the fallback that is ready for its first epoch."""
+    bso = BatchSizeOptimizer(address, job_spec(**given), monitor=StepMonitor(), timeout=0.0, fallback="default")
+    bso.get_batch_size()
+    bso.on_train_begin()
+    return bso
+
+
+def test_resumed_trial_takes_its_file_over(server: LiveServer) -> None:
+    """A launch that continues a trial does not deliver it as lost, nor does another launch meanwhile."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    state = bso.state_dict()
+    server.kill()
+    bso.on_evaluate(0.2)
+    bso.close(v1.END_REASON_PREEMPTED)
+    server.start()
+    again = BatchSizeOptimizer(server.address, job_spec(job_id=bso.trial.id.job_id), monitor=StepMonitor())
+    again.load_state_dict(state)
+    again.get_batch_size()
+    with Client(server.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 0
+    (record,) = spooled()
+    assert (record.end_reason, record.request_id) == (v1.END_REASON_UNSPECIFIED, bso.trial.request_id)
+    again.on_train_begin()
+    again.on_evaluate(0.3)
+    with Client(server.address) as client:
+        trial = client.get_trial(bso.trial.id)
+    assert trial.trial.status == v1.TRIAL_STATUS_DISPATCHED
+    assert [(m.current_epoch, m.metric) for m in trial.measurements] == [(1, 0.1), (2, 0.3)]
+    again.close()
+    assert spooled() == []
+
+
+def test_refused_trial_blocks_nothing(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A trial that the server refuses stays with the reason; launches deliver the others, and try it no more."""
+    server.kill()
+    for size in (32, 16, 8):
+        bso = BatchSizeOptimizer(
+            server.address, job_spec(job_id="test-refused"), monitor=StepMonitor(), timeout=0.0, fallback=size
+        )
+        bso.get_batch_size()
+        bso.on_train_begin()
+        bso.on_evaluate(0.95)
+        bso.close()
+    server.start()
+    with Client(server.address) as client:
+        client.register_job(job_spec(job_id="test-refused", batch_sizes=[8, 16]))
+        paths = Spool.from_env().paths()
+        assert deliver_files(client, paths, 10.0)[:2] == (2, 1)
+        assert deliver_files(client, paths, 10.0)[:2] == (0, 0)
+        assert deliver_files(client, paths, 10.0, refused_before=True)[:2] == (0, 1)
+        assert [each.id.batch_size for each in client.list_trials("test-refused")] == [16, 8]
+    (record,) = spooled()
+    assert (record.batch_size, "batch_size" in record.refusal) == (32, True)
+    assert "wattwise spool" in caplog.text
+
+
+def test_trial_of_another_server_is_not_delivered(server: LiveServer) -> None:
+    """The exact address in the file counts, not the folder's name."""
+    server.kill()
+    begun_away(server.address).close(v1.END_REASON_ERROR)
+    (path,) = Spool.from_env().paths()
+    path.write_text(path.read_text().replace(server.address, "elsewhere:50051"))
+    server.start()
+    with Client(server.address) as client:
+        assert deliver_files(client, [path], 10.0) == (0, 0, None)
+    assert path.exists()
+
+
+def test_unreadable_file_blocks_nothing(server: LiveServer) -> None:
+    """A file that is not a journal is left alone."""
+    server.kill()
+    bso = begun_away(server.address)
+    bso.close(v1.END_REASON_ERROR)
+    (path,) = Spool.from_env().paths()
+    broken = path.with_name("broken.wattwise-trial")
+    broken.write_text("{")
+    os.utime(broken, (0, 0))
+    server.start()
+    launched_again(server.address, bso.trial.id.job_id)
+    assert Spool.from_env().paths() == [broken]
+
+
+def test_launch_waits_a_second_at_most(server: LiveServer) -> None:
+    """A server that does not answer a delivery delays the launch by the second that it may take."""
+    server.kill()
+    begun_away(server.address).close(v1.END_REASON_ERROR)
+    server.start()
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        with Client(server.address) as client:
+            before = time.monotonic()
+            failure = deliver_files(client, Spool.from_env().paths(), 1.0).failure
+            assert 0.9 < time.monotonic() - before < 5
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    assert failure is not None
+    assert len(spooled()) == 1
+
+
+@pytest.mark.parametrize("spooling", [True, False])
+def test_server_that_lost_its_database(
+    server: LiveServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, spooling: bool
+) -> None:
+    """A trial that the server no longer knows goes on with one warning, and is delivered whole when it is over."""
+    if not spooling:
+        monkeypatch.setenv("WATTWISE_SPOOL", "off")
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    server.stop()
+    server.database.unlink()
+    server.start()
+    wait_until(lambda: "no longer has trial 1" in caplog.text)
+    bso.on_evaluate(0.2)
+    assert not bso.training_finished
+    bso.on_evaluate(0.95)
+    assert bso.target_reached
+    bso.close()
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(bso.trial.id.job_id)
+        assert epochs(client, trial.id) == [1, 2, 3]
+        assert client.get_job(bso.trial.id.job_id).spec == bso.trial.job.spec
+    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert sum("no longer has" in message for message in caplog.messages) == 1
+    assert spooled() == []
+
+
+def test_server_with_an_older_database(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A trial that is younger than the restored database goes on and is delivered; the job's other trials stay."""
+    launched_again(server.address, "test-restored")
+    server.stop()
+    backup = server.database.read_bytes()
+    server.start()
+    bso = begun(server.address, job_id="test-restored")
+    bso.on_evaluate(0.1)
+    server.kill()
+    for path in server.database.parent.glob("wattwise.db*"):
+        path.unlink()
+    server.database.write_bytes(backup)
+    server.start()
+    wait_until(lambda: "no longer has trial 2" in caplog.text)
+    bso.close(v1.END_REASON_OUT_OF_MEMORY)
+    with Client(server.address) as client:
+        first, second = client.list_trials("test-restored")
+        assert epochs(client, second.id) == [1]
+    assert (first.end_reason, second.end_reason) == (v1.END_REASON_PREEMPTED, v1.END_REASON_OUT_OF_MEMORY)
+
+
+def test_deleted_job_stops_its_trial(server: LiveServer) -> None:
+    """A job that was deleted on purpose stops its trials, and does not come back by the spool."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    with Client(server.address) as client:
+        client.delete_job(bso.trial.id.job_id)
+        wait_until(lambda: bso.training_finished)
+        bso.close()
+        assert list(client.list_jobs()) == []
+    assert spooled() == []
+
+
+@pytest.mark.parametrize("ends", ["closed", "killed"])
+def test_deleted_job_stays_deleted(server: LiveServer, train: Start, ends: str) -> None:
+    """A trial that ends before it learns that its job was deleted does not bring the job back."""
+    if ends == "killed":
+        process = train(server.address, "test-deleted", "--lines")
+        after_epochs(process, 1)
+        os.kill(process.pid, signal.SIGSTOP)
+    else:
+        bso = begun(server.address, job_id="test-deleted")
+        bso.on_evaluate(0.1)
+    with Client(server.address) as client:
+        client.delete_job("test-deleted")
+        if ends == "killed":
+            os.kill(process.pid, signal.SIGKILL)
+            ended(process)
+            assert deliver_files(client, Spool.from_env().paths(), 10.0).delivered == 1
+        else:
+            bso.close()
+        assert list(client.list_jobs()) == []
+    assert spooled() == []
+
+
+def test_measurement_that_the_server_refuses_is_not_kept(server: LiveServer) -> None:
+    """A refused measurement would make the server refuse the whole trial later."""
+
+    class Overflowing(StepMonitor):
+        def end_window(self, name: str) -> Window:
+            self.open.remove(name)
+            return Window(time=1.0, total_energy=9e99)
+
+    bso = BatchSizeOptimizer(server.address, job_spec(), monitor=Overflowing())
+    bso.get_batch_size()
+    bso.on_train_begin()
+    bso.on_evaluate(0.1)
+    with pytest.raises(InvalidResultError):
+        bso.on_evaluate(0.2)
+    server.kill()
+    bso.close(v1.END_REASON_ERROR)
+    assert [len(each.results) for each in spooled()] == [1]
+    server.start()
+    with Client(server.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0)[:2] == (1, 0)
+        assert epochs(client, bso.trial.id) == [1]
+
+
+def killed_at_random(server: LiveServer, train: Start, kills: int, seed: int) -> None:
+    """Trainers and the server are killed at random times; in the end nothing is lost and nothing doubled.
+
+    Every epoch that a trainer has printed was recorded before. At the end each is on the server exactly once, and each
+    trial exists once.
+    """
+    chance, job_id = random.Random(seed), "test-random-kills"
+    printed: dict[str, int] = {}
+    killed, up = 0, True
+    while killed < kills:
+        process = train(server.address, job_id)
+        assert process.stdout is not None
+        # Now and then the trainer is killed while it starts.
+        output = read_line(process) + "\n" if chance.random() < 0.9 else ""
+        _wait(process, chance.uniform(0.0, 0.4))
+        if chance.random() < 0.4:
+            if up:
+                server.kill()
+                killed += 1
+            else:
+                server.start()
+            up = not up
+            _wait(process, chance.uniform(0.0, 0.4))
+        if process.poll() is None:
+            process.kill()
+            killed += 1
+        rest, errors = process.communicate()
+        assert "Traceback" not in errors, errors
+        _note(output + rest, printed)
+    if not up:
+        server.start()
+    last = train(server.address, job_id)
+    output, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, errors
+    _note(output, printed)
+    with Client(server.address) as client:
+        wait_until(lambda: not deliver_files(client, Spool.from_env().paths(), 60.0).delivered)
+        assert spooled() == []
+        trials = list(client.list_trials(job_id))
+        by_request = {request: client.get_next_batch_size(job_id, request_id=request).trial for request in printed}
+        assert len(trials) == len(list(client.list_trials(job_id))), "every request has its trial already"
+        assert len({each.id.trial_number for each in by_request.values()}) == len(printed)
+        for request, epoch in printed.items():
+            found = epochs(client, by_request[request].id)
+            # One more may have been recorded just before the kill.
+            assert found in (list(range(1, epoch + 1)), list(range(1, epoch + 2)))
+        assert all(each.status != v1.TRIAL_STATUS_DISPATCHED for each in by_request.values())
+        # Trainers that were killed before they printed their trial, or that did not get the server's answer.
+        numbers = {each.id.trial_number for each in by_request.values()}
+        assert {each.last_epoch for each in trials if each.id.trial_number not in numbers} <= {0}
+    ends = Counter(v1.EndReason.Name(each.end_reason) for each in by_request.values())
+    kinds = Counter(v1.TrialType.Name(each.type) for each in by_request.values())
+    sys.stdout.write(f"\n{killed} kills, {len(printed)} trials, {sum(printed.values())} epochs; {ends}; {kinds}\n")
+
+
+def _wait(process: subprocess.Popen[str], seconds: float) -> None:
+    """Waits for a time, or for the end of the process."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+
+
+def _note(output: str, printed: dict[str, int]) -> None:
+    request = ""
+    for line in output.splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "trial":
+            request = rest
+            printed.setdefault(request, 0)
+        elif word == "epoch" and rest.isdecimal():
+            printed[request] = int(rest)
+
+
+@pytest.mark.timeout(180)
+def test_random_kills(server: LiveServer, train: Start) -> None:
+    """Ten kills at random moments lose and double nothing."""
+    killed_at_random(server, train, 10, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_many_random_kills(server: LiveServer, train: Start) -> None:
+    """200 kills at random moments lose and double nothing."""
+    killed_at_random(server, train, 200, seed=2)
+
+
+@pytest.mark.soak
+def test_cost_of_the_spool(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Prints what the journal costs per epoch, and how long a launch takes that finds 100 spooled trials."""
+    caplog.set_level(logging.INFO, logger="wattwise")
+    spool, spec = Spool.from_env(), job_spec(job_id="test-cost").to_proto()
+    seconds = []
+    for number in range(100):
+        journal = spool.journal(TrialRecord(server.address, spec, f"request-{number}", 0, 16, time.time()))
+        for epoch in range(1, 11):
+            result = v1.TrainingResult(current_epoch=epoch, time_seconds=epoch, energy_joules=epoch, metric=0.1)
+            before = time.perf_counter()
+            journal.add(result)
+            seconds.append(time.perf_counter() - before)
+        journal.release()
+    seconds.sort()
+    sys.stdout.write(f"\njournal: median {1e3 * seconds[500]:.2f} ms, 99 % {1e3 * seconds[990]:.2f} ms per epoch\n")
+    with Client(server.address) as client:
+        client.register_job(job_spec(job_id="test-cost"))
+    before = time.perf_counter()
+    launched_again(server.address, "test-cost")
+    launch = time.perf_counter() - before
+    with Client(server.address) as client:
+        delivered = sum(trial.type == v1.TRIAL_TYPE_IMPORTED for trial in client.list_trials("test-cost"))
+        sys.stdout.write(f"launch with 100 spooled trials: {launch:.2f} s, {delivered} delivered\n")
+        while deliver_files(client, spool.paths(), 60.0).delivered:
+            pass
+        imported = [trial for trial in client.list_trials("test-cost") if trial.type == v1.TRIAL_TYPE_IMPORTED]
+        assert (len(imported), {trial.last_epoch for trial in imported}, spooled()) == (100, {10}, [])

@@ -1,0 +1,168 @@
+"""Observer mode: costs follow from computed time and energy, and the measured ones are kept beside them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer, power_sample
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.usecases.test_imports import imported
+from tests.server.usecases.test_leases import get
+from tests.server.usecases.test_monitors import job_of
+from tests.watched import WatchedServer
+
+POLICIES = [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS, v1.POLICY_KNOWLEDGE_GRADIENT]
+
+
+def usage(energy: float, time: float = 1.0, watts: float = 175.0) -> v1.ComputedUsage:
+    """Computed sums."""
+    return v1.ComputedUsage(time_seconds=time, energy_joules=energy, power_limit_watts=watts)
+
+
+def report(
+    trainer: Trainer, trial: v1.Trial, measured: float, metric: float = 0.1, epoch: int = 1, **fields: Any
+) -> v1.Decision:
+    """Report an epoch of this measured energy."""
+    result = v1.TrainingResult(
+        trial=trial.id, time_seconds=epoch, energy_joules=measured, metric=metric, current_epoch=epoch, **fields
+    )
+    return trainer.stub.ReportResult(v1.ReportResultRequest(result=result)).decision
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_search_uses_the_computed_cost(server: LiveServer, policy: v1.Policy.ValueType) -> None:
+    """Decision, bound and job use the computed sums; the trial shows both, also after a restart."""
+    trainer = Trainer(server.trainer, policy=policy, eta_knob=0.5)
+    trial = trainer.next()
+    decision = report(trainer, trial, 100.0, computed=usage(60.0, 1.5))
+    cost = 0.5 * 60.0 + 0.5 * 100 * 1.5
+    assert decision.cost == cost
+    report(trainer, trial, 200.0, 0.95, 2, computed=usage(80.0, 2.5), power_limit_watts=300.0)
+    server.kill()
+    server.start()
+    shown = get(server, trial)
+    assert (shown.time_seconds, shown.energy_joules, shown.power_limit_watts) == (2.0, 200.0, 300.0)
+    assert shown.computed == usage(80.0, 2.5)
+    assert shown.cost == job_of(server, trainer).min_cost == 0.5 * 80.0 + 0.5 * 100 * 2.5
+    answer = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id))
+    assert [(m.energy_joules, m.computed) for m in answer.measurements] == [
+        (100.0, usage(60.0, 1.5)),
+        (200.0, usage(80.0, 2.5)),
+    ]
+
+
+def test_bound_compares_computed_costs(server: LiveServer) -> None:
+    """A trial is stopped when its computed cost exceeds the bound, whatever was measured."""
+    trainer = Trainer(server.trainer)
+    trainer.run(10.0)
+    trial = trainer.next()
+    assert not report(trainer, trial, 1000.0, computed=usage(20.0)).stop_train
+    assert report(trainer, trial, 1001.0, epoch=2, computed=usage(20.1)).stop_train
+    assert get(server, trial).end_reason == v1.END_REASON_COST_BOUND
+
+
+@pytest.mark.parametrize(
+    ("fields", "faults"),
+    [
+        ({"computed": usage(math.nan)}, {"result.computed.energy_joules"}),
+        ({"computed": usage(-1.0, 0.0, 0.0)},
+         {f"result.computed.{name}" for name in ("energy_joules", "time_seconds", "power_limit_watts")}),
+        ({"computed": usage(1e200)}, {"result.computed.energy_joules"}),
+        ({"computed": usage(40.0, 0.5)}, {f"result.computed.{name}" for name in ("energy_joules", "time_seconds")}),
+        ({}, {"result.computed"}),
+        ({"computed": usage(70.0), "power_limit_watts": 0.0}, {"result.power_limit_watts"}),
+        ({"computed": usage(70.0), "power_limit_watts": math.inf}, {"result.power_limit_watts"}),
+    ],
+)  # fmt: skip
+def test_invalid_computed_usage_is_refused(server: LiveServer, fields: dict[str, Any], faults: set[str]) -> None:
+    """Computed sums are finite, never shrink and stay set; a limit is above 0. Nothing of a refused report is kept."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    report(trainer, trial, 100.0, computed=usage(60.0), power_limit_watts=250.0)
+    before = get(server, trial)
+    with refused() as refusal:
+        report(trainer, trial, 200.0, epoch=2, **fields)
+    assert refusal.reason == "ERROR_REASON_INVALID_RESULT"
+    assert set(refusal.faults) == faults
+    after = get(server, trial)
+    after.lease_expire_time.CopyFrom(before.lease_expire_time)
+    assert after == before
+
+
+def test_repeated_report_has_the_same_computed_usage(server: LiveServer) -> None:
+    """A retry with the same computed sums is the same report; with others it is refused."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    first = report(trainer, trial, 100.0, computed=usage(60.0))
+    assert report(trainer, trial, 100.0, computed=usage(60.0)) == first
+    with refused() as refusal:
+        report(trainer, trial, 100.0, computed=usage(61.0))
+    assert set(refusal.faults) == {"result.current_epoch"}
+
+
+def test_first_computed_sums_may_be_less_than_the_measured_ones(watched: WatchedServer) -> None:
+    """Observer mode may begin in the middle of a trial; the cost counter does not go back."""
+    trainer = Trainer(watched.trainer)
+    trial = trainer.next()
+    report(trainer, trial, 100.0)
+    assert report(trainer, trial, 200.0, epoch=2, computed=usage(60.0)).cost == 60.0
+    assert watched.figure("wattwise_cost_joules_total", stage="pruning") == 100.0
+    assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 200.0
+
+
+def test_import_takes_computed_usage(server: LiveServer) -> None:
+    """The measurements of an imported trial may have computed sums, with the same rules."""
+    trainer = Trainer(server.trainer)
+    measured = [
+        v1.Measurement(current_epoch=epoch, time_seconds=epoch, energy_joules=100.0 * epoch, metric=metric)
+        for epoch, metric in ((1, 0.1), (2, 0.95))
+    ]
+    measured[0].computed.CopyFrom(usage(60.0))
+    with refused() as refusal:
+        imported(trainer, measurements=measured)
+    assert set(refusal.faults) == {"measurements[1].computed"}
+    measured[1].computed.CopyFrom(usage(110.0, 2.0))
+    trial = imported(trainer, measurements=measured).trial
+    assert (trial.cost, trial.energy_joules, trial.computed) == (110.0, 200.0, usage(110.0, 2.0))
+
+
+def test_trial_shows_its_newest_power_limit(server: LiveServer) -> None:
+    """The limit of the newest report that had one is the trial's; a report without one does not change it."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    report(trainer, trial, 100.0)
+    assert not get(server, trial).HasField("power_limit_watts")
+    report(trainer, trial, 200.0, epoch=2, power_limit_watts=250.0)
+    report(trainer, trial, 300.0, epoch=3)
+    assert get(server, trial).power_limit_watts == 250.0
+    report(trainer, trial, 400.0, epoch=4, power_limit_watts=175.0)
+    server.kill()
+    server.start()
+    assert get(server, trial).power_limit_watts == 175.0
+
+
+def test_profile_keeps_the_highest_limit_beside_the_cheapest(server: LiveServer) -> None:
+    """GetPowerLimit returns two samples of one profile: the cheapest known limit, and the highest that came with it."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+
+    def profile(*samples: v1.PowerSample) -> v1.GetPowerLimitResponse:
+        server.trainer.ReportPowerProfile(v1.ReportPowerProfileRequest(trial=trial.id, samples=samples))
+        request = v1.GetPowerLimitRequest(job_id=trainer.job_id, batch_size=trial.id.batch_size)
+        return server.trainer.GetPowerLimit(request)
+
+    first = [power_sample(250.0, 100.0), power_sample(200.0, 80.0), power_sample(150.0, 90.0)]
+    answer = profile(*first)
+    assert (answer.power_limit_watts, answer.cheapest, answer.highest) == (200.0, first[1], first[0])
+    worse = profile(power_sample(300.0, 95.0))
+    assert (worse.cheapest, worse.highest) == (first[1], first[0])
+    better = profile(power_sample(175.0, 70.0), power_sample(225.0, 90.0))
+    assert (better.cheapest, better.highest) == (power_sample(175.0, 70.0), power_sample(225.0, 90.0))
+    server.kill()
+    server.start()
+    assert profile(power_sample(300.0, 95.0)) == better

@@ -1,0 +1,347 @@
+"""Control over a job: reset, excluded trials, banned and pinned batch sizes, pauses, baselines, another policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer
+from tests.live_server import LiveServer
+from tests.refusals import refused
+
+POLICIES = [v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_PRUNING_GTS, v1.POLICY_GTS]
+
+
+@contextmanager
+def refusing(reason: str, *fields: str) -> Iterator[None]:
+    """Expect the block's call to be refused for this reason, naming these fields."""
+    with refused() as refusal:
+        yield
+    assert (refusal.reason, *refusal.faults) == (f"ERROR_REASON_{reason}", *fields)
+
+
+@pytest.fixture
+def admin(grpc_channel: grpc.Channel) -> v1.JobAdminStub:
+    """The admin stub on the shared server."""
+    return v1.JobAdminStub(grpc_channel)
+
+
+def set_state(admin: v1.JobAdminStub, job: Trainer, batch_size: int, status: v1.BatchSizeStatus.ValueType) -> v1.Job:
+    """Allow, ban or pin a batch size."""
+    request = v1.SetBatchSizeStateRequest(job_id=job.job_id, batch_size=batch_size, status=status)
+    return admin.SetBatchSizeState(request).job
+
+
+def statuses(job: v1.Job) -> dict[int, str]:
+    """The status of every batch size that is not simply allowed."""
+    named = {each.batch_size: v1.BatchSizeStatus.Name(each.status) for each in job.batch_size_states}
+    short = {size: name.removeprefix("BATCH_SIZE_STATUS_") for size, name in named.items()}
+    return {size: name for size, name in short.items() if name != "ALLOWED"}
+
+
+def spend(job: Trainer, cost: float) -> v1.Trial:
+    """A launch that reaches the target at this cost."""
+    trial = job.next()
+    job.report(trial, cost)
+    return trial
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_exhausted_job_is_healthy_after_one_command(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+) -> None:
+    """Three crashes out of memory leave no batch size; after a reset the job delivers, and its history is there."""
+    job = Trainer(grpc_stub, policy=policy, batch_sizes=[16, 32, 64], default_batch_size=64)
+    crashes = 0
+    while True:
+        try:
+            trial = job.next()
+        except grpc.RpcError:
+            break
+        crashes += 1
+        job.end(trial, v1.END_REASON_OUT_OF_MEMORY)
+    assert crashes <= 3
+    with refusing("NO_BATCH_SIZE_CONVERGED"):
+        job.next()
+    state = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
+    assert not statuses(state)
+    assert state.num_trials == crashes
+    trial = job.next()
+    assert trial.id.trial_number == crashes + 1
+    assert job.report(trial, 10.0).target_reached
+    assert len(admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials) == crashes + 1
+
+
+def test_allowed_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """Allowing a batch size that was out of memory, set aside or banned makes it one that may be chosen."""
+    job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, batch_sizes=[16, 32, 64], default_batch_size=64)
+    job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
+    for _ in range(3):
+        job.end(job.next(), v1.END_REASON_ERROR)
+    state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    assert statuses(state) == {16: "BANNED", 64: "OUT_OF_MEMORY"}
+    for size in (64, 32, 16):
+        state = set_state(admin, job, size, v1.BATCH_SIZE_STATUS_ALLOWED)
+    assert not statuses(state)
+    assert [each.num_failed for each in state.batch_size_states] == [0, 0, 0]
+
+
+def test_allowed_batch_size_returns_to_the_walk(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """A pruned batch size that is allowed again is explored again."""
+    job = Trainer(grpc_stub, num_pruning_rounds=1)
+    job.run(100.0)
+    job.run(100.0, converges=False)
+    assert statuses(admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job) == {8: "PRUNED"}
+    assert not statuses(set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED))
+    trial = job.next()
+    assert (trial.id.batch_size, trial.type) == (8, v1.TRIAL_TYPE_EXPLORATION)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_banned_batch_size_is_never_chosen(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+) -> None:
+    """Not by any policy, not for concurrent trials, not as the cheapest one known, nor as the default."""
+    job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
+    first = spend(job, 1.0)
+    assert first.id.batch_size == 16
+    state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    assert statuses(state) == {16: "BANNED"}
+    assert not state.HasField("min_cost")
+    job.next()
+    for _ in range(12):
+        assert spend(job, 50.0).id.batch_size != 16
+    with refusing("INVALID_REQUEST", "job_id"):
+        admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    state = set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED)
+    assert (state.min_cost, state.min_cost_batch_size) == (1.0, 16)
+
+
+def test_last_batch_size_cannot_be_banned(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """A job always keeps one that may be chosen."""
+    job = Trainer(grpc_stub, batch_sizes=[16, 32], default_batch_size=16)
+    set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    with refusing("INVALID_REQUEST", "batch_size"):
+        set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_BANNED)
+    assert job.next().id.batch_size == 32
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "status", "field"),
+    [
+        (17, v1.BATCH_SIZE_STATUS_BANNED, "batch_size"),
+        (0, v1.BATCH_SIZE_STATUS_ALLOWED, "batch_size"),
+        (16, v1.BATCH_SIZE_STATUS_PRUNED, "status"),
+        (16, v1.BATCH_SIZE_STATUS_UNSPECIFIED, "status"),
+    ],
+)
+def test_invalid_states_are_refused(
+    grpc_stub: v1.BatchSizeOptimizerStub,
+    admin: v1.JobAdminStub,
+    batch_size: int,
+    status: v1.BatchSizeStatus.ValueType,
+    field: str,
+) -> None:
+    """A batch size that the job does not have, and a status that no person can set."""
+    job = Trainer(grpc_stub)
+    with refusing("INVALID_REQUEST", field):
+        set_state(admin, job, batch_size, status)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_pinned_batch_size_is_what_every_launch_gets(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+) -> None:
+    """Until it is allowed again; a banned one that is pinned is no longer banned, and a ban ends the pin."""
+    job = Trainer(grpc_stub, policy=policy)
+    set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_BANNED)
+    assert statuses(set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_PINNED)) == {64: "PINNED"}
+    for _ in range(3):
+        trial = job.next()
+        assert (trial.id.batch_size, trial.type) == (64, v1.TRIAL_TYPE_REQUESTED)
+        job.report(trial, 500.0)
+    assert not statuses(set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_ALLOWED))
+    trial = job.next()
+    assert trial.id.batch_size != 64 or trial.type != v1.TRIAL_TYPE_REQUESTED
+    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    assert statuses(set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_BANNED)) == {8: "BANNED"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_requested_trial_is_never_stopped_at_the_bound(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+) -> None:
+    """A pinned batch size and a baseline deliver, however far they are above the cheapest known cost."""
+    job = Trainer(grpc_stub, policy=policy, batch_sizes=[8, 16, 32], disable_early_stopping=False)
+    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    for _ in range(3):
+        spend(job, 10.0)
+    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_PINNED)
+    pinned = job.next()
+    decision = job.report(pinned, 500.0, metric=0.1)
+    assert (decision.stop_train, decision.HasField("cost_bound")) == (False, False)
+    assert job.report(pinned, 900.0, epoch=2).converged
+    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED)
+    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    baseline = job.next()
+    assert baseline.id.batch_size == 16
+    assert not job.report(baseline, 500.0, metric=0.1).stop_train
+    assert job.report(baseline, 900.0, epoch=2).converged
+
+
+def test_paused_job_without_its_default_gets_the_nearest(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+) -> None:
+    """Nothing is explored while a job is paused, even if its default is banned."""
+    job = Trainer(grpc_stub)
+    set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
+    trials = [job.next() for _ in range(3)]
+    assert [(trial.id.batch_size, trial.type) for trial in trials] == [(8, v1.TRIAL_TYPE_REQUESTED)] * 3
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_paused_job_tries_nothing(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+) -> None:
+    """Launches get the default, and once something is known the best batch size; the search goes on afterwards."""
+    job = Trainer(grpc_stub, policy=policy)
+    assert admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True)).job.paused
+    assert [spend(job, 100.0).id.batch_size for _ in range(3)] == [16, 16, 16]
+    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_PINNED)
+    assert spend(job, 20.0).id.batch_size == 32
+    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED)
+    assert [spend(job, 20.0).id.batch_size for _ in range(3)] == [32, 32, 32]
+    assert not admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=False)).job.paused
+    assert job.next().type != v1.TRIAL_TYPE_REQUESTED
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_baseline_is_one_launch_of_the_default(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub, policy: v1.Policy.ValueType
+) -> None:
+    """The next launch gets it, once, however often it was requested."""
+    job = Trainer(grpc_stub, policy=policy, num_pruning_rounds=1)
+    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    spend(job, 10.0)
+    set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_ALLOWED)
+    spend(job, 15.0)
+    for _ in range(2):
+        assert admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id)).job.baseline_requested
+    baseline = spend(job, 15.0)
+    assert (baseline.id.batch_size, baseline.type) == (16, v1.TRIAL_TYPE_REQUESTED)
+    assert not admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.baseline_requested
+    assert job.next().type != v1.TRIAL_TYPE_REQUESTED
+
+
+def test_excluded_trial_is_marked_and_no_longer_counts(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+) -> None:
+    """Its cost is not the least one known; included again it is. Excluding it twice is excluding it once."""
+    job = Trainer(grpc_stub, disable_early_stopping=True)
+    bogus = spend(job, 1e-3)
+    spend(job, 100.0)
+    for _ in range(2):
+        response = admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=bogus.id, excluded=True))
+        assert response.trial.excluded
+        assert response.job.min_cost == 100.0
+    assert admin.GetTrial(v1.GetTrialRequest(trial=bogus.id)).trial.excluded
+    response = admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=1)))
+    assert not response.trial.excluded
+    assert response.job.min_cost == 1e-3
+    with refusing("TRIAL_NOT_FOUND"):
+        admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id=job.job_id, trial_number=9)))
+
+
+def test_changed_policy_is_confirmed_with_either(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """Trainers that register the job with its first policy, its present one or none go on; a third is refused."""
+    job = Trainer(grpc_stub, policy=v1.POLICY_PRUNING_GTS)
+    spend(job, 100.0)
+    changed = admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_KNOWLEDGE_GRADIENT)).job
+    assert changed.spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT
+    assert changed.stage == v1.STAGE_MAB
+    assert changed.min_cost == 100.0
+    for policy in (v1.POLICY_PRUNING_GTS, v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED):
+        job.spec.policy = policy
+        answer = grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
+        assert (answer.created, answer.job.spec.policy) == (False, v1.POLICY_KNOWLEDGE_GRADIENT)
+    job.spec.policy = v1.POLICY_GTS
+    with refusing("JOB_DIFFERS"):
+        grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec))
+
+
+def test_policy_of_a_job_with_prior_jobs_can_be_changed(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+) -> None:
+    """A policy that does not read prior jobs ignores them, and launches register the job as before."""
+    prior = Trainer(grpc_stub)
+    spend(prior, 10.0)
+    job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, prior_job_ids=[prior.job_id])
+    admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS))
+    for policy in (v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED, v1.POLICY_GTS):
+        job.spec.policy = policy
+        assert not grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec)).created
+    assert spend(job, 10.0).id.batch_size == 16
+
+
+def test_trial_before_a_reset_cannot_be_included(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """The answer says so instead of changing nothing."""
+    job = Trainer(grpc_stub)
+    trial = spend(job, 10.0)
+    admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id))
+    for excluded in (True, False):
+        with refusing("INVALID_REQUEST", "trial.trial_number"):
+            admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=trial.id, excluded=excluded))
+
+
+def test_policy_that_does_not_fit_is_refused(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """A policy under which the configuration has a fault, and one that is unspecified."""
+    job = Trainer(grpc_stub, policy=v1.POLICY_GTS, window_size=5000)
+    for policy in (v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_UNSPECIFIED):
+        with refusing("INVALID_REQUEST", "policy"):
+            admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=policy))
+    assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.spec.policy == v1.POLICY_GTS
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.ResetJob(v1.ResetJobRequest(job_id="unknown")),
+        lambda admin: admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=v1.TrialId(job_id="unknown"))),
+        lambda admin: admin.SetBatchSizeState(
+            v1.SetBatchSizeStateRequest(job_id="unknown", batch_size=8, status=v1.BATCH_SIZE_STATUS_BANNED)
+        ),
+        lambda admin: admin.SetJobPaused(v1.SetJobPausedRequest(job_id="unknown", paused=True)),
+        lambda admin: admin.RequestBaseline(v1.RequestBaselineRequest(job_id="unknown")),
+        lambda admin: admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id="unknown", policy=v1.POLICY_GTS)),
+    ],
+)
+def test_unknown_job_is_not_found(admin: v1.JobAdminStub, call: object) -> None:
+    """Every call says that the job does not exist."""
+    assert callable(call)
+    with refusing("JOB_NOT_FOUND"):
+        call(admin)
+
+
+def test_control_survives_a_kill(server: LiveServer) -> None:
+    """Bans, pins, pauses, excluded trials, the policy and a reset are durable once answered."""
+    job = Trainer(server.trainer)
+    bogus = spend(job, 1.0)
+    set_state(server.admin, job, 64, v1.BATCH_SIZE_STATUS_BANNED)
+    set_state(server.admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)
+    server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=bogus.id, excluded=True))
+    server.admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
+    server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    before = server.admin.SetJobPolicy(v1.SetJobPolicyRequest(job_id=job.job_id, policy=v1.POLICY_GTS)).job
+    server.kill()
+    server.start()
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == before
+    assert statuses(before) == {8: "PINNED", 64: "BANNED"}
+    after = server.admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
+    server.kill()
+    server.start()
+    assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == after

@@ -1,0 +1,376 @@
+"""Trials that ran without the server: history, training during an outage, the rest of a lost trial."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import grpc
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer, monitor_of
+from tests.live_server import LiveServer
+from tests.refusals import refused
+from tests.server.usecases.test_leases import get, lose
+from tests.server.usecases.test_monitors import job_of
+from tests.watched import WatchedServer
+
+POLICIES = [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS, v1.POLICY_KNOWLEDGE_GRADIENT]
+
+
+def epochs(*metrics: float, first: int = 1, cost: float = 10.0) -> list[v1.Measurement]:
+    """Measurements of consecutive epochs, each of which costs the same when eta is 1, and takes a second."""
+    return [
+        v1.Measurement(current_epoch=epoch, time_seconds=epoch, energy_joules=epoch * cost, metric=metric)
+        for epoch, metric in enumerate(metrics, first)
+    ]
+
+
+def imported(trainer: Trainer, request_id: str = "a", batch_size: int = 16, **fields: Any) -> v1.ImportTrialResponse:
+    """Import a trial."""
+    request = v1.ImportTrialRequest(job_id=trainer.job_id, request_id=request_id, batch_size=batch_size, **fields)
+    return trainer.stub.ImportTrial(request)
+
+
+def stored(server: LiveServer, trial: v1.Trial) -> Sequence[v1.Measurement]:
+    """The measurements that the server has of a trial."""
+    return server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements
+
+
+def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
+    """An imported trial has the next number, its own times, measurements, monitor and limit, and it has ended."""
+    trainer = Trainer(server.trainer)
+    trainer.run(100.0)
+    start = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+    measured = epochs(0.1, 0.5, 0.95)
+    measured[1].report_time.FromDatetime(start + timedelta(seconds=2.5))
+    answer = imported(
+        trainer,
+        measurements=measured,
+        end_reason=v1.END_REASON_COMPLETED,
+        power_limit_watts=225.5,
+        start_time=start,
+        monitor=monitor_of("nvml"),
+    )
+    trial = answer.trial
+    assert (answer.created, trial.id.trial_number, trial.id.batch_size) == (True, 2, 16)
+    assert (trial.type, trial.status) == (v1.TRIAL_TYPE_IMPORTED, v1.TRIAL_STATUS_SUCCEEDED)
+    assert (trial.end_reason, trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
+    assert (trial.time_seconds, trial.energy_joules, trial.cost, trial.last_epoch) == (3.0, 30.0, 30.0, 3)
+    assert trial.start_time.ToDatetime(timezone.utc) == start
+    assert trial.end_time.ToDatetime(timezone.utc) == start + timedelta(seconds=3)
+    assert (trial.power_limit_watts, trial.monitor) == (225.5, monitor_of("nvml"))
+    assert get(server, trial) == trial
+    kept = stored(server, trial)
+    assert [m.metric for m in kept] == [0.1, 0.5, 0.95]
+    times = [m.report_time.ToDatetime(timezone.utc) - start for m in kept]
+    assert times == [timedelta(seconds=seconds) for seconds in (1, 2.5, 3)]
+    job = job_of(server, trainer)
+    assert (job.num_trials, job.min_cost, job.min_cost_batch_size) == (2, 30.0, 16)
+
+
+def test_start_follows_from_the_duration(server: LiveServer) -> None:
+    """Without a start time a trial ended now and started its duration ago."""
+    trainer = Trainer(server.trainer)
+    trial = imported(trainer, measurements=epochs(0.1, 0.95)).trial
+    assert trial.end_time.ToDatetime() - trial.start_time.ToDatetime() == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("reason", ["COMPLETED", "ERROR", "OUT_OF_MEMORY", "PREEMPTED", "LOST"])
+def test_undecided_trial_ends_as_the_client_says(server: LiveServer, reason: str) -> None:
+    """Measurements that show neither the target nor the last epoch leave the end to the client; there may be none."""
+    trainer = Trainer(server.trainer)
+    ended = v1.EndReason.Value(f"END_REASON_{reason}")
+    for number, measured in enumerate((epochs(0.1, 0.2), []), 1):
+        trial = imported(trainer, f"r{number}", measurements=measured, end_reason=ended).trial
+        assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, ended)
+        assert (trial.converged, trial.last_epoch) == (False, len(measured))
+    state = job_of(server, trainer).batch_size_states[1]
+    assert state.num_failed == (0 if reason == "PREEMPTED" else 2)
+    assert not job_of(server, trainer).HasField("min_cost")
+
+
+def test_what_comes_after_the_decision_does_not_count(server: LiveServer) -> None:
+    """The first epoch at the target ends a trial; later ones are not stored, whatever the client says of the end."""
+    trainer = Trainer(server.trainer)
+    measured = epochs(0.1, 0.95, 0.99)
+    trial = imported(trainer, measurements=measured, end_reason=v1.END_REASON_OUT_OF_MEMORY).trial
+    assert (trial.end_reason, trial.last_epoch, trial.cost) == (v1.END_REASON_TARGET_REACHED, 2, 20.0)
+    assert len(stored(server, trial)) == 2
+
+
+def test_last_epoch_is_a_miss(server: LiveServer) -> None:
+    """A trial that reached max_epochs without the target is decided, not failed."""
+    trainer = Trainer(server.trainer, max_epochs=3)
+    trial = imported(trainer, measurements=epochs(0.1, 0.2, 0.3), end_reason=v1.END_REASON_MAX_EPOCHS).trial
+    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_MAX_EPOCHS)
+    assert not trial.converged
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_import_has_no_bound(server: LiveServer, higher: bool) -> None:
+    """A trial far above the bound of its job still converges if it reached the target, in either direction."""
+    trainer = Trainer(server.trainer, higher_is_better_metric=higher, target_metric=0.5)
+    cheap = imported(trainer, "a", measurements=epochs(0.5), batch_size=8).trial
+    expensive = imported(trainer, "b", measurements=epochs(0.5, cost=1000.0), batch_size=32).trial
+    assert cheap.converged
+    assert expensive.converged
+    assert job_of(server, trainer).min_cost == 10.0
+
+
+def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
+    """A cheaper trial that reached the target stops a running one that has cost more than the new bound."""
+    trainer = Trainer(server.trainer)
+    trainer.run(1000.0)
+    running = trainer.next()
+    assert not trainer.report(running, 500.0, metric=0.1).stop_train
+    imported(trainer, measurements=epochs(0.1, 0.2), end_reason=v1.END_REASON_COMPLETED)
+    assert not trainer.heartbeat(running).stop_train
+    imported(trainer, "b", measurements=epochs(0.95))
+    assert trainer.heartbeat(running).stop_train
+    assert get(server, running).end_reason == v1.END_REASON_COST_BOUND
+
+
+@pytest.mark.parametrize(
+    ("fields", "faults"),
+    [
+        ({"request_id": ""}, {"request_id"}),
+        ({"request_id": "x" * 201}, {"request_id"}),
+        ({"batch_size": 17}, {"batch_size"}),
+        ({"power_limit_watts": 0.0}, {"power_limit_watts"}),
+        ({"monitor": v1.Monitor(partly=True)}, {"monitor"}),
+        ({"end_reason": v1.END_REASON_UNSPECIFIED}, {"end_reason"}),
+        ({"end_reason": 77}, {"end_reason"}),
+        ({"end_reason": v1.END_REASON_TARGET_REACHED}, {"end_reason"}),
+        ({"end_reason": v1.END_REASON_MAX_EPOCHS}, {"end_reason"}),
+        ({"end_reason": v1.END_REASON_COST_BOUND}, {"end_reason"}),
+        ({"end_reason": v1.END_REASON_JOB_DELETED}, {"end_reason"}),
+        ({"start_time": {"seconds": 1 << 60}}, {"start_time"}),
+        ({"measurements": epochs(0.1) * 2}, {"measurements[1].current_epoch"}),
+        ({"measurements": epochs(0.1, 0.2)[::-1]}, {f"measurements[1].{name}" for name in (
+            "current_epoch", "time_seconds", "energy_joules")}),
+        ({"measurements": [v1.Measurement()]}, {"measurements[0].current_epoch", "measurements[0].time_seconds"}),
+        ({"measurements": [v1.Measurement(current_epoch=1, time_seconds=float("nan"), energy_joules=-1,
+                                          metric=float("inf"))]},
+         {f"measurements[0].{name}" for name in ("time_seconds", "energy_joules", "metric")}),
+        ({"request_id": "", "batch_size": 3, "power_limit_watts": -1.0, "end_reason": v1.END_REASON_JOB_DELETED},
+         {"request_id", "batch_size", "power_limit_watts", "end_reason"}),
+    ],
+)  # fmt: skip
+def test_all_faults_at_once(server: LiveServer, fields: dict[str, Any], faults: set[str]) -> None:
+    """Every invalid field is named in one answer, and nothing is recorded."""
+    trainer = Trainer(server.trainer)
+    usual: dict[str, Any] = {
+        "request_id": "a",
+        "batch_size": 16,
+        "measurements": epochs(0.1),
+        "end_reason": v1.END_REASON_COMPLETED,
+    }
+    with refused() as refusal:
+        imported(trainer, **(usual | fields))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_REQUEST")
+    assert set(refusal.faults) == faults
+    assert job_of(server, trainer).num_trials == 0
+
+
+def test_too_many_measurements_are_refused(server: LiveServer) -> None:
+    """An import of more measurements than one call may have names their number."""
+    trainer = Trainer(server.trainer, max_epochs=20_000)
+    with refused() as refusal:
+        imported(trainer, measurements=epochs(*[0.1] * 10_001), end_reason=v1.END_REASON_COMPLETED)
+    assert set(refusal.faults) == {"measurements"}
+    assert imported(trainer, measurements=epochs(*[0.1] * 10_000), end_reason=v1.END_REASON_COMPLETED).created
+
+
+def test_unknown_job_is_not_found(server: LiveServer) -> None:
+    """A job that is not registered has no imports."""
+    with refused() as refusal:
+        server.trainer.ImportTrial(v1.ImportTrialRequest(job_id="none", request_id="a", batch_size=1))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.NOT_FOUND, "ERROR_REASON_JOB_NOT_FOUND")
+
+
+def test_same_request_records_once(server: LiveServer) -> None:
+    """A repeated import returns the trial unchanged, whatever it says now; another batch size is refused."""
+    trainer = Trainer(server.trainer)
+    first = imported(trainer, measurements=epochs(0.1), end_reason=v1.END_REASON_ERROR)
+    again = imported(trainer, measurements=epochs(0.1, 0.95), end_reason=v1.END_REASON_OUT_OF_MEMORY)
+    assert (first.created, again.created) == (True, False)
+    assert again.trial == first.trial
+    assert trainer.next("a") == first.trial
+    with refused() as refusal:
+        imported(trainer, batch_size=8, measurements=epochs(0.1), end_reason=v1.END_REASON_ERROR)
+    assert set(refusal.faults) == {"batch_size"}
+    assert job_of(server, trainer).num_trials == 1
+
+
+def test_newest_measurements_are_kept(server: LiveServer) -> None:
+    """An import is bounded as live reports are: of a long trial the newest epochs are kept."""
+    trainer = Trainer(server.trainer)
+    server.stop()
+    server.start("--max-epochs-kept", "3")
+    trial = imported(trainer, measurements=epochs(*[0.1] * 9), end_reason=v1.END_REASON_COMPLETED).trial
+    assert [m.current_epoch for m in stored(server, trial)] == [7, 8, 9]
+
+
+def test_rest_of_a_running_trial_decides_it(server: LiveServer) -> None:
+    """Epochs that the server does not have are added to a dispatched trial, which ends as if they were reported."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next("launch")
+    trainer.report(trial, 10.0, metric=0.1)
+    answer = imported(trainer, "launch", measurements=epochs(0.3, 0.4, 0.95), end_reason=v1.END_REASON_LOST)
+    assert not answer.created
+    assert (answer.trial.id, answer.trial.type) == (trial.id, v1.TRIAL_TYPE_EXPLORATION)
+    assert (answer.trial.end_reason, answer.trial.converged) == (v1.END_REASON_TARGET_REACHED, True)
+    assert [m.metric for m in stored(server, trial)] == [0.1, 0.4, 0.95]
+    assert imported(trainer, "launch", measurements=epochs(0.3)).trial == answer.trial
+    assert trainer.next().id.batch_size == 8
+
+
+def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer) -> None:
+    """Nobody stopped it at the bound: it counts with all that it cost, and its model is the one that it ended with."""
+    trainer = Trainer(server.trainer)
+    trainer.run(10.0)
+    trial = trainer.next("launch")
+    rest = imported(trainer, "launch", trial.id.batch_size, measurements=epochs(0.1, 0.2, 0.3, 0.4, 0.95)).trial
+    assert (rest.end_reason, rest.converged, rest.last_epoch) == (v1.END_REASON_COST_BOUND, False, 5)
+    assert (rest.cost, rest.last_metric) == (50.0, 0.95)
+    assert trainer.heartbeat(trial).target_reached
+
+
+def test_rest_that_shrinks_is_refused(server: LiveServer) -> None:
+    """The first new epoch must not have less time or energy than what was reported."""
+    trainer = Trainer(server.trainer)
+    trainer.report(trainer.next("launch"), 100.0, metric=0.1, time=50.0)
+    with refused() as refusal:
+        imported(trainer, "launch", measurements=epochs(0.1, 0.2), end_reason=v1.END_REASON_LOST)
+    assert set(refusal.faults) == {"measurements[1].time_seconds", "measurements[1].energy_joules"}
+
+
+def test_running_trial_ends_without_measurements(server: LiveServer) -> None:
+    """An import without epochs ends a dispatched trial with its reason, LOST included."""
+    trainer = Trainer(server.trainer)
+    trainer.next("launch")
+    trial = imported(trainer, "launch", end_reason=v1.END_REASON_LOST).trial
+    assert (trial.status, trial.end_reason) == (v1.TRIAL_STATUS_FAILED, v1.END_REASON_LOST)
+
+
+def test_lost_trial_that_reached_the_target_is_decided(server: LiveServer) -> None:
+    """A model that was finished while the server was away is not lost."""
+    trainer = Trainer(server.trainer, trial_lease_seconds=1)
+    trial = trainer.next("launch")
+    trainer.report(trial, 10.0, metric=0.1)
+    lose(server, trial)
+    answer = imported(trainer, "launch", measurements=epochs(0.5, 0.95, first=2), end_reason=v1.END_REASON_COMPLETED)
+    assert (answer.trial.status, answer.trial.converged) == (v1.TRIAL_STATUS_SUCCEEDED, True)
+    states = job_of(server, trainer).batch_size_states
+    assert (states[1].num_converged, states[1].num_failed, states[1].num_running) == (1, 0, 0)
+
+
+def test_preempted_trial_that_went_on_without_the_server_is_completed(server: LiveServer) -> None:
+    """The epochs after a checkpoint revive a preempted trial; without new ones it stays preempted."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next("launch")
+    trainer.report(trial, 10.0, metric=0.1)
+    trainer.end(trial, v1.END_REASON_PREEMPTED)
+    same = imported(trainer, "launch", measurements=epochs(0.1), end_reason=v1.END_REASON_COMPLETED).trial
+    assert (same.end_reason, same.last_epoch) == (v1.END_REASON_PREEMPTED, 1)
+    answer = imported(trainer, "launch", measurements=epochs(0.1, 0.5, 0.95), end_reason=v1.END_REASON_COMPLETED)
+    assert (answer.trial.status, answer.trial.converged, answer.trial.last_epoch) == (
+        v1.TRIAL_STATUS_SUCCEEDED,
+        True,
+        3,
+    )
+
+
+def test_lost_trial_that_gains_nothing_stays_lost(server: LiveServer) -> None:
+    """A lost trial without new epochs stays as it is, and takes the reason of its trainer if there is a better one."""
+    trainer = Trainer(server.trainer, trial_lease_seconds=1)
+    trial = trainer.next("launch")
+    trainer.report(trial, 10.0, metric=0.1)
+    lost = lose(server, trial)
+    again = imported(trainer, "launch", measurements=epochs(0.1), end_reason=v1.END_REASON_LOST).trial
+    assert again == lost
+    ended = imported(trainer, "launch", end_reason=v1.END_REASON_ERROR).trial
+    assert ended.end_reason == v1.END_REASON_ERROR
+    assert job_of(server, trainer).batch_size_states[1].num_failed == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_new_job_chooses_from_its_history(server: LiveServer, policy: v1.Policy.ValueType) -> None:
+    """A job that starts with imported trials knows the cheapest batch size and what does not fit into memory."""
+    trainer = Trainer(server.trainer, policy=policy)
+    for number, (size, cost) in enumerate([(8, 900.0), (8, 910.0), (16, 500.0), (16, 510.0), (32, 100.0), (32, 101.0)]):
+        assert imported(trainer, f"t{number}", size, measurements=epochs(0.5, 0.95, cost=cost / 2)).trial.converged
+    imported(trainer, "oom", 64, end_reason=v1.END_REASON_OUT_OF_MEMORY)
+    job = job_of(server, trainer)
+    assert (job.min_cost, job.min_cost_batch_size, job.num_trials) == (100.0, 32, 7)
+    assert job.batch_size_states[3].status == v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY
+    answer = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id))
+    if policy == v1.POLICY_PRUNING_GTS:
+        # The walk is the paper's; while it explores, the others get the cheapest.
+        assert (answer.trial.id.batch_size, answer.trial.type) == (16, v1.TRIAL_TYPE_EXPLORATION)
+        assert trainer.next().id.batch_size == 32
+    else:
+        assert answer.trial.id.batch_size == 32
+        assert "tried first" not in answer.reason
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy: v1.Policy.ValueType) -> None:
+    """While a trial runs, an imported failure neither takes its slot nor makes the next launch a retry."""
+    trainer = Trainer(server.trainer, policy=policy)
+    running = trainer.next()
+    imported(trainer, batch_size=running.id.batch_size, end_reason=v1.END_REASON_ERROR)
+    assert not trainer.report(running, 10.0, metric=0.1).stop_train
+    assert trainer.report(running, 20.0, epoch=2).converged
+    imported(trainer, "b", batch_size=running.id.batch_size, end_reason=v1.END_REASON_ERROR)
+    imported(trainer, "c", batch_size=64, measurements=epochs(*[0.1] * 10))
+    reason = trainer.stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=trainer.job_id)).reason
+    assert "delivered no model" not in reason
+
+
+def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
+    """An import has a log line of its own and its end, and counts under its own stage."""
+    trainer = Trainer(watched.trainer)
+    imported(trainer, measurements=epochs(0.1, 0.95))
+    (line,) = watched.events("trial imported")
+    assert (line["job"], line["trial"], line["batch_size"], line["epochs"]) == (trainer.job_id, 1, 16, 2)
+    assert [line["converged"] for line in watched.events("trial decided")] == [True]
+    assert not watched.events("trial dispatched")
+    assert watched.figure("wattwise_trials_dispatched_total", stage="imported") == 1
+    assert watched.figure("wattwise_trials_ended_total", stage="imported", reason="target_reached") == 1
+    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 20.0
+    assert watched.figure("wattwise_running_trials") == 0
+
+
+def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
+    """Imports that are retried until they are acknowledged are recorded exactly once, wherever the server is killed."""
+    trainer = Trainer(server.trainer, policy=v1.POLICY_KNOWLEDGE_GRADIENT)
+    chance = random.Random(1)
+    wanted = {f"r{number}": chance.randint(1, 5) for number in range(40)}
+    for number, (request_id, length) in enumerate(wanted.items()):
+        if number % 4 == 0:
+            delay = chance.uniform(0, 0.02)
+            killer = threading.Timer(delay, lambda: server.process.send_signal(signal.SIGKILL))
+            killer.start()
+        while True:
+            try:
+                measured = epochs(*[0.1] * length)
+                imported(trainer, request_id, measurements=measured, end_reason=v1.END_REASON_PREEMPTED)
+                break
+            except grpc.RpcError:
+                server.kill()
+                server.start()
+        if number % 4 == 0:
+            killer.join()
+            server.kill()
+            server.start()
+    trials = server.admin.ListTrials(v1.ListTrialsRequest(job_id=trainer.job_id)).trials
+    assert [trial.id.trial_number for trial in trials] == list(range(1, 41))
+    assert [trial.last_epoch for trial in trials] == list(wanted.values())
+    assert [len(stored(server, trial)) for trial in trials] == list(wanted.values())

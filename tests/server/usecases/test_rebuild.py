@@ -1,0 +1,297 @@
+"""Rebuilding a search from a job's events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, Search, Trial, TrialType
+from wattwise_server.errors import NoBatchSizeConvergedError
+from wattwise_server.policy.knowledge_gradient import read
+from wattwise_server.store.open import open_store
+from wattwise_server.store.sqlite import SqliteStore
+from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.imports import ImportedTrial, Importer
+from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.rebuild import rebuilt
+from wattwise_server.usecases.report import Report
+
+_GPU = GpuConfig(100.0, 1, "Test GPU")
+_LEASE = 60.0
+_REASONS = [EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED, EndReason.COMPLETED]
+
+
+class Site:
+    """The use cases over a database file, with a clock that is set by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"sqlite:///{path}"
+        self.now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+        self.store: SqliteStore
+        self.optimizer: Optimizer
+        self.control: Control
+        self.importer: Importer
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Site]:
+        """The database, open."""
+        async with open_store(self.url, lambda: self.now) as store:
+            self.store = store
+            self.optimizer, self.control = Optimizer(store, lambda: self.now), Control(store)
+            self.importer = Importer(store, lambda: self.now)
+            yield self
+
+    async def register(self, **fields: Any) -> Job:
+        """A job named "j"."""
+        draft = {
+            "job_id_prefix": "j",
+            "job_id": "j",
+            "batch_sizes": (8, 16, 32, 64, 128),
+            "default_batch_size": 32,
+            "target_metric": 0.9,
+            "max_epochs": 5,
+            "eta_knob": 1.0,
+            "mab_seed": 1,
+            "trial_lease_seconds": _LEASE,
+            "gpu": _GPU,
+        }
+        return (await self.optimizer.register(draft | fields))[0]
+
+    async def next(self, request_id: str = "") -> Trial:
+        """The next trial."""
+        return (await self.optimizer.next_trial("j", request_id))[0]
+
+    async def finish(self, trial: Trial, cost: float, metric: float = 0.95) -> None:
+        """Reports the last epoch."""
+        await self.optimizer.report(Report(trial.key, 5, 1.0, cost, metric))
+
+    async def import_trial(self, request_id: str, batch_size: int, metric: float) -> None:
+        """A trial that ran without the server."""
+        measured = Measurement(3, 70.0, 70.0, metric, self.now)
+        await self.importer.import_trial(
+            ImportedTrial("j", request_id, batch_size, [measured], end_reason=EndReason.ERROR)
+        )
+
+    async def job(self) -> Job:
+        """The job."""
+        async with self.store.transaction("j") as tx:
+            assert tx.job is not None
+            return tx.job
+
+    async def rebuilt(self) -> Search:
+        """The search that follows from the events."""
+        async with self.store.transaction("j") as tx:
+            assert tx.job is not None
+            return rebuilt(tx.job, await tx.events())
+
+    async def lose_silent_trials(self) -> None:
+        """Lets every lease run out."""
+        self.now += timedelta(seconds=2 * _LEASE)
+        await self.optimizer.expire_leases()
+
+
+async def drive(site: Site, seed: int, launches: int) -> None:
+    """Launches, reports, crashes, losses, revivals, imports and bans in a random order."""
+    rng = random.Random(seed)
+    running: dict[int, tuple[Trial, int]] = {}
+    silent: list[Trial] = []
+    for number in range(launches):
+        action = rng.random()
+        with contextlib.suppress(NoBatchSizeConvergedError):
+            if action < 0.45 or not running:
+                trial = await site.next(f"r{seed}.{number}")
+                running[trial.number] = trial, 0
+        if running and action < 0.85:
+            trial, epoch = running.pop(rng.choice(list(running)))
+            metric = 0.95 if rng.random() < 0.4 else 0.1
+            spent = (epoch + 1) * (10 + abs(trial.batch_size - 32)) * rng.uniform(0.9, 1.1) + epoch
+            decision = await site.optimizer.report(Report(trial.key, epoch + 1, spent, spent, metric))
+            if not decision.stop_train:
+                running[trial.number] = trial, epoch + 1
+        elif running and action < 0.92:
+            trial, _ = running.pop(rng.choice(list(running)))
+            await site.optimizer.end_trial(trial.key, rng.choice(_REASONS))
+            silent.append(trial)
+        elif action < 0.95:
+            silent += [trial for trial, _ in running.values()]
+            running.clear()
+            await site.lose_silent_trials()
+        elif silent and action < 0.97:
+            await site.optimizer.heartbeat(rng.choice(silent).key)
+        elif action < 0.98:
+            await site.import_trial(f"i{seed}.{number}", rng.choice((8, 16, 64)), rng.choice((0.95, 0.1)))
+        else:
+            size = rng.choice((8, 16, 64, 128))
+            await (site.control.allow("j", size) if rng.random() < 0.5 else site.control.ban("j", size))
+
+
+POLICIES = ["KNOWLEDGE_GRADIENT", "PRUNING_GTS", "GTS"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("window", [0, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_rebuild_without_changes_reproduces_the_search(tmp_path: Path, policy: str, window: int, seed: int) -> None:
+    """Whatever happened to a job, replaying its events gives the same search, bit for bit, also after a restart."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register(policy=policy, window_size=window)
+            await drive(site, seed, 120)
+            assert await site.rebuilt() == (await site.job()).search
+        async with site.opened():
+            assert await site.rebuilt() == (await site.job()).search
+            await drive(site, seed + 100, 60)
+            assert await site.rebuilt() == (await site.job()).search
+
+    asyncio.run(run())
+
+
+def test_imports_are_not_charged_to_the_insurance(tmp_path: Path) -> None:
+    """The first trial of a batch size is insured only if the policy chose it: an import is nobody's choice."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register(policy="KNOWLEDGE_GRADIENT")
+            await site.finish(await site.next(), 5.0)
+            await site.import_trial("a", 128, 0.95)
+            knowledge = read((await site.job()).search.notes)
+            assert (knowledge.trials, knowledge.insuring, knowledge.insured) == (2, (), 0.0)
+            assert (knowledge.delivered, knowledge.retry) == (1, None)
+
+    asyncio.run(run())
+
+
+def test_warm_start_is_kept(tmp_path: Path) -> None:
+    """A rebuilt search of a job with prior jobs still knows what they told."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.optimizer.register(
+                {"job_id": "p", "job_id_prefix": "p", "batch_sizes": (8, 16), "default_batch_size": 8, "gpu": _GPU}
+            )
+            trial, _ = await site.optimizer.next_trial("p", "")
+            await site.optimizer.report(Report(trial.key, 3, 1.0, 1.0, 0.9))
+            before = (await site.register(prior_job_ids=("p",))).search
+            assert "8" in before.notes
+            assert await site.rebuilt() == before
+            await site.control.reset("j")
+            assert (await site.job()).search.notes == before.notes
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_excluded_trial_leaves_no_trace(tmp_path: Path, policy: str) -> None:
+    """Excluding and including a trial restores the search; excluding it leaves its cost out of everything."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register(policy=policy)
+            for _ in range(6):
+                await site.finish(await site.next(), 100.0)
+            bogus = await site.next()
+            await site.finish(bogus, 1e-3)
+            before = (await site.job()).search
+            assert before.min_cost == 1e-3
+            trial, job = await site.control.set_trial_excluded(bogus.key, excluded=True)
+            assert trial.excluded
+            assert job.search.min_cost == 100.0
+            assert sum(arm.num_succeeded for arm in job.search.arms) == 6
+            assert job.search == await site.rebuilt()
+            assert (await site.next()).number == 8
+        async with site.opened():
+            assert (await site.job()).search == await site.rebuilt()
+            await site.finish((await site.store.trials("j", None, None, 7, 1))[0], 90.0)
+            _, job = await site.control.set_trial_excluded(bogus.key, excluded=False)
+            assert job.search.min_cost == 1e-3
+            assert sum(arm.num_succeeded for arm in job.search.arms) == 8
+
+    asyncio.run(run())
+
+
+def test_excluded_running_trial_does_not_count_when_it_ends(tmp_path: Path) -> None:
+    """A trial may be excluded while it runs: it frees the exploration slot, and its result changes nothing."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register(policy="PRUNING_GTS")
+            exploring = await site.next()
+            _, job = await site.control.set_trial_excluded(exploring.key, excluded=True)
+            assert job.search.exploring is None
+            assert not any(arm.running for arm in job.search.arms)
+            await site.finish(exploring, 1.0)
+            assert (await site.job()).search == job.search
+            assert (await site.next()).type is TrialType.EXPLORATION
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("window", [0, 4])
+def test_reset_begins_again(tmp_path: Path, policy: str, window: int) -> None:
+    """After a reset the search is that of a new job, except for its trial numbers; earlier trials never count again."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            first = (await site.register(policy=policy, window_size=window)).search
+            await drive(site, 1, 40)
+            late = await site.next()
+            job = await site.control.reset("j")
+            bans = {arm.batch_size for arm in job.search.arms if arm.banned}
+            assert job.num_trials == late.number
+            assert job.search.min_cost is None
+            assert [arm.num_succeeded + arm.num_failed + arm.running for arm in job.search.arms] == [0] * 5
+            assert job.search.notes == first.notes
+            await site.finish(late, 1.0)
+            assert (await site.job()).search == job.search
+            after = await site.next()
+            assert after.number == late.number + 1
+            assert after.batch_size == 32 or 32 in bans
+            await site.finish(after, 50.0)
+        async with site.opened():
+            job = await site.job()
+            assert job.search == await site.rebuilt()
+            assert job.search.min_cost == 50.0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_changed_policy_knows_the_trials(tmp_path: Path, policy: str) -> None:
+    """The search under another policy has the costs of all trials, and changing back restores the first one."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register(policy=policy)
+            await drive(site, 5, 80)
+            before = await site.job()
+            for other in POLICIES:
+                job = await site.control.set_policy("j", other)
+                assert job.spec.policy == other
+                assert [arm.num_succeeded for arm in job.search.arms] == [
+                    arm.num_succeeded for arm in before.search.arms
+                ]
+                await site.next()
+            async with site.store.transaction("j") as tx:
+                assert len(await tx.events()) == before.num_events + len(POLICIES)
+            job = await site.control.set_policy("j", policy)
+            assert job.registered_policy is None
+        async with site.opened():
+            assert (await site.job()).search == await site.rebuilt()
+
+    asyncio.run(run())

@@ -1,0 +1,232 @@
+"""Warnings: what looks wrong about a trial, in every answer for it, and in its job until a trial contradicts it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from wattwise import v1
+
+from tests.jobs import Trainer, monitor_of
+from tests.live_server import LiveServer
+from tests.server.usecases.test_imports import epochs, imported
+from tests.server.usecases.test_leases import get
+from tests.server.usecases.test_monitors import job_of
+from tests.watched import WatchedServer
+
+
+def reasons(warnings: Sequence[v1.TrialWarning]) -> list[v1.WarningReason.ValueType]:
+    """What the warnings are about."""
+    return [warning.reason for warning in warnings]
+
+
+def report_all(trainer: Trainer, trial: v1.Trial, *metrics: float) -> v1.Decision:
+    """Report an epoch for each metric; return the last decision."""
+    decision = v1.Decision()
+    for epoch, metric in enumerate(metrics, 1):
+        decision = trainer.report(trial, 10.0 * epoch, metric=metric, epoch=epoch)
+    return decision
+
+
+def test_target_reached_at_once(server: LiveServer) -> None:
+    """A first trial that reaches the target in its first epoch has a warning in every answer, also after a restart."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    decision = trainer.report(trial, 10.0, metric=0.95)
+    (warning,) = decision.warnings
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_TARGET_REACHED_AT_ONCE, "job.target_metric")
+    assert warning.trial_number == 1
+    assert "0.9 with 0.95" in warning.message
+    assert "higher_is_better_metric=false" in warning.message
+    server.kill()
+    server.start()
+    assert trainer.heartbeat(trial) == decision
+    assert trainer.report(trial, 10.0, metric=0.95) == decision
+    assert list(get(server, trial).warnings) == list(job_of(server, trainer).warnings) == [warning]
+
+
+def test_target_reached_at_once_is_about_the_first_trial(server: LiveServer) -> None:
+    """A later trial may reach the target at once; the first trial beyond its first epoch ends the job's warning."""
+    trainer = Trainer(server.trainer)
+    trainer.run(10.0)
+    assert not trainer.report(trainer.next(), 5.0).warnings
+    assert reasons(job_of(server, trainer).warnings) == [v1.WARNING_REASON_TARGET_REACHED_AT_ONCE]
+    report_all(trainer, trainer.next(), 0.5, 0.95)
+    assert not job_of(server, trainer).warnings
+    slow = Trainer(server.trainer)
+    assert not report_all(slow, slow.next(), 0.5, 0.95).warnings
+
+
+@pytest.mark.parametrize("metric", [1.5, 95.0, -0.2])
+def test_metric_out_of_range(server: LiveServer, metric: float) -> None:
+    """A metric outside of [0, 1] with a target inside has a warning at that epoch, and only one."""
+    trainer = Trainer(server.trainer)
+    trial = trainer.next()
+    assert not trainer.report(trial, 10.0, metric=0.1).warnings
+    (warning,) = trainer.report(trial, 20.0, metric=metric, epoch=2).warnings
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_METRIC_OUT_OF_RANGE, "result.metric")
+    assert f"{metric:g} in epoch 2" in warning.message
+    assert list(trainer.report(trial, 30.0, metric=metric, epoch=3).warnings) == [warning]
+
+
+@pytest.mark.parametrize(
+    ("fields", "metric"),
+    [
+        ({"higher_is_better_metric": False, "target_metric": 0.3}, 2.3),
+        ({"target_metric": 90.0}, 89.0),
+        ({}, math.nan),
+        ({}, 0.0),
+        ({"target_metric": 1.0}, 0.99),
+    ],
+)
+def test_metric_within_its_range(server: LiveServer, fields: dict[str, Any], metric: float) -> None:
+    """A loss may exceed 1, a target in percent has metrics in percent, and NaN is no number outside of a range."""
+    trainer = Trainer(server.trainer, **fields)
+    assert not trainer.report(trainer.next(), 10.0, metric=metric).warnings
+
+
+@pytest.mark.parametrize(
+    ("higher", "metrics", "away"),
+    [
+        (True, (0.5, 0.4, 0.3), True),
+        (True, (0.5, 0.5, 0.3), True),
+        (True, (0.5, math.nan, 0.3), True),
+        (True, (0.5, 0.6, 0.3), False),
+        (True, (0.5, 0.4, 0.5), False),
+        (True, (0.5, 0.4, math.nan), False),
+        (True, (math.nan, 0.4, 0.3), False),
+        (True, (0.5, 0.3), False),
+        (False, (2.0, 2.5, 3.0), True),
+        (False, (2.0, 1.9, 3.0), False),
+    ],
+)
+def test_metric_moves_away(server: LiveServer, higher: bool, metrics: Sequence[float], away: bool) -> None:
+    """Of a trial that missed, no epoch was better than the first of at least three, and the last was worse."""
+    target = 0.9 if higher else 0.1
+    fields = {"target_metric": target, "higher_is_better_metric": higher, "max_epochs": len(metrics)}
+    trainer = Trainer(server.trainer, **fields)
+    decision = report_all(trainer, trainer.next(), *metrics)
+    assert decision.stop_train
+    assert reasons(decision.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY] * away
+    if away:
+        (warning,) = job_of(server, trainer).warnings
+        assert warning.field == "job.higher_is_better_metric"
+        assert f"from {metrics[0]:g} to {metrics[-1]:g}" in warning.message
+        assert f"higher_is_better_metric={'false' if higher else 'true'}" in warning.message
+
+
+def test_metric_moves_away_until_the_trainer_completes(server: LiveServer) -> None:
+    """A trainer that ends by itself without the target has missed it; one that crashed says nothing."""
+    trainer = Trainer(server.trainer)
+    completed, crashed = trainer.next(), trainer.next()
+    for trial in (completed, crashed):
+        report_all(trainer, trial, 0.5, 0.4, 0.3)
+    assert reasons(trainer.end(completed, v1.END_REASON_COMPLETED).warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY]
+    assert not trainer.end(crashed, v1.END_REASON_ERROR).warnings
+
+
+def test_no_energy(server: LiveServer) -> None:
+    """A first report of 0 J has a warning unless energy has no weight."""
+    trainer = Trainer(server.trainer)
+    (warning,) = trainer.report(trainer.next(), 0.0, metric=0.1).warnings
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_NO_ENERGY, "result.energy_joules")
+    of_time = Trainer(server.trainer, eta_knob=0)
+    assert not of_time.report(of_time.next(), 0.0, metric=0.1).warnings
+
+
+def test_unconnected_ranks(server: LiveServer) -> None:
+    """A launch of several processes that each ask has a warning from its dispatch on; one process has none."""
+    trainer = Trainer(server.trainer)
+
+    def ask(ranks: int) -> v1.Trial:
+        request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, request_id=f"r{ranks}", unconnected_ranks=ranks)
+        return server.trainer.GetNextBatchSize(request).trial
+
+    trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 4)}
+    assert [len(trial.warnings) for trial in trials.values()] == [0, 0, 0, 1]
+    (warning,) = trials[4].warnings
+    assert (warning.reason, warning.field) == (v1.WARNING_REASON_UNCONNECTED_RANKS, "request.unconnected_ranks")
+    assert "4 processes" in warning.message
+    assert list(trainer.report(trials[4], 10.0, metric=0.1).warnings) == [warning]
+    assert ask(4).warnings == trials[4].warnings
+    assert list(job_of(server, trainer).warnings) == [warning]
+
+
+def test_job_has_one_warning_for_each_reason(server: LiveServer) -> None:
+    """The newest warning of a reason replaces the older one; a later trial with reports and without it withdraws it."""
+    trainer = Trainer(server.trainer)
+    first, second, third = (trainer.next() for _ in range(3))
+    trainer.report(first, 0.0, metric=95.0, epoch=1)
+    trainer.report(second, 0.0, metric=0.1)
+    warned = job_of(server, trainer).warnings
+    assert [(warning.reason, warning.trial_number) for warning in warned] == [
+        (v1.WARNING_REASON_TARGET_REACHED_AT_ONCE, 1),
+        (v1.WARNING_REASON_METRIC_OUT_OF_RANGE, 1),
+        (v1.WARNING_REASON_NO_ENERGY, 2),
+    ]
+    trainer.report(second, 5.0, metric=0.2, epoch=2)
+    trainer.end(second, v1.END_REASON_ERROR)
+    assert reasons(job_of(server, trainer).warnings) == [v1.WARNING_REASON_NO_ENERGY]
+    trainer.end(third, v1.END_REASON_ERROR)
+    assert reasons(job_of(server, trainer).warnings) == [v1.WARNING_REASON_NO_ENERGY]
+    trainer.report(trainer.next(), 5.0)
+    assert not job_of(server, trainer).warnings
+
+
+def test_trials_that_do_not_count_warn_their_job_no_longer(server: LiveServer) -> None:
+    """Excluding a trial withdraws its warnings from the job, and a reset all of them; the trials keep theirs."""
+    trainer = Trainer(server.trainer)
+    first, second = trainer.next(), trainer.next()
+    trainer.report(first, 10.0, metric=0.95)
+    trainer.report(second, 0.0, metric=0.1)
+    server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=second.id, excluded=True))
+    assert reasons(job_of(server, trainer).warnings) == [v1.WARNING_REASON_TARGET_REACHED_AT_ONCE]
+    server.admin.ResetJob(v1.ResetJobRequest(job_id=trainer.job_id))
+    assert not job_of(server, trainer).warnings
+    assert [len(get(server, trial).warnings) for trial in (first, second)] == [1, 1]
+
+
+def test_differing_monitors_are_warnings_of_the_job(server: LiveServer) -> None:
+    """The warning of another monitor is in the decision, the trial and the job."""
+    trainer = Trainer(server.trainer)
+    trainer.run(10.0, monitor=monitor_of("nvml"))
+    trial = trainer.next()
+    decision = trainer.report(trial, 10.0, metric=0.1, monitor=monitor_of("rapl"))
+    assert reasons(decision.warnings) == [v1.WARNING_REASON_MONITORS_DIFFER]
+    assert list(get(server, trial).warnings) == list(decision.warnings)
+    assert decision.warnings[0] in job_of(server, trainer).warnings
+
+
+def test_imported_trials_are_checked_too(server: LiveServer) -> None:
+    """An import has the warnings that live reports would have had."""
+    trainer = Trainer(server.trainer)
+    trial = imported(trainer, measurements=epochs(0.5, -0.4, -0.5, cost=0.0), end_reason=v1.END_REASON_COMPLETED).trial
+    assert reasons(trial.warnings) == [
+        v1.WARNING_REASON_NO_ENERGY,
+        v1.WARNING_REASON_METRIC_OUT_OF_RANGE,
+        v1.WARNING_REASON_METRIC_MOVES_AWAY,
+    ]
+    assert list(get(server, trial).warnings) == list(trial.warnings)
+    running = trainer.next("launch")
+    report_all(trainer, running, 0.5, 0.4)
+    rest = imported(
+        trainer, "launch", running.id.batch_size, measurements=epochs(0.3, first=3), end_reason=v1.END_REASON_COMPLETED
+    ).trial
+    assert reasons(rest.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY]
+
+
+def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None:
+    """A warning costs rows once; the reports after it, and reports without one, are one row each."""
+    trainer = Trainer(watched.trainer)
+    trial = trainer.next()
+
+    def rows_of(epoch: int) -> float:
+        before = watched.figure("wattwise_commit_rows_sum")
+        trainer.report(trial, 10.0 * epoch, metric=-0.5 if epoch > 2 else 0.1, epoch=epoch)
+        return watched.figure("wattwise_commit_rows_sum") - before
+
+    trainer.report(trial, 5.0, metric=0.0)
+    server_rows = [rows_of(epoch) for epoch in (2, 3, 4)]
+    assert server_rows == [1, 3, 1]
