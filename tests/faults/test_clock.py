@@ -53,7 +53,7 @@ def shown(server: LiveServer, trial: v1.Trial) -> v1.Trial:
 def test_step_under_a_running_server(adrift: LiveServer, clock: Clock, step: int) -> None:
     """Leases expire neither early nor late, and times that the server returns never go back."""
     job = Trainer(adrift.trainer, trial_lease_seconds=60)
-    short = Trainer(adrift.trainer, trial_lease_seconds=0.5)
+    short = Trainer(adrift.trainer, trial_lease_seconds=1)
     trial, lost = job.next(), short.next()
     job.report(trial, 1.0, metric=0.1, epoch=1)
     before = shown(adrift, trial)

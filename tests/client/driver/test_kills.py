@@ -154,12 +154,12 @@ def test_client_that_ends_without_the_server(runs: Runs, server: LiveServer, spo
     (folder,) = runs.trial_folders()
     (folder / "go").touch()
     wait_until((folder / "measured.json").exists)
-    assert len(list(spool.rglob("*.jsonl"))) == 1
+    assert len(list(spool.rglob("*.wattwise-trial"))) == 1
     server.start()
     assert ended(driver).returncode == 0
     (line,) = runs.history()
     assert (line["end_reason"], line["epochs"], line["measured_by"]) == ("target reached", 2, "command")
-    assert list(spool.rglob("*.jsonl")) == []
+    assert list(spool.rglob("*.wattwise-trial")) == []
 
 
 @pytest.mark.parametrize("command", ["client", "shell"])
@@ -168,7 +168,7 @@ def test_server_loses_its_database(runs: Runs, server: LiveServer, command: str)
     runs.environment["WATTWISE_SERVER"] = server.address
     wait = "touch {log_dir}/waits; until test -e {log_dir}/go; do sleep 0.02; done"
     words = with_client("waits") if command == "client" else shell(wait, result())
-    driver = runs.start(write_job(runs.folder, words, run={"recurrences": 1}, job={"trial_lease_seconds": 0.6}))
+    driver = runs.start(write_job(runs.folder, words, run={"recurrences": 1}, job={"trial_lease_seconds": 1.0}))
     wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
     server.stop()
     server.database.unlink()

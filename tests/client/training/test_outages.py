@@ -162,7 +162,7 @@ def test_closing_without_a_server_is_bounded(server: LiveServer) -> None:
 
 def test_heartbeats_keep_the_lease(server: LiveServer) -> None:
     """A trial without reports for several leases is not lost while its trainer runs."""
-    with begun(server.address, trial_lease_seconds=0.6) as bso, Client(server.address) as client:
+    with begun(server.address, trial_lease_seconds=1.0) as bso, Client(server.address) as client:
         first = client.get_trial(bso.trial.id).trial.lease_expire_time.ToNanoseconds()
         wait_until(
             lambda: client.get_trial(bso.trial.id).trial.lease_expire_time.ToNanoseconds() > first + 3 * 600_000_000

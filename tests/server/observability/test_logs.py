@@ -26,7 +26,7 @@ from tests.watched import WatchedServer, read_json_log
 
 def test_life_of_a_trial_is_logged(watched: WatchedServer) -> None:
     """Every event is one JSON line with job, trial and, if a call caused it, peer and request id."""
-    job = Trainer(watched.trainer, trial_lease_seconds=0.3)
+    job = Trainer(watched.trainer, trial_lease_seconds=1)
     lost = job.next()
     lose(watched, lost)
     job.report(lost, 10.0, epoch=2)

@@ -80,7 +80,7 @@ def test_trials_are_counted_by_stage_and_end(watched: WatchedServer) -> None:
 
 def test_lost_and_revived_trials_balance(watched: WatchedServer) -> None:
     """A revived trial counts as running again; its earlier reports are not counted twice."""
-    job = Trainer(watched.trainer, trial_lease_seconds=0.3)
+    job = Trainer(watched.trainer, trial_lease_seconds=1)
     trial = job.next()
     job.report(trial, 10.0, metric=0.1)
     wait_until(lambda: get(watched, trial).status == v1.TRIAL_STATUS_FAILED)

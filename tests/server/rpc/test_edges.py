@@ -123,7 +123,7 @@ def test_lists_during_deletions_show_whole_jobs(server: LiveServer) -> None:
 
 def test_revived_trial_shows_its_newest_cost(server: LiveServer) -> None:
     """After a loss, a revival and another report, every view has the newest cost, also after a restart."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    job = Trainer(server.trainer, trial_lease_seconds=1)
     trial = job.next()
     job.report(trial, 10.0, metric=0.1, epoch=1)
     lose(server, trial)
@@ -140,7 +140,7 @@ def test_revived_trial_shows_its_newest_cost(server: LiveServer) -> None:
 
 def test_revived_trial_above_the_current_bound_is_stopped(server: LiveServer) -> None:
     """A lost trial above the current bound is stopped by its first heartbeat."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    job = Trainer(server.trainer, trial_lease_seconds=1)
     job.run(100.0)
     slow = job.next()
     job.report(slow, 50.0, metric=0.1)

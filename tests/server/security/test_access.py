@@ -76,7 +76,6 @@ OF_PEOPLE: dict[str, Request] = {
     "ListTrials": lambda job_id: v1.ListTrialsRequest(job_id=job_id),
     "GetTrial": lambda job_id: v1.GetTrialRequest(trial=trial(job_id)),
     "WatchJob": lambda job_id: v1.WatchJobRequest(job_id=job_id),
-    "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id),
     "SetTrialExcluded": lambda job_id: v1.SetTrialExcludedRequest(trial=trial(job_id)),
     "SetBatchSizeState": lambda job_id: v1.SetBatchSizeStateRequest(
         job_id=job_id, batch_size=16, status=v1.BATCH_SIZE_STATUS_ALLOWED
@@ -84,6 +83,7 @@ OF_PEOPLE: dict[str, Request] = {
     "SetJobPaused": lambda job_id: v1.SetJobPausedRequest(job_id=job_id),
     "RequestBaseline": lambda job_id: v1.RequestBaselineRequest(job_id=job_id),
     "SetJobPolicy": lambda job_id: v1.SetJobPolicyRequest(job_id=job_id, policy=v1.POLICY_GTS),
+    "ResetJob": lambda job_id: v1.ResetJobRequest(job_id=job_id),
     "DeleteJob": lambda job_id: v1.DeleteJobRequest(job_id=job_id),
 }
 REQUESTS = {TRAINERS + name: make for name, make in OF_TRAINERS.items()} | {

@@ -42,7 +42,7 @@ def lose(server: LiveServer, trial: v1.Trial) -> v1.Trial:
 
 def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
     """A trial whose lease expires is FAILED and LOST, and its batch size is explored again."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    job = Trainer(server.trainer, trial_lease_seconds=1)
     first = job.next()
     lost = lose(server, first)
     assert lost.end_reason == v1.END_REASON_LOST
@@ -53,7 +53,7 @@ def test_silent_trial_is_lost_and_its_slot_free(server: LiveServer) -> None:
 
 def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
     """The first request after the lease's end explores, before the loss is recorded."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.2)
+    job = Trainer(server.trainer, trial_lease_seconds=1)
     first = job.next()
     ends = first.lease_expire_time.ToDatetime(timezone.utc)
     wait_until(lambda: datetime.now(timezone.utc) > ends)
@@ -62,7 +62,7 @@ def test_slot_is_free_the_moment_the_lease_runs_out(server: LiveServer) -> None:
 
 def test_trainer_killed_with_sigkill_frees_its_slot(server: LiveServer) -> None:
     """A trainer process that dies silently loses its trial, and the exploration is dispatched again."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.5)
+    job = Trainer(server.trainer, trial_lease_seconds=2)
     program = (
         "import grpc, sys, time\nfrom wattwise import v1\n"
         "stub = v1.BatchSizeOptimizerStub(grpc.insecure_channel(sys.argv[1]))\n"
@@ -97,7 +97,7 @@ def test_heartbeats_and_reports_keep_a_trial_alive(server: LiveServer) -> None:
 
 def test_lease_of_zero_never_runs_out(server: LiveServer) -> None:
     """A job without leases shows none, and its silent trial outlives that of a job with one."""
-    patient, hasty = Trainer(server.trainer, trial_lease_seconds=0), Trainer(server.trainer, trial_lease_seconds=0.1)
+    patient, hasty = Trainer(server.trainer, trial_lease_seconds=0), Trainer(server.trainer, trial_lease_seconds=1)
     silent = patient.next()
     lose(server, hasty.next())
     assert get(server, silent).status == v1.TRIAL_STATUS_DISPATCHED
@@ -106,7 +106,7 @@ def test_lease_of_zero_never_runs_out(server: LiveServer) -> None:
 
 def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
     """A lost trial whose exploration is still free is revived as the exploration, and moves the walk."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    job = Trainer(server.trainer, trial_lease_seconds=2)
     trial = job.next()
     lose(server, trial)
     assert not job.report(trial, 5.0, metric=0.1).stop_train
@@ -120,7 +120,7 @@ def test_lost_trial_that_reports_explores_on(server: LiveServer) -> None:
 
 def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(server: LiveServer) -> None:
     """A lost trial that is revived late continues beside the exploration, without moving the walk."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    job = Trainer(server.trainer, trial_lease_seconds=2)
     late = job.next()
     lose(server, late)
     explorer = job.next()
@@ -135,7 +135,7 @@ def test_lost_trial_whose_exploration_was_handed_out_goes_on_as_concurrent(serve
 @pytest.mark.parametrize("end", ["lost", "preempted"])
 def test_request_takes_its_trial_back(server: LiveServer, end: str) -> None:
     """A launch resumes its lost or preempted trial, and that survives a kill."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.3 if end == "lost" else 60)
+    job = Trainer(server.trainer, trial_lease_seconds=1 if end == "lost" else 60)
     trial = job.next("launch")
     job.report(trial, 5.0, metric=0.1, epoch=2, time=7.0)
     if end == "lost":
@@ -233,7 +233,7 @@ def test_resume_needs_a_known_request(server: LiveServer) -> None:
 
 def test_refused_report_does_not_revive(server: LiveServer) -> None:
     """An invalid report does not revive a lost trial."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.3)
+    job = Trainer(server.trainer, trial_lease_seconds=1)
     trial = job.next()
     lose(server, trial)
     with refused() as refusal:
@@ -244,7 +244,7 @@ def test_refused_report_does_not_revive(server: LiveServer) -> None:
 
 def test_ended_lost_trial_is_what_its_trainer_says(server: LiveServer) -> None:
     """A lost trial whose trainer was preempted is not a failure: after three the batch size is not pruned."""
-    job = Trainer(server.trainer, trial_lease_seconds=0.2)
+    job = Trainer(server.trainer, trial_lease_seconds=1)
     for _ in range(3):
         trial = job.next()
         assert trial.id.batch_size == 16

@@ -113,7 +113,7 @@ def test_warning_names_both_and_says_what_to_do(server: LiveServer) -> None:
 
 def test_warning_is_the_same_in_every_answer(server: LiveServer) -> None:
     """A repeat, a result without a monitor, a heartbeat, a revival and the last decision all have the warning."""
-    trainer = Trainer(server.trainer, trial_lease_seconds=0.3)
+    trainer = Trainer(server.trainer, trial_lease_seconds=1)
     trial, decision = warned_trial(trainer)
     lose(server, trial)
     answers = [

@@ -117,7 +117,7 @@ def test_trial_that_ends_lets_others_profile(grpc_stub: Stub) -> None:
 
 def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:
     """When the lease of the trial that profiles runs out, the next one that asks profiles."""
-    job = Trainer(grpc_stub, trial_lease_seconds=0.3)
+    job = Trainer(grpc_stub, trial_lease_seconds=1)
     first = job.next()
     ask(job, first)
     while True:
