@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from wattwise import v1
 from wattwise.errors import (
-    DeadlineError,
     InvalidJobSpecError,
     InvalidRequestError,
     InvalidResultError,
@@ -119,8 +118,8 @@ def deliver_files(
 ) -> Delivery:
     """Delivers the trials in these files whose processes have ended, and deletes the files.
 
-    A trial that cannot be delivered now does not keep those behind it from being delivered, unless the server cannot be
-    reached or refuses the caller.
+    A trial that cannot be delivered now does not keep those behind it from being delivered, unless the server refuses the
+    caller, or leaves two calls in a row unanswered.
 
     Args:
         client: of the server that they are delivered to.
@@ -129,7 +128,7 @@ def deliver_files(
         server: the server that they ran for, as the files name it; None is that of the client, "" is any.
         refused_before: whether those that the server has refused before are tried again.
     """
-    delivered = refused = timeouts = 0
+    delivered = refused = unanswered = 0
     failure: WattwiseError | None = None
     wanted = server_of(client.address if server is None else server)
     deadline = time.monotonic() + seconds
@@ -148,7 +147,7 @@ def deliver_files(
             left = max(0.0, deadline - time.monotonic())
             trial = deliver_record(client, journal.record, min(left / 2 if behind else left, _CALL_SECONDS))
             keeps = False
-            delivered, timeouts = delivered + 1, 0
+            delivered, unanswered = delivered + 1, 0
             if trial is None:
                 log.info("the spooled trial in %s is dropped: its job %r was deleted", path, journal.record.job.job_id)
             else:
@@ -163,8 +162,9 @@ def deliver_files(
             )
         except WattwiseError as error:
             log.info("the spooled trial in %s cannot be delivered now: %s", path, error)
-            failure, timeouts = error, timeouts + isinstance(error, DeadlineError)
-            if timeouts > 1 or not _concerns_one(error):
+            away = isinstance(error, ServerUnavailableError) and not error.reason
+            failure, unanswered = error, unanswered + away
+            if unanswered > 1 or not (away or _concerns_one(error)):
                 break
         finally:
             journal.release() if keeps else journal.delete()
@@ -172,10 +172,8 @@ def deliver_files(
 
 
 def _concerns_one(error: WattwiseError) -> bool:
-    """Whether another trial may be delivered although one was not."""
-    # A reason shows that the server has answered.
-    answered = isinstance(error, ServerUnavailableError) and bool(error.reason)
-    return answered or isinstance(error, ServerError | ResourceExhaustedError | DeadlineError)
+    """Whether another trial may be delivered although the server did not take one."""
+    return isinstance(error, ServerError | ResourceExhaustedError | ServerUnavailableError)
 
 
 def _opened(path: Path) -> Journal | None:

@@ -193,9 +193,9 @@ class TrialRecord:
 class Journal:
     """A trial's record and the file that it is kept in.
 
-    Several sessions of a process may share it; each of them deletes or releases it once. A file
-    that cannot be written never disturbs the training: this is warned of once, and the next change tries again.
-    May be called by a signal handler.
+    Several sessions of a process may share it; each of them deletes or releases it once. A file that cannot be written
+    never disturbs the training: this is warned of once, and the next change tries again. May be called by a signal
+    handler.
 
     Attributes:
         record: the trial.

@@ -269,8 +269,8 @@ class Session:
             self._detach(f"it knows the request as trial {trial.id.trial_number}")
         elif trial.status == v1.TRIAL_STATUS_FAILED:
             log.warning(
-                "trial %d of job %r, which the checkpoint continues, was ended by its trainer (%s): what is trained now "
-                "is delivered at its end, as another trial",
+                "trial %d of job %r of the checkpoint was ended by its trainer (%s) before: what is trained now is "
+                "delivered at its end, as another trial",
                 *(trial.id.trial_number, trial.id.job_id, v1.EndReason.Name(trial.end_reason)),
             )
             self._journal.carry_on(trial)
