@@ -8,10 +8,11 @@ import logging
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, ResumeError, v1
+from wattwise import BatchSizeOptimizer, Client, JobDiffersError, ResumeError, v1
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord
+from wattwise.training.launch import ServerLaunch
 from wattwise.training.spool import Spool
 
 from tests.client.training.script import epochs, job_spec
@@ -284,3 +285,25 @@ def test_deleted_trial_is_stopped(server: LiveServer, caplog: pytest.LogCaptureF
         again.close()
         assert list(client.list_jobs()) == []
     assert spooled() == []
+
+
+def test_trial_that_is_about_to_continue_is_not_delivered(server: LiveServer) -> None:
+    """A launch that has resumed a trial holds its file, so that no other launch delivers the end that it had."""
+    bso = launched(server.address, f"test-away-{next(_jobs)}", 10.0)
+    bso.on_evaluate(0.1)
+    state = bso.state_dict()
+    server.kill()
+    bso.on_evaluate(0.2)
+    bso.close(v1.END_REASON_PREEMPTED)
+    server.start()
+    again = ServerLaunch(server.address, job_spec(job_id=bso.trial.id.job_id))
+    again.resume(state)
+    monitor = Paced(1.0)
+    again.start(monitor)
+    with Client(server.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0) == (0, 0, None)
+        assert trial_of(client, bso).status == v1.TRIAL_STATUS_DISPATCHED
+    again = ServerLaunch(server.address, job_spec(job_id=bso.trial.id.job_id, target_metric=0.5))
+    again.resume(state)
+    with pytest.raises(JobDiffersError):
+        again.start(monitor)

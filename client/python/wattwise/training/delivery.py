@@ -118,8 +118,8 @@ def deliver_files(
 ) -> Delivery:
     """Delivers the trials in these files whose processes have ended, and deletes the files.
 
-    A trial that cannot be delivered now does not keep those behind it from being delivered, unless the server refuses the
-    caller, or leaves two calls in a row unanswered.
+    A trial that cannot be delivered now does not keep those behind it from being delivered, unless the server refuses
+    the caller, or leaves two calls in a row unanswered.
 
     Args:
         client: of the server that they are delivered to.

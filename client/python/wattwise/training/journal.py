@@ -321,20 +321,22 @@ class Journal:
             if self._users == 1 and not self._undelivered and self._descriptor >= 0 and self.path is not None:
                 with contextlib.suppress(OSError):
                     self.path.unlink(missing_ok=True)
-            self._leave()
+            self.leave()
 
     def release(self) -> None:
         """Leaves the file to whoever delivers it."""
         with self._lock:
             self._undelivered = True
-            self._leave()
+            self.leave()
 
-    def _leave(self) -> None:
-        self._users -= 1
-        if self._users <= 0 <= self._descriptor:
-            descriptor, self._descriptor = self._descriptor, -1
-            _descriptors.discard(descriptor)
-            os.close(descriptor)
+    def leave(self) -> None:
+        """Leaves the file to its other users, or to whoever delivers it."""
+        with self._lock:
+            self._users -= 1
+            if self._users <= 0 <= self._descriptor:
+                descriptor, self._descriptor = self._descriptor, -1
+                _descriptors.discard(descriptor)
+                os.close(descriptor)
 
     @property
     def kept(self) -> bool:

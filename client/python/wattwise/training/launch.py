@@ -29,7 +29,7 @@ from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
-from wattwise.training.journal import TrialRecord
+from wattwise.training.journal import Journal, TrialRecord
 from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
 from wattwise.training.session import Session
@@ -207,6 +207,7 @@ class ServerLaunch:
         # As the server was sent it.
         self._job = v1.JobSpec()
         self._away = self._unasked = False
+        self._held: Journal | None = None
 
     @property
     def job_key(self) -> tuple[str, str]:
@@ -236,6 +237,20 @@ class ServerLaunch:
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
         """Registers the job and asks for its next trial, or resumes the trial of the checkpoint."""
+        if self._saved is not None:
+            # Nobody may deliver, and so end, the trial from now on.
+            name, saved = self._endpoint.name, self._saved
+            self._held = self._endpoint.spool.hold(name, saved.job_id, saved.request_id)
+        try:
+            started = self._start(monitor, fallback)
+        except BaseException:
+            self._let_go()
+            raise
+        if started.decision is not None:
+            self._let_go()
+        return started
+
+    def _start(self, monitor: Monitor, fallback: int | None) -> StartedTrial:
         kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
         self._job = spec.to_proto()
         if self._saved is not None and not self._saved.trial_number:
@@ -263,7 +278,9 @@ class ServerLaunch:
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial."""
-        return self._endpoint.session(info, self._job, timeout, away=self._away, resumes=self._unasked)
+        session = self._endpoint.session(info, self._job, timeout, away=self._away, resumes=self._unasked)
+        self._let_go()
+        return session
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
@@ -271,6 +288,11 @@ class ServerLaunch:
 
     def record_power_limit(self, watts: float) -> None:
         """Does nothing: no launcher waits for it."""
+
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.leave()
 
     def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
         job_id, job = str(spec.job_id), v1.Job(spec=resolved(self._job))

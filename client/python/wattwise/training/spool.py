@@ -22,7 +22,8 @@ MAX_TRIALS_IN_ALL, MAX_BYTES_IN_ALL = 10_000, 512 * 2**20
 _DRAFT_SECONDS = 3600.0
 _SAFE = frozenset(string.ascii_letters + string.digits + "-_+@=,")
 _LONGEST_NAME = 100
-_TAKE_OVER_SECONDS = 0.5
+_TAKE_OVER_SECONDS = 0.25
+"""A launch that resumes a trial may wait twice."""
 
 _shared: WeakValueDictionary[Path, Journal] = WeakValueDictionary()
 """The journals of the trials of this process: a second optimizer of a launch shares that of the first."""
@@ -74,7 +75,9 @@ class Spool:
             for folder in (self.folder, path.parent.parent, path.parent):
                 _make(folder, 0o700)
             journal = _taken_over(path)
-            if journal is None:
+            if journal is not None:
+                journal.resume()
+            else:
                 self._make_room(path.parent)
                 journal = Journal.create(record, path)
         except _InUseError as error:
@@ -89,6 +92,21 @@ class Spool:
             return Journal(record)
         _shared[path] = journal
         return journal
+
+    def hold(self, server: str, job_id: str, request_id: str) -> Journal | None:
+        """The journal of a trial that is about to be resumed, so that no other process delivers it; None if there is none.
+
+        `journal` then shares it; the caller leaves it afterwards.
+        """
+        path = self.path_of(server, job_id, request_id)
+        shared = path and _shared.get(path)
+        if shared and shared.share():
+            return shared
+        with contextlib.suppress(OSError):
+            if path is not None and (journal := _taken_over(path)) is not None:
+                _shared[path] = journal
+                return journal
+        return None
 
     def folder_of(self, server: str, job_id: str) -> Path:
         """The folder of a job's journals; all spellings of a server's address have the same.
@@ -212,7 +230,6 @@ def _taken_over(path: Path) -> Journal | None:
         except ValueError:
             return None
         if journal is not None:
-            journal.resume()
             return journal
         if not path.exists():
             return None
