@@ -60,7 +60,7 @@ def test_trial_is_joined(requested: v1.Trial, server: LiveServer, tmp_path: Path
 def test_second_optimizer_of_a_launch(
     requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It shares the trial and its journal, without waiting for the lock or a warning, also after the first has ended."""
+    """It shares the trial and its journal without waiting for a lock or a warning, also after the first has ended."""
 
     def waits(_path: Path) -> None:
         pytest.fail("a journal of this process is waited for")

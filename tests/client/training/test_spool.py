@@ -406,25 +406,20 @@ def test_lost_trial_of_a_deleted_job_is_stopped(server: LiveServer) -> None:
 
 
 def test_fallback_of_a_job_that_is_deleted_meanwhile(server: LiveServer) -> None:
-    """A fallback trial that began while the job existed goes with it; one that began before or after registers it."""
+    """A fallback trial that began while the job existed goes with it."""
     spec = job_spec(batch_sizes=[16], job_id="test-deleted")
     with Client(server.address) as client:
-
-        def fallback(reason: v1.EndReason.ValueType) -> BatchSizeOptimizer:
-            bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), timeout=0.0, fallback="default")
-            bso.get_batch_size()
-            bso.on_train_begin()
-            bso.on_evaluate(0.1)
-            server.kill()
-            bso.close(reason)
-            assert bso.trial.fallback
-            server.start()
-            return bso
-
         client.register_job(spec)
         trial = client.get_next_batch_size("test-deleted").trial
         client.end_trial(trial.id, v1.END_REASON_OUT_OF_MEMORY)
-        fallback(v1.END_REASON_ERROR)
+        bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), fallback="default")
+        bso.get_batch_size()
+        bso.on_train_begin()
+        bso.on_evaluate(0.1)
+        server.kill()
+        bso.close(v1.END_REASON_ERROR)
+        assert [each.trial_number for each in spooled()] == [0]
+        server.start()
         client.delete_job("test-deleted")
         assert deliver_files(client, Spool.from_env().paths(), 10.0)[:2] == (1, 0)
         assert list(client.list_jobs()) == []

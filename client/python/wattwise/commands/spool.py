@@ -120,8 +120,9 @@ class SpoolCommand:
         Raises:
             WattwiseError: the address or the credentials cannot be used.
         """
-        if getattr(args, "to", None) is not None:
-            check_address(args.to)
+        for address in (args.server, getattr(args, "to", None)):
+            if address is not None and not _is_database(address):
+                check_address(address)
         handler: Callable[[argparse.Namespace], int] = args.handler
         return handler(args)
 

@@ -94,7 +94,7 @@ class Spool:
         return journal
 
     def hold(self, server: str, job_id: str, request_id: str) -> Journal | None:
-        """The journal of a trial that is about to be resumed, so that no other process delivers it; None if there is none.
+        """Opens the journal of a trial that is about to be resumed: nobody delivers it then. None if there is none.
 
         `journal` then shares it; the caller leaves it afterwards.
         """
