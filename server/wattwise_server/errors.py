@@ -101,6 +101,18 @@ class TrialNotFoundError(ServiceError):
         )
 
 
+class DeletedTrialError(ServiceError):
+    """The trial that is imported was deleted with its job."""
+
+    reason = "ERROR_REASON_TRIAL_NOT_FOUND"
+
+    def __init__(self, job_id: str, request_id: str) -> None:
+        super().__init__(
+            f"the trial with request_id {request_id!r} was deleted with job {job_id!r}: do not import it again",
+            metadata={"job_id": job_id},
+        )
+
+
 class NoTrialToResumeError(ServiceError):
     """The job has no trial of this request id to resume."""
 

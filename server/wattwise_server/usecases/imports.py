@@ -21,7 +21,7 @@ from wattwise_server.domain import (
     TrialType,
     identifier_fault,
 )
-from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.errors import DeletedTrialError, InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Event, Observer, TrialImported
 from wattwise_server.policy.base import Dispatched
 from wattwise_server.policy.stopping import Verdict, judge
@@ -89,13 +89,19 @@ class Importer:
 
         Raises:
             JobNotFoundError: there is no such job.
+            DeletedTrialError: the trial was deleted with its job.
             InvalidRequestError: with one violation per fault; nothing was changed.
         """
         async with self._store.transaction(imported.job_id) as tx:
+            if tx.job is None:
+                await self._check_not_deleted(imported, imported.start_time)
             job = find_job(tx, imported.job_id)
             faults = _request_faults(job, imported)
             nameless = any(fault.field == "request_id" for fault in faults)
             known = None if nameless else await tx.trial_of_request(imported.request_id)
+            if known is None:
+                # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
+                await self._check_not_deleted(imported, None)
             if known is not None and (fault := _size_fault(known, imported)):
                 faults.append(fault)
             measured, found = _measurements(job.spec, imported, known.last if known else None)
@@ -122,6 +128,10 @@ class Importer:
             job = self._lifecycle.succeed(tx, job, trial, verdict)
             self._lifecycle.stop_over_bound(tx, job)
             return await tx.trial(trial.number) or trial, known is None
+
+    async def _check_not_deleted(self, imported: ImportedTrial, started: datetime | None) -> None:
+        if await self._store.was_launch_deleted(imported.job_id, imported.request_id, started):
+            raise DeletedTrialError(imported.job_id, imported.request_id)
 
     def _create(
         self, tx: Transaction, job: Job, imported: ImportedTrial, measured: Sequence[Measurement]

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, TrainFailError, v1
+from wattwise.training import spool as spool_module
 from wattwise.training.driver_launch import spec_to_json
-from wattwise.training.journal import Journal
+from wattwise.training.journal import Journal, TrialRecord
 from wattwise.training.resume import Progress, SavedTrial
 from wattwise.training.session import Session
+from wattwise.training.spool import Spool
 
 from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
-from tests.client.training.script import StepMonitor, job_spec, record_of
+from tests.client.training.script import StepMonitor, epochs, job_spec, record_of
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -53,6 +55,35 @@ def test_trial_is_joined(requested: v1.Trial, server: LiveServer, tmp_path: Path
     with Client(server.address) as client:
         (trial,) = client.list_trials(requested.id.job_id)
     assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 1)
+
+
+def test_second_optimizer_of_a_launch(
+    requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shares the trial and its journal without waiting for a lock or a warning, also after the first has ended."""
+
+    def waits(_path: Path) -> None:
+        pytest.fail("a journal of this process is waited for")
+
+    first = BatchSizeOptimizer.from_env(monitor=StepMonitor())
+    first.get_batch_size()
+    monkeypatch.setattr(spool_module, "_taken_over", waits)
+    with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as second:
+        assert second.get_batch_size() == 16
+        second.on_train_begin()
+        second.on_evaluate(0.1)
+        first.close()
+        server.kill()
+        second.on_evaluate(0.2)
+        (path,) = Spool.from_env().paths()
+        assert len(TrialRecord.from_lines(path.read_text().splitlines()).results) == 2
+        server.start()
+        second.on_evaluate(0.95)
+        assert second.target_reached
+    with Client(server.address) as client:
+        assert epochs(client, requested.id) == [1, 2, 3]
+    assert Spool.from_env().paths() == []
+    assert not [message for message in caplog.messages if "journal" in message or "spool" in message]
 
 
 def test_monitor_is_that_of_the_driver(requested: v1.Trial, server: LiveServer) -> None:

@@ -374,3 +374,18 @@ def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
     assert [trial.id.trial_number for trial in trials] == list(range(1, 41))
     assert [trial.last_epoch for trial in trials] == list(wanted.values())
     assert [len(stored(server, trial)) for trial in trials] == list(wanted.values())
+
+
+def test_launch_that_was_deleted_with_its_job(server: LiveServer) -> None:
+    """A launch that was deleted with its job is not imported, nor into a newer job of this id; other trials are."""
+    trainer = Trainer(server.trainer)
+    trainer.next("a")
+    imported(trainer, "history", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
+    server.admin.DeleteJob(v1.DeleteJobRequest(job_id=trainer.job_id))
+    for _ in range(2):
+        with refused() as refusal:
+            imported(trainer, "a", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
+        assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+        server.trainer.RegisterJob(v1.RegisterJobRequest(job=trainer.spec))
+    for request_id in ("history", "another"):
+        assert imported(trainer, request_id, measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED).created

@@ -72,8 +72,8 @@ def drive(run: RecurringRun) -> None:
 
 def _deliver_spooled(run: RecurringRun, client: Client) -> None:
     """Delivers trials of commands that were killed, or that asked the server for trials of their own."""
-    paths = Spool.from_env().paths(run.server, run.spec.job_id)
-    failure = deliver_files(client, paths, LAUNCH_SECONDS).failure
+    paths = Spool.from_env().paths(run.server_name, run.spec.job_id)
+    failure = deliver_files(client, paths, LAUNCH_SECONDS, server=run.server_name).failure
     if failure is not None:
         log.info("spooled trials of job %r are not delivered yet: %s", run.spec.job_id, failure)
 

@@ -89,6 +89,15 @@ class Exchange:
             self.changed.notify_all()
             return report
 
+    def change(self, change: Callable[[v1.TrainingResult], None]) -> None:
+        """Changes the pending measurements; the trainer's thread keeps its own."""
+        with self.changed:
+            for place, (number, result) in enumerate(self.pending):
+                changed = v1.TrainingResult()
+                changed.CopyFrom(result)
+                change(changed)
+                self.pending[place] = PendingReport(number, changed)
+
     def skip(self, epoch: int) -> None:
         """Drops the pending measurements up to an epoch, which the server has."""
         with self.changed:

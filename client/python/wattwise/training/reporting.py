@@ -10,10 +10,10 @@ from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseErr
 from wattwise.monitor import Monitor
 from wattwise.training.metric import metric_value
 from wattwise.training.power_usage import PowerUsage
-from wattwise.training.resume import Progress
+from wattwise.training.resume import Progress, Sums
 from wattwise.training.rules import decision_without_server
 from wattwise.training.session import Session
-from wattwise.training.trial import StartedTrial
+from wattwise.training.trial import TrialInfo
 from wattwise.training.windows import TrainingWindows, monitor_message
 
 
@@ -42,16 +42,16 @@ class Reporter:
         power: what the results say about power limits.
     """
 
-    def __init__(self, session: Session, monitor: Monitor, started: StartedTrial) -> None:
+    def __init__(self, session: Session, monitor: Monitor, info: TrialInfo, progress: Progress, known: Sums) -> None:
         self._session = session
-        self._spec = started.info.job.spec
-        self._trial = started.info.snapshot
+        self._spec = info.job.spec
+        self._trial = info.snapshot
         name = f"wattwise {self._trial.id.job_id} {self._trial.id.trial_number}"
         self._windows = TrainingWindows(
             monitor, name, self._spec.gpu.max_power_watts, weighs_energy=self._spec.eta_knob > 0
         )
-        _, self._windows.time_seconds, self._windows.energy_joules = started.progress
-        self.power = PowerUsage(self._trial, started.progress)
+        _, self._windows.time_seconds, self._windows.energy_joules = progress
+        self.power = PowerUsage(known, progress)
         self._warned_of_nan = False
 
     def open_window(self) -> None:
@@ -79,6 +79,7 @@ class Reporter:
             # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
             reported_before = epoch <= self._trial.last_epoch
             decision = session.decision if reported_before else session.report(result)
+            progress = Progress(epoch, result.time_seconds, result.energy_joules)
             if decision is None and not (reported_before or session.over):
                 decision = decision_without_server(self._spec, result)
                 over = decision is not None

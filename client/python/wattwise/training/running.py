@@ -71,9 +71,9 @@ class RunningTrial:
             return
         if monitor is not None and ranks.rank == 0:
             self._session = launch.session(self.info, report_timeout)
-            self._session.catch_up(started.info.snapshot.last_epoch, started.progress.epoch)
+            self.progress, known = self._session.continue_from(started)
             self._session.start()
-            self._reporter = Reporter(self._session, monitor, started)
+            self._reporter = Reporter(self._session, monitor, started.info, self.progress, known)
         self._guard.install()
 
     @property
