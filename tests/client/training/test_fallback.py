@@ -24,6 +24,7 @@ from wattwise import (
     TrainFailError,
     v1,
 )
+from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord
 from wattwise.training.rules import resolved
 from wattwise.training.spool import Spool
@@ -346,16 +347,37 @@ def test_job_is_resolved_as_on_the_server(server: LiveServer) -> None:
 
 
 def test_answer_that_does_not_arrive(server: LiveServer) -> None:
-    """If the server dispatched another batch size but its answer was lost, the fallback is a trial of its own."""
+    """If the server dispatched another batch size but its answer was lost, the delivery ends that trial as preempted."""
     with Middlebox(server.address, drops="GetNextBatchSize") as box:
-        bso = trained(optimizer(box.address, 8, timeout=5.0), 0.1, 0.95)
+        bso = trained(optimizer(box.address, 8, timeout=5.0), 0.1)
         assert bso.trial.fallback
+        box.drops = ""
+        bso.on_evaluate(0.95)
         bso.close()
     with Client(server.address) as client:
         unanswered, imported = client.list_trials(bso.trial.id.job_id)
-        assert (unanswered.id.batch_size, unanswered.last_epoch) == (16, 0)
-        assert (imported.id.batch_size, imported.last_epoch) == (8, 2)
+    assert (unanswered.id.batch_size, unanswered.last_epoch) == (16, 0)
+    assert unanswered.end_reason == v1.END_REASON_PREEMPTED
+    assert (imported.id.batch_size, imported.last_epoch) == (8, 2)
     assert spooled() == []
+
+
+def test_unanswered_trial_that_was_lost(server: LiveServer) -> None:
+    """The unanswered trial does not count as a failure, even if its lease has expired before the next launch ends it."""
+    job = {"job_id": "test-unanswered", "trial_lease_seconds": 1.0}
+    with Middlebox(server.address, drops="GetNextBatchSize") as box, Client(server.address) as client:
+        bso = trained(optimizer(box.address, 8, timeout=5.0, **job), 0.1)
+        wait_until(lambda: next(client.list_trials("test-unanswered")).end_reason == v1.END_REASON_LOST)
+        # Nothing gets through at the end, so that the next launch delivers the trial.
+        box.stop()
+        bso.close()
+        (path,) = Spool.from_env().paths()
+        delivered = deliver_record(client, TrialRecord.from_lines(path.read_text().splitlines()), 10.0)
+        assert delivered is not None
+        unanswered, imported = client.list_trials("test-unanswered")
+        failed = {each.batch_size: each.num_failed for each in client.get_job("test-unanswered").batch_size_states}
+    assert (unanswered.end_reason, imported.id) == (v1.END_REASON_PREEMPTED, delivered.id)
+    assert failed[16] == 0
 
 
 def test_search_is_bounded(stopped: LiveServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,7 +26,7 @@ from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
-from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
+from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request
 from wattwise.training.journal import TrialRecord
 from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
@@ -293,8 +293,8 @@ class ServerLaunch:
             "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
             *(cause, batch_size, "at its end" if isinstance(cause, NoBatchSizeConvergedError) else _LATER),
         )
-        # The server may have dispatched a trial with another batch size for the request that failed.
-        self._request_id = new_request_id()
+        # The server may have dispatched a trial with another batch size, which the delivery ends.
+        self._request_id = fallback_request(self._request_id)
         trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size)
         trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(time.time_ns())
