@@ -27,6 +27,7 @@ from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
 from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request
+from wattwise.training.job_faults import check_valid
 from wattwise.training.journal import TrialRecord
 from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
@@ -265,7 +266,7 @@ class ServerLaunch:
         """Does nothing: no launcher waits for it."""
 
     def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
-        job_id, job = str(spec.job_id), v1.Job(spec=resolved(self._job))
+        job_id, job = str(spec.job_id), None
         try:
             if self._registered:
                 # Before register_job, which would create a deleted job again.
@@ -288,7 +289,12 @@ class ServerLaunch:
         if failure is not None:
             log.info("spooled trials of job %r are not delivered yet: %s", self._job.job_id, failure)
 
-    def _fall_back(self, job: v1.Job, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
+    def _fall_back(self, job: v1.Job | None, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
+        """Trains without the server, which may have registered the job."""
+        if job is None:
+            # Otherwise a job that the server refuses would be trained, and never delivered.
+            check_valid(self._job)
+            job = v1.Job(spec=resolved(self._job))
         log.warning(
             "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
             *(cause, batch_size, "at its end" if isinstance(cause, NoBatchSizeConvergedError) else _LATER),
