@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import time
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from wattwise import (
     BatchSizeOptimizer,
@@ -22,8 +24,11 @@ from wattwise import (
     ResumeError,
     ServerUnavailableError,
     TrainFailError,
+    UnauthenticatedError,
+    UnsupportedCallError,
     v1,
 )
+from wattwise.commands.main import main
 from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord
 from wattwise.training.rules import resolved
@@ -80,10 +85,13 @@ def test_training_without_a_server(stopped: LiveServer, caplog: pytest.LogCaptur
     assert (info.fallback, info.id.trial_number, info.id.job_id) == (True, 0, info.job.spec.job_id)
     assert (info.job.spec.max_epochs, info.job.spec.trial_lease_seconds) == (10, 300)
     assert stopped.address in info.reason
+    assert bso.decision is None
     seen = []
     for epoch in bso.epochs():
         seen.append(epoch)
         bso.on_evaluate(0.31 * epoch)
+        assert bso.decision is not None
+        assert (bso.decision.cost, bso.decision.stop_train) == (epoch * JOULES, epoch == 3)
     assert (seen, bso.target_reached, bso.training_finished) == ([1, 2, 3], True, True)
     assert bso.decision is not None
     assert (bso.decision.cost, bso.decision.converged) == (3 * JOULES, False)
@@ -218,7 +226,7 @@ def test_without_a_fallback_the_error_is_raised() -> None:
 
 
 def test_errors_of_the_user_are_raised(server: LiveServer) -> None:
-    """A fallback hides neither a wrong address nor a wrong or changed job."""
+    """A fallback hides neither a malformed address nor a wrong or changed job."""
     with pytest.raises(InvalidAddressError):
         optimizer("http://localhost").get_batch_size()
     with pytest.raises(InvalidJobSpecError):
@@ -227,6 +235,43 @@ def test_errors_of_the_user_are_raised(server: LiveServer) -> None:
         bso.get_batch_size()
         with pytest.raises(JobDiffersError):
             optimizer(server.address, timeout=None, job_id="test-changed", max_epochs=3).get_batch_size()
+
+
+def test_missing_token_is_raised(server: LiveServer, tmp_path: Path) -> None:
+    """A fallback does not hide that the server requires a token."""
+    server.stop()
+    book = tmp_path / "tokens"
+    assert main(["token", "create", "--tokens", str(book), "--role", "trainer", "--prefix", "test-"]) == 0
+    server.start("--tokens", str(book))
+    with pytest.raises(UnauthenticatedError):
+        optimizer(server.address, timeout=None).get_batch_size()
+
+
+def test_name_that_does_not_resolve(caplog: pytest.LogCaptureFixture) -> None:
+    """A host name that does not resolve may be an outage of DNS: the fallback is trained, and the warning names it."""
+    bso = optimizer("no-such-host.invalid:50051", timeout=1.0)
+    assert (bso.get_batch_size(), bso.trial.fallback) == (16, True)
+    (warning,) = warnings_of(caplog)
+    assert "no-such-host.invalid:50051" in warning
+    bso.close(v1.END_REASON_PREEMPTED)
+
+
+def test_another_server_at_the_address(caplog: pytest.LogCaptureFixture) -> None:
+    """Another gRPC server at the address is survived; without a fallback it is an error."""
+    other = grpc.server(futures.ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{other.add_insecure_port('127.0.0.1:0')}"
+    other.start()
+    try:
+        with pytest.raises(UnsupportedCallError):
+            optimizer(address, None, timeout=None).get_batch_size()
+        bso = trained(optimizer(address, timeout=None), 0.95)
+        assert (bso.target_reached, bso.trial.fallback) == (True, True)
+        (warning,) = warnings_of(caplog)
+        assert address in warning
+        bso.close()
+        assert [each.server for each in spooled()] == [address]
+    finally:
+        other.stop(None).wait()
 
 
 def test_unused_fallback_changes_nothing(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -63,6 +63,8 @@ class RunningTrial:
         self._end_actions = EndActions()
         self._guard = ExitGuard(self._end)
         self._decision = started.decision
+        # The server's decision after which this trainer made its own; None if that was the first.
+        self._superseded: v1.Decision | None = None
         self.ended = self._closed = started.decision is not None
         self.raises_failure = True
         self._failure_raised = False
@@ -87,7 +89,8 @@ class RunningTrial:
         session = self._own_session
         if session is None or (self.ended and not session.stopped):
             return self._decision
-        return session.decision
+        newest = session.decision
+        return self._decision if newest is self._superseded and not session.stopped else newest
 
     @property
     def undecided(self) -> bool:
@@ -139,6 +142,8 @@ class RunningTrial:
             metric = reduced(self._ranks.gather(lambda: metric_value(metric)), reduction)
         outcome = self._ranks.on_first(lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
         self.progress, self._decision = outcome.progress, outcome.decision or self._decision
+        if outcome.own and self._session is not None:
+            self._superseded = self._session.decision
         if outcome.refusal is not None:
             raise outcome.refusal
         if outcome.over:
