@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 _newest: WeakValueDictionary[tuple[str, str], RunningTrial] = WeakValueDictionary()
 """The newest trial of this process by server and job. A trial that runs is kept alive by the hooks for its end."""
 
-_MISSED = "launch the job again, or raise max_tries: the server takes the misses into account"
-
-
 class BatchSizeOptimizer:
     """Gets the batch size to train with, and reports every epoch until the trial is decided.
 
@@ -347,29 +344,29 @@ class BatchSizeOptimizer:
         if self.training_finished and not self._begins_again and self._launch.repeatable:
             self._begin_again(1)
         self.get_batch_size()
+        tries = max_tries if self._launch.repeatable else 1
         while True:
             trial = self._trial("attempts()")
-            last = self._attempt >= max_tries or not self._launch.repeatable
             trial.raises_failure = False
             try:
-                yield Attempt(self, trial, self._attempt, last=last)
+                yield Attempt(self, trial, self._attempt, tries)
             finally:
                 trial.raises_failure = True
             if self.target_reached:
                 return
             trial.close_for_another(v1.END_REASON_COMPLETED)
-            if last:
-                raise TrainFailError(
-                    f"training is over and none of {self._attempt} attempts reached the target; the last: "
-                    f"{trial.outcome}; {trial.advice() or _MISSED}",
-                    trial.decision,
-                )
-            log.warning("attempt %d of %d missed the target: %s", self._attempt, max_tries, trial.outcome)
+            missed = "training is over and the target was not reached"
+            if self._attempt > 1:
+                missed = f"{missed} in {self._attempt} attempts; the last"
+            if self._attempt >= tries:
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision)
+            if not trial.out_of_memory:
+                log.warning("attempt %d of %d did not reach the target: %s", self._attempt, tries, trial.outcome)
             self._begin_again(self._attempt + 1)
             try:
                 self.get_batch_size()
-            except JobNotFoundError as error:
-                raise TrainFailError.of(trial.decision) or error from None
+            except JobNotFoundError:
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision) from None
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch, and opens the next window. Does nothing once training is over.
