@@ -414,7 +414,7 @@ def test_launch_without_a_job_id_has_one_job(grpc_addr: str, caplog: pytest.LogC
 def test_invalid_number_of_tries(grpc_addr: str, tries: Any) -> None:
     """A number of tries that is not a positive integer is refused before a trial begins."""
     bso = launched(grpc_addr)
-    with pytest.raises(InvalidArgumentError, match="max_tries"):
+    with pytest.raises(InvalidArgumentError, match=r"max_tries=.* 1 or more, or omit it for 5"):
         next(bso.attempts(tries))
     with pytest.raises(OperationOrderError):
         _ = bso.trial

@@ -481,5 +481,5 @@ class BatchSizeOptimizer:
 
 def _positive(name: str, number: int, default: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise InvalidArgumentError(f"{name}={number!r} is not a positive integer; omit it for {default}")
+        raise InvalidArgumentError(f"{name}={number!r} is invalid: pass an integer of 1 or more, or omit it for {default}")
     return number
