@@ -74,14 +74,15 @@ class BatchSizeOptimizer:
         world_size: the number of ranks.
         broadcast: sends an object of rank 0 to all ranks: called on every rank, with bytes on rank 0 and None on the
             others, it returns the bytes on each, like `bcast` of mpi4py. `reduce_metric` must be "first".
-        fallback: the batch size to train with if the server cannot be reached or has no batch size left: one of the
-            job's, or "default" for its default. The trial is measured as usual, ends at the target or the last epoch,
-            and is delivered to the server later. None reads the variable WATTWISE_FALLBACK; if that is not set either,
-            `get_batch_size` raises the error.
+        fallback: the batch size to train with if the server cannot be reached, is out of order or has no batch size
+            left: one of the job's, or "default" for its default. The trial is measured as usual, ends at the target or
+            the last epoch, and is delivered to the server later. None reads the variable WATTWISE_FALLBACK; if that is
+            not set either, `get_batch_size` raises the error.
 
     Raises:
         InvalidArgumentError: if `job` is not a JobSpec, `reduce_metric` is unknown, `fallback` is not one of the job's
             batch sizes, a timeout is not a number, or `rank`, `world_size` and `broadcast` do not fit together.
+        InvalidJobSpecError: if there is a fallback and a value of the job has the wrong type.
     """
 
     def __init__(
@@ -230,19 +231,20 @@ class BatchSizeOptimizer:
         """Returns the global batch size to train with; asks the server the first time.
 
         Args:
-            fallback: as for the constructor, instead of that one. It does not hide errors in the job, the address or
-                the credentials, which only you can correct. `bso.trial.fallback` says whether it was needed.
+            fallback: as for the constructor, instead of that one. `bso.trial.fallback` says whether it was needed.
 
         Raises:
             InvalidArgumentError: if `fallback` is not one of the job's batch sizes.
             InvalidAddressError: if the server's address is malformed.
-            ServerUnavailableError: if the server cannot be reached in time; names its address and the cause.
             UnauthenticatedError, PermissionDeniedError: if the server requires a token, or another one.
             CredentialsError: if the token or the certificates cannot be used.
-            UnsupportedCallError: if another gRPC server listens at the address.
-            InvalidJobSpecError: if the job's configuration is invalid.
+            InvalidJobSpecError: if the job's configuration is invalid; with a fallback also if no server can be reached.
             JobDiffersError: if the job is registered with another configuration.
-            NoBatchSizeConvergedError: if no batch size is left to try.
+            ServerUnavailableError: without a fallback, if the server cannot be reached in time, its name does not
+                resolve, or its certificate is not accepted; names its address and the cause.
+            UnsupportedCallError: without a fallback, if another gRPC server listens at the address.
+            ServerError, ResourceExhaustedError: without a fallback, if the server fails, or has reached a limit.
+            NoBatchSizeConvergedError: without a fallback, if no batch size is left to try.
             ResumeError: if the trial of the loaded checkpoint cannot continue.
             MonitorError: if the energy or the GPUs cannot be measured; says what to pass instead.
         """
@@ -323,13 +325,15 @@ class BatchSizeOptimizer:
             # `model` has reached the target.
 
         A trial that ends without its target raises nothing in the loop; the next one begins once the body of the loop
-        has ended. All calls of this object work on the current trial, so that callbacks, `data_loader`,
+        has ended. The variables of the body then still refer to the earlier model: if memory does not suffice for two,
+        set them to None before the next one is built. All calls of this object work on the current trial, so that callbacks, `data_loader`,
         `PowerLimitOptimizer` and `state_dict` may be used in the loop. The first trial is that of the loaded
         checkpoint, or of `get_batch_size` if that was called before and the trial is not over. A process of
         `wattwise run` has one trial, and the driver starts the next process.
 
         Leaving the loop early, by `break`, `return` or an exception, does not end the trial, as with `epochs`. In a
-        `with attempt:` block a trial that runs out of memory is followed by the next one.
+        `with attempt:` block an exception ends it; one that runs out of memory is followed by the next trial, unless it
+        was the last.
 
         Args:
             max_tries: the number of trials at most.

@@ -185,7 +185,7 @@ class RunningTrial:
 
     def remedy(self) -> str:
         """What to do so that a launch may deliver a model, after a trial that has not; all ranks must call it."""
-        return self._ranks.on_first(self._advice) or self._usual_remedy
+        return self._ranks.on_first(lambda: self._advice() or self._usual_remedy)
 
     def _advice(self) -> str:
         """What the server advises; empty if it has no advice."""
@@ -206,7 +206,9 @@ class RunningTrial:
             return "launch the job again: the server chooses a batch size that may fit"
         if self.decision is None or not self.decision.stop_train:
             return "train every epoch of attempt.epochs(), and call on_evaluate(metric) in each"
-        return "launch the job again, or raise max_tries: the server takes the misses into account"
+        # The server's decision ends with the advice to launch the job again.
+        again = "" if self.stopped_by_server else "launch the job again, or "
+        return f"{again}raise max_tries: the server takes the misses into account"
 
     def call_at_end(self, action: Callable[[], None]) -> None:
         """Calls `action` once, as soon as the trial is over or the process ends, before the server is notified.
