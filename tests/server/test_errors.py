@@ -8,6 +8,7 @@ from wattwise_server.errors import NoBatchSizeConvergedError, jobs_command
 RESET = "`wattwise jobs reset j` begins the search again"
 ALLOW = "`wattwise jobs allow j BATCH_SIZE` brings one batch size back"
 NEW = "register the job under a new job_id with"
+OR = f"or fix the training, after which {RESET} and {ALLOW}"
 EASIER = "an easier target_metric, a larger max_epochs or a larger beta_knob"
 
 
@@ -15,15 +16,17 @@ EASIER = "an easier target_metric, a larger max_epochs or a larger beta_knob"
     ("causes", "remedy"),
     [
         ({"failed": [8]}, f"fix what makes trials crash, after which {RESET} and {ALLOW}"),
-        ({"out_of_memory": [8, 16]}, f"{NEW} smaller batch_sizes; or fix the training, after which {RESET} and {ALLOW}"),
+        (
+            {"out_of_memory": [8, 16]},
+            f"{NEW} smaller batch_sizes; {OR}",
+        ),
         (
             {"missed": [8], "untried": [4]},
-            f"{NEW} other batch_sizes, {EASIER}; or fix the training, after which {RESET} and {ALLOW}",
+            f"{NEW} other batch_sizes, {EASIER}; {OR}",
         ),
         (
             {"out_of_memory": [16], "missed": [8]},
-            f"{NEW} other batch_sizes that fit into memory, {EASIER}; or fix the training, after which {RESET} and "
-            f"{ALLOW}",
+            f"{NEW} other batch_sizes that fit into memory, {EASIER}; {OR}",
         ),
         (
             {"failed": [8], "missed": [8]},

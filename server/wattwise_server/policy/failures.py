@@ -141,7 +141,9 @@ def advice(search: Search, job_id: str) -> str:
     failures = sum(arm.num_failed - arm.num_out_of_memory for arm in search.arms)
     others = described({cause: sizes for cause, sizes in causes.items() if cause not in ("missed", "untried")})
     if not able or (failures >= FAILURES_TO_SET_ASIDE and not decided):
-        return f"trials keep failing ({others}): fix what makes them crash or end early, after which {begin_again(job_id)}"
+        return (
+            f"trials keep failing ({others}): fix what makes them crash or end early, after which {begin_again(job_id)}"
+        )
     if all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
         return (
             f"every batch size that may be chosen has missed the target{others and f' ({others})'}: "

@@ -140,7 +140,10 @@ def test_default_that_does_not_fit(runs: Runs, server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("end", "shown"),
     [
-        ("kill -KILL $$", "status 137 (killed by SIGKILL, probably by the kernel because the machine's memory ran out)"),
+        (
+            "kill -KILL $$",
+            "status 137 (killed by SIGKILL, probably by the kernel because the machine's memory ran out)",
+        ),
         ("kill -SEGV $$", "status 139 (ended by SIGSEGV)"),
         ("kill -TERM $$", "status 143 (ended by SIGTERM)"),
         ("exit 200", "status 200;"),

@@ -82,7 +82,7 @@ def spec_of(given: dict[str, Any]) -> JobSpec:
     return job_spec(**given).named()
 
 
-@pytest.mark.parametrize("given", WRONG, ids=lambda given: "-".join(given))
+@pytest.mark.parametrize("given", WRONG, ids="-".join)
 def test_faults_are_those_of_the_server(grpc_addr: str, given: dict[str, Any]) -> None:
     """Every wrong job has the same reason, the same faulty fields and the same message with and without a server."""
     spec = spec_of(given)
@@ -96,7 +96,7 @@ def test_faults_are_those_of_the_server(grpc_addr: str, given: dict[str, Any]) -
     assert str(found.value).startswith("invalid job: ")
 
 
-@pytest.mark.parametrize("given", RIGHT, ids=lambda given: "-".join(given))
+@pytest.mark.parametrize("given", RIGHT, ids="-".join)
 def test_jobs_that_a_server_takes(grpc_addr: str, given: dict[str, Any]) -> None:
     """A job that the server takes has no faults."""
     spec = spec_of(given)

@@ -169,8 +169,8 @@ class RunFolder:
             steps = [step for step, against in _STEPS.items() if against & dict(reasons).keys()] + ["raise max_tries"]
             raise TriesExhaustedError(
                 f"recurrence {recurrence} has had {len(failed)} failed trials (max_tries = {max_tries}); end reasons: "
-                f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. What may help: {', or '.join(steps)}. "
-                "--fresh begins a new run"
+                f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. What may help: "
+                f"{', or '.join(steps)}. --fresh begins a new run"
             )
         launch = LaunchRecord(number, recurrence, len(tries) + 1, new_request_id())
         path = self._launches / f"{number:06}.json"

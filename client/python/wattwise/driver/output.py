@@ -132,7 +132,9 @@ class Board:
             return
         lines = last_lines(folder)
         what = "the last lines of" if lines else "it printed nothing to"
-        self.say(f"the command exited with status {described(exit_code)}; {what} {folder / OUTPUT}{':' if lines else ''}")
+        self.say(
+            f"the command exited with status {described(exit_code)}; {what} {folder / OUTPUT}{':' if lines else ''}"
+        )
         for line in lines:
             self.say(f"  | {line}")
 

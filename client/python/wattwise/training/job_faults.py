@@ -1,6 +1,7 @@
 """The server's rules for a job, for a launch that trains without a server.
 
-They mirror `usecases/job_spec.py` of the server. What only the server knows, such as which prior jobs exist, is left to it.
+They mirror `usecases/job_spec.py` of the server. What only the server knows, such as which prior jobs exist, is left to
+it.
 """
 
 from __future__ import annotations

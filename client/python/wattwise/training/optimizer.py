@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _newest: WeakValueDictionary[tuple[str, str], RunningTrial] = WeakValueDictionary()
 """The newest trial of this process by server and job. A trial that runs is kept alive by the hooks for its end."""
 
+
 class BatchSizeOptimizer:
     """Gets the batch size to train with, and reports every epoch until the trial is decided.
 
@@ -238,7 +239,7 @@ class BatchSizeOptimizer:
             InvalidAddressError: if the server's address is malformed.
             UnauthenticatedError, PermissionDeniedError: if the server requires a token, or another one.
             CredentialsError: if the token or the certificates cannot be used.
-            InvalidJobSpecError: if the job's configuration is invalid; with a fallback also if no server can be reached.
+            InvalidJobSpecError: if the job's configuration is invalid; with a fallback also if there is no server.
             JobDiffersError: if the job is registered with another configuration.
             ServerUnavailableError: without a fallback, if the server cannot be reached in time, its name does not
                 resolve, or its certificate is not accepted; names its address and the cause.
@@ -326,10 +327,12 @@ class BatchSizeOptimizer:
 
         A trial that ends without its target raises nothing in the loop; the next one begins once the body of the loop
         has ended. The variables of the body then still refer to the earlier model: if memory does not suffice for two,
-        set them to None before the next one is built. All calls of this object work on the current trial, so that callbacks, `data_loader`,
-        `PowerLimitOptimizer` and `state_dict` may be used in the loop. The first trial is that of the loaded
-        checkpoint, or of `get_batch_size` if that was called before and the trial is not over. A process of
-        `wattwise run` has one trial, and the driver starts the next process.
+        set them to None before the next one is built.
+
+        All calls of this object work on the current trial, so that callbacks, `data_loader`, `PowerLimitOptimizer` and
+        `state_dict` may be used in the loop. The first trial is that of the loaded checkpoint, or of `get_batch_size`
+        if that was called before and the trial is not over. A process of `wattwise run` has one trial, and the driver
+        starts the next process.
 
         Leaving the loop early, by `break`, `return` or an exception, does not end the trial, as with `epochs`. In a
         `with attempt:` block an exception ends it; one that runs out of memory is followed by the next trial, unless it
@@ -485,5 +488,7 @@ class BatchSizeOptimizer:
 
 def _positive(name: str, number: int, default: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise InvalidArgumentError(f"{name}={number!r} is invalid: pass an integer of 1 or more, or omit it for {default}")
+        raise InvalidArgumentError(
+            f"{name}={number!r} is invalid: pass an integer of 1 or more, or omit it for {default}"
+        )
     return number

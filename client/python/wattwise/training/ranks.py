@@ -58,7 +58,7 @@ class Ranks:
             raise InvalidArgumentError(f"world_size={size!r} is invalid: pass the number of ranks, 1 or more")
         if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size:
             raise InvalidArgumentError(
-                f"rank={rank!r} is invalid: ranks count from 0, so pass an integer from 0 to world_size - 1 = {size - 1}"
+                f"rank={rank!r} is invalid: pass an integer from 0 to world_size - 1 = {size - 1}"
             )
         if broadcast is not None and not callable(broadcast):
             raise InvalidArgumentError(
