@@ -14,6 +14,7 @@ import pytest
 from wattwise import (
     BatchSizeOptimizer,
     Client,
+    Credentials,
     InvalidAddressError,
     InvalidArgumentError,
     InvalidJobSpecError,
@@ -21,11 +22,13 @@ from wattwise import (
     JobSpec,
     NoBatchSizeConvergedError,
     PowerLimitOptimizer,
+    ResourceExhaustedError,
     ResumeError,
     ServerUnavailableError,
     TrainFailError,
     UnauthenticatedError,
     UnsupportedCallError,
+    UntrustedServerError,
     v1,
 )
 from wattwise.commands.main import main
@@ -271,6 +274,31 @@ def test_another_server_at_the_address(caplog: pytest.LogCaptureFixture) -> None
         assert [each.server for each in spooled()] == [address]
     finally:
         other.stop(None).wait()
+
+
+def test_certificate_that_is_not_accepted(server: LiveServer) -> None:
+    """A server whose certificate cannot be verified is survived, and gets nothing."""
+    given = {"monitor": StepMonitor(), "credentials": Credentials(tls=True), "timeout": 1.0}
+    with pytest.raises(UntrustedServerError):
+        BatchSizeOptimizer(server.address, job_spec(), **given).get_batch_size()
+    bso = trained(BatchSizeOptimizer(server.address, job_spec(), fallback=8, **given), 0.95)
+    assert (bso.target_reached, bso.trial.fallback) == (True, True)
+    bso.close()
+    assert [each.batch_size for each in spooled()] == [8]
+
+
+def test_server_that_has_reached_a_limit(server: LiveServer) -> None:
+    """A job that the server has no room for is trained, and stays in the spool."""
+    server.stop()
+    server.start("--max-jobs-per-prefix", "1")
+    with Client(server.address) as client:
+        client.register_job(job_spec())
+    with pytest.raises(ResourceExhaustedError):
+        optimizer(server.address, None, timeout=None).get_batch_size()
+    bso = trained(optimizer(server.address, timeout=None), 0.95)
+    assert (bso.target_reached, bso.trial.fallback) == (True, True)
+    bso.close()
+    assert bso.trial.id.job_id in [each.job.job_id for each in spooled()]
 
 
 def test_unused_fallback_changes_nothing(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
