@@ -278,7 +278,7 @@ def test_another_server_at_the_address(caplog: pytest.LogCaptureFixture) -> None
 
 def test_certificate_that_is_not_accepted(server: LiveServer) -> None:
     """A server whose certificate cannot be verified is survived, and gets nothing."""
-    given = {"monitor": StepMonitor(), "credentials": Credentials(tls=True), "timeout": 1.0}
+    given: dict[str, Any] = {"monitor": StepMonitor(), "credentials": Credentials(tls=True), "timeout": 1.0}
     with pytest.raises(UntrustedServerError):
         BatchSizeOptimizer(server.address, job_spec(), **given).get_batch_size()
     bso = trained(BatchSizeOptimizer(server.address, job_spec(), fallback=8, **given), 0.95)
