@@ -11,7 +11,7 @@ from wattwise.monitor import Monitor
 from wattwise.training.metric import metric_value
 from wattwise.training.power_usage import PowerUsage
 from wattwise.training.resume import Progress
-from wattwise.training.rules import decision_without_server
+from wattwise.training.rules import own_decision
 from wattwise.training.session import Session
 from wattwise.training.trial import StartedTrial
 from wattwise.training.windows import TrainingWindows, monitor_message
@@ -82,7 +82,7 @@ class Reporter:
             reported_before = epoch <= self._trial.last_epoch
             decision = session.decision if reported_before else session.report(result)
             if decision is None and not (reported_before or session.over):
-                own = decision_without_server(self._spec, result)
+                own = own_decision(self._spec, result)
                 over = own.stop_train
             if over:
                 session.decide()

@@ -55,7 +55,7 @@ def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
     return metric <= spec.target_metric
 
 
-def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
+def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
     """The decision while there is no answer of the server: training stops at the target or the last epoch.
 
     The cost bound is known to the server only, so `converged` stays False.
