@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
-from wattwise_server.errors import AGAINST_MISSES, begin_again, jobs_command, remedy
+from wattwise_server.errors import begin_again, described, jobs_command, other_job, remedy
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside."""
@@ -133,12 +133,22 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
 
 def advice(search: Search, job_id: str) -> str:
     """Why launching the job again will hardly deliver a model, and what to change; empty while it may."""
+    causes = ruled_out(search)
     if not search.surviving:
-        causes = [cause for cause, sizes in ruled_out(search).items() if sizes]
         return f"no batch size is left to try: {remedy(causes, job_id)}"
     able = [arm for arm in search.surviving if not failing(arm)]
-    if able and all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
-        return f"every batch size that may be chosen has missed the target: {AGAINST_MISSES}; {begin_again(job_id)}"
+    decided = any(arm.num_succeeded for arm in search.arms)
+    failures = sum(arm.num_failed - arm.num_out_of_memory for arm in search.arms)
+    others = described({cause: sizes for cause, sizes in causes.items() if cause not in ("missed", "untried")})
+    if not able or (failures >= FAILURES_TO_SET_ASIDE and not decided):
+        return (
+            f"trials keep failing ({others}): fix what makes them crash or end early, after which {begin_again(job_id)}"
+        )
+    if all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
+        return (
+            f"every batch size that may be chosen has missed the target{others and f' ({others})'}: "
+            f"{other_job(causes)}; or fix the training, after which {begin_again(job_id)}"
+        )
     return ""
 
 

@@ -69,7 +69,7 @@ def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
         trainer.end(trainer.next(), v1.END_REASON_ERROR)
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "16", "state")[1] == "set aside"
-    (command,) = {part for line in shown.splitlines() for part in line.split("`") if part.startswith("wattwise")}
+    (command,) = {part for line in shown.splitlines() for part in line.split("`") if "jobs allow" in part}
     assert command == f"wattwise jobs allow {trainer.job_id} 16"
     ask(*command.split()[1:])
     assert row(ask("jobs", "show", trainer.job_id), "16", "state")[1] == "allowed"

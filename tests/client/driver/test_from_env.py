@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, JobNotFoundError, NoDriverError, ResumeError, TrainFailError, v1
 from wattwise.training import spool as spool_module
 from wattwise.training.driver_launch import spec_to_json
 from wattwise.training.journal import Journal, TrialRecord
@@ -152,6 +152,50 @@ def test_server_that_is_away_at_the_start(
         bso.close()
         assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_database_that_was_lost_before_the_start(
+    requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture, *, restored: bool
+) -> None:
+    """A server that no longer knows the trial dispatches no other one, and gets the driver's at its end."""
+    server.stop()
+    server.database.unlink()
+    server.start()
+    with Client(server.address) as client:
+        if restored:
+            client.register_job(job_spec(job_id=requested.id.job_id))
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
+            assert (bso.get_batch_size(), bso.trial.id, bso.trial.fallback) == (16, requested.id, False)
+            bso.on_train_begin()
+            bso.on_evaluate(0.1)
+            bso.on_evaluate(0.95)
+        (trial,) = client.list_trials(requested.id.job_id)
+        assert epochs(client, trial.id) == [1, 2]
+        # As the driver asks for it.
+        again = client.get_next_batch_size(requested.id.job_id, request_id="the-driver's").trial
+    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert again == trial
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+
+
+def test_job_that_was_deleted_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
+    """A deleted job is not trained, and does not come back."""
+    with Client(server.address) as client:
+        client.delete_job(requested.id.job_id)
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+            bso.get_batch_size()
+        assert list(client.list_jobs()) == []
+
+
+def test_trial_that_was_preempted_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
+    """A trial that the driver has ended stays ended: a late process of its command does not train it."""
+    with Client(server.address) as client:
+        client.end_trial(requested.id, v1.END_REASON_PREEMPTED)
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
+            bso.get_batch_size()
+            wait_until(lambda: bso.training_finished)
+        assert client.get_trial(requested.id).trial.status == v1.TRIAL_STATUS_FAILED
 
 
 def test_last_report_is_not_delivered(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +44,14 @@ REFUSALS = (
 """What the server answers to a trial that it will never take, as long as nobody changes something."""
 
 
+_FALLBACK = "-fallback"
+
+
+def fallback_request(request_id: str) -> str:
+    """The request id of a fallback trial that replaces the unanswered request of its launch."""
+    return f"{request_id}{_FALLBACK}"
+
+
 class Delivery(NamedTuple):
     """What became of the trials in some files.
 
@@ -73,6 +82,7 @@ def deliver_record(client: Client, record: TrialRecord, timeout: float) -> v1.Tr
 
     if record.base is not None:
         record = _resumed(client, record, timeout)
+    _end_unanswered(client, record, left())
     request = record.request()
     try:
         try:
@@ -94,6 +104,22 @@ def _resumed(client: Client, record: TrialRecord, timeout: float) -> TrialRecord
     except (JobNotFoundError, TrialNotFoundError):
         return record
     return record.resumed(answer.trial)
+
+
+def _end_unanswered(client: Client, record: TrialRecord, timeout: float) -> None:
+    """Ends the trial that the server may have dispatched before a launch took its fallback: nobody trains it.
+
+    Raises:
+        WattwiseError: if the server does not answer in time.
+    """
+    request_id = record.request_id.removesuffix(_FALLBACK)
+    if request_id == record.request_id:
+        return
+    deadline = time.monotonic() + timeout
+    with suppress(*REFUSALS):
+        # To resume dispatches nothing, and brings back a trial that counts as lost.
+        found = client.get_next_batch_size(record.job.job_id, request_id=request_id, resume=True, timeout=timeout)
+        client.end_trial(found.trial.id, v1.END_REASON_PREEMPTED, timeout=max(0.0, deadline - time.monotonic()))
 
 
 def was_deleted(client: Client, trial: v1.TrialId, timeout: float) -> bool:

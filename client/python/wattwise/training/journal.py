@@ -26,7 +26,7 @@ from wattwise import v1
 from wattwise.errors import log
 from wattwise.rpc.client import new_request_id
 from wattwise.training.resume import carry_on
-from wattwise.training.rules import decision_without_server
+from wattwise.training.rules import own_decision
 
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 """Of no other program: the folder of the spool may hold other files."""
@@ -157,7 +157,7 @@ class TrialRecord:
     def ended_by_trainer(self, spec: v1.JobSpec) -> bool:
         """Whether its trainer ended the trial for good, rather than a decision; `spec` has all defaults filled in."""
         if self.end_reason == v1.END_REASON_COMPLETED:
-            return not self.results or decision_without_server(spec, self.results[-1][0]) is None
+            return not self.results or not own_decision(spec, self.results[-1][0]).stop_train
         return self.end_reason in (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
 
     @property

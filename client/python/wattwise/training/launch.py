@@ -28,7 +28,8 @@ from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
-from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
+from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request
+from wattwise.training.job_faults import check_valid
 from wattwise.training.journal import Journal, TrialRecord
 from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
@@ -295,7 +296,7 @@ class ServerLaunch:
             held.leave()
 
     def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
-        job_id, job = str(spec.job_id), v1.Job(spec=resolved(self._job))
+        job_id, job = str(spec.job_id), None
         try:
             if self._registered:
                 # Before register_job, which would create a deleted job again.
@@ -327,13 +328,18 @@ class ServerLaunch:
             thread.start()
             thread.join(LAUNCH_SECONDS)
 
-    def _fall_back(self, job: v1.Job, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
+    def _fall_back(self, job: v1.Job | None, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
+        """Trains without the server, which may have registered the job."""
+        if job is None:
+            # Otherwise a job that the server refuses would be trained, and never delivered.
+            check_valid(self._job)
+            job = v1.Job(spec=resolved(self._job))
         log.warning(
             "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
             *(cause, batch_size, "at its end" if isinstance(cause, NoBatchSizeConvergedError) else _LATER),
         )
-        # The server may have dispatched a trial with another batch size for the request that failed.
-        self._request_id = new_request_id()
+        # The server may have dispatched a trial with another batch size, which the delivery ends.
+        self._request_id = fallback_request(self._request_id)
         trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size)
         trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(time.time_ns())
