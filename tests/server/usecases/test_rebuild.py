@@ -44,7 +44,7 @@ class Site:
         """The database, open."""
         async with open_store(self.url, lambda: self.now) as store:
             self.store = store
-            self.optimizer, self.control = Optimizer(store, lambda: self.now), Control(store)
+            self.optimizer, self.control = Optimizer(store, lambda: self.now), Control(store, lambda: self.now)
             self.importer = Importer(store, lambda: self.now)
             yield self
 
