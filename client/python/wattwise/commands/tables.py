@@ -343,7 +343,7 @@ def _print_text(text: str, indent: int) -> None:
     width = _terminal_width()
     if width is not None:
         width = max(width, indent + _LEAST_TEXT)
-        # Commands are to be copied, and the spaces behind a name are those of a column.
+        # The spaces behind a name are those of a column.
         text = textwrap.fill(
             text,
             width,
