@@ -56,8 +56,8 @@ def with_fitting(search: Search, batch_size: int) -> Search:
 def with_allowed(search: Search, batch_size: int) -> Search:
     """The search after a person allowed a batch size: what ruled it out counts no longer.
 
-    That it fits into memory means that smaller ones fit too. Larger ones are no longer excluded by it, only by trials of
-    larger batch sizes that ran out of memory.
+    That it fits into memory means that smaller ones fit too. Larger ones are no longer excluded by it, only by trials
+    of larger batch sizes that ran out of memory.
     """
 
     def allowed(arm: Arm) -> Arm:

@@ -1062,7 +1062,8 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
     missing = {place for place, prior in enumerate(knowledge.prior) if prior.missed and not prior.epochs.count}
 
     def tries(place: int) -> float:
-        return knowledge.missed[place] + search.arms[place].num_failed + search.arms[place].running
+        arm = search.arms[place]
+        return float(knowledge.missed[place]) + arm.num_failed + arm.running
 
     def order(place: int) -> tuple[float, bool, int, int]:
         later = place in missing and place != center

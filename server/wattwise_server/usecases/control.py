@@ -75,7 +75,8 @@ class Control:
                 allowed = replace(allowed, pinned=None)
             elif allowed.search == job.search:
                 return job
-            return self._save(tx, _with_event(tx, allowed, EventKind.ALLOWED, batch_size), "batch size allowed", batch_size)
+            allowed = _with_event(tx, allowed, EventKind.ALLOWED, batch_size)
+            return self._save(tx, allowed, "batch size allowed", batch_size)
 
     async def ban(self, job_id: str, batch_size: int) -> Job:
         """Bans a batch size; one that was pinned is no longer pinned.

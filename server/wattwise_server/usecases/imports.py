@@ -105,7 +105,7 @@ class Importer:
             async with self._store.transaction(imported.job_id) as tx:
                 answer = await self._imported(tx, imported)
                 if imported.validate_only:
-                    raise _ValidatedError(answer)
+                    raise _ValidatedError(answer)  # noqa: TRY301 - leaves the transaction without saving it
                 return answer
         except _ValidatedError as validated:
             return validated.answer

@@ -63,7 +63,7 @@ class PowerLimitProfiler:
             profiling = await self._profiling(tx, state)
             if state.cheapest is None and profiling is None and asking is not None:
                 if not asking.running or asking.excluded:
-                    # Lost or ended: it may ask again after it was revived. What an excluded one measures does not count.
+                    # Lost or ended: it may ask again after it was revived. An excluded one does not count.
                     return KnownLimit(None, None, profiled_by_another=True)
                 tx.save_job(job.with_power_limit(state._replace(profiling=asking.number)))
                 return KnownLimit(None, None, profiled_by_another=False)

@@ -56,9 +56,7 @@ def in_report(
         yield TrialWarning(WarningReason.NO_ENERGY, "result.energy_joules", message, number)
 
 
-def _of_ranges(
-    spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement
-) -> TrialWarning | None:
+def _of_ranges(spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
     """The warning of a metric or a target that seems to be in percent while the other one is not."""
     epoch, metric, target = measurement.epoch, measurement.metric, spec.target_metric
     # A loss above 1 is usual, and NaN is reported by a training that has diverged.
@@ -86,9 +84,9 @@ def of_power(spec: JobSpec, trial: Trial, measurement: Measurement) -> Iterator[
     most, watts = spec.gpu.max_power_watts, measurement.energy_joules / measurement.time_seconds
     if trial.type is TrialType.IMPORTED and not trial.monitor.kinds and watts > _MOST_POWER * most:
         message = (
-            f"{measurement.energy_joules:g} J in {measurement.time_seconds:g} s are {watts:.4g} W, while the job's GPUs "
-            f"draw at most {most:g} W together: exclude the trial, and import it under another name with joules and "
-            "seconds since its start"
+            f"{measurement.energy_joules:g} J in {measurement.time_seconds:g} s are {watts:.4g} W, while the job's "
+            f"GPUs draw at most {most:g} W together: exclude the trial, and import it under another name with joules "
+            "and seconds since its start"
         )
         yield TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.energy_joules", message, trial.number)
 

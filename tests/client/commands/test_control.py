@@ -68,7 +68,8 @@ def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
     assert row(shown, "64", "state")[1] == "banned"
     assert f"`wattwise jobs allow {job_id} 64`" in shown
     answer = ask("jobs", "allow", job_id, "64")
-    assert answer == f"Batch size 64 of {job_id}: allowed; no trial of it counts yet. Launches choose from batch sizes 32, 64.\n"
+    state = f"Batch size 64 of {job_id}: allowed; no trial of it counts yet."
+    assert answer == f"{state} Launches choose from batch sizes 32, 64.\n"
 
 
 def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
@@ -137,7 +138,8 @@ def test_policy(ask: Ask, trainer: Trainer, policy: str) -> None:
 @pytest.mark.parametrize("spelling", ["POLICY_PRUNING_GTS", "PRUNING_GTS", "Pruning-GTS", "policy_pruning_gts"])
 def test_policy_as_the_protos_spell_it(ask: Ask, trainer: Trainer, spelling: str) -> None:
     """The name in the protos is accepted too, in any case."""
-    assert ask("jobs", "set-policy", trainer.job_id, spelling).startswith(f"{trainer.job_id} has the policy pruning gts.")
+    answer = ask("jobs", "set-policy", trainer.job_id, spelling)
+    assert answer.startswith(f"{trainer.job_id} has the policy pruning gts.")
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_change_without_effect(ask: Ask, trainer: Trainer, words: tuple[str, ...
 
 
 def test_allowed_after_memory_ran_out(ask: Ask, trainer: Trainer) -> None:
-    """The answer names the batch sizes that come back with the allowed one: smaller ones, and larger ones by inference."""
+    """The answer names the batch sizes that come back with the allowed one."""
     job_id = trainer.job_id
     trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
     assert row(ask("jobs", "show", job_id), "survivors")[1].startswith("8 ")
@@ -225,7 +227,7 @@ def test_shown_job_fits_a_terminal(address: str, trainer: Trainer) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from wattwise.commands.main import main; main()", "jobs", "show", trainer.job_id]
     environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "WATTWISE_SERVER": address}
-    with open(ours, "rb", buffering=0) as terminal:
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
         process = subprocess.Popen(command, stdout=theirs, env=environment)
         os.close(theirs)
         shown = b""

@@ -571,9 +571,9 @@ def test_three_bugs_at_the_default_do_not_end_the_job() -> None:
 
 
 def test_reason_counts_failures() -> None:
-    """A batch size that was set aside comes after those with fewer trials; one that failed once is tried again, and why."""
+    """A batch size that was set aside comes after those with fewer trials; one that failed once is tried again."""
     job = kg_job()
-    trials = []
+    trials: list[int] = []
     for _ in range(20):
         choice = job.choose()
         assert isinstance(choice, Choice)

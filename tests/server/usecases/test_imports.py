@@ -114,8 +114,8 @@ def test_validated_import_changes_nothing(server: LiveServer) -> None:
 def test_power_beyond_the_gpus(server: LiveServer, joules: float, monitor: str, warns: bool) -> None:
     """Energy in a wrong unit has a warning, unless a monitor is named that may measure more than GPUs."""
     trainer = Trainer(server.trainer)
-    named = {"monitor": monitor_of(monitor)} if monitor else {}
-    trial = imported(trainer, measurements=epochs(0.1, 0.95, cost=joules), **named).trial
+    named = monitor_of(monitor) if monitor else None
+    trial = imported(trainer, measurements=epochs(0.1, 0.95, cost=joules), monitor=named).trial
     found = [(warning.reason, warning.field) for warning in trial.warnings]
     assert found == [(v1.WARNING_REASON_POWER_OUT_OF_RANGE, "result.energy_joules")] * warns
 

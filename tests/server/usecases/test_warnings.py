@@ -72,7 +72,7 @@ def test_metric_out_of_range(server: LiveServer, metric: float) -> None:
 
 
 def test_metric_in_percent_is_the_one_warning(server: LiveServer) -> None:
-    """A metric in percent reaches a target within [0, 1] at once: its range is the cause, and the target is not doubted."""
+    """A metric in percent reaches a target within [0, 1] at once: its range is the cause, not the target."""
     trainer = Trainer(server.trainer)
     decision = trainer.report(trainer.next(), 10.0, metric=85.0)
     assert decision.target_reached

@@ -94,9 +94,10 @@ def _set_excluded(client: Client, args: argparse.Namespace) -> int:
     before = client.get_trial(trial).trial.excluded
     answer = client.set_trial_excluded(trial, excluded=args.excluded)
     what = "excluded" if args.excluded else "included"
-    text = f"{what.capitalize()} trial {args.trial_number} of {args.job_id}, with batch size {answer.trial.id.batch_size}."
+    size = answer.trial.id.batch_size
+    text = f"{what.capitalize()} trial {args.trial_number} of {args.job_id}, with batch size {size}."
     if before is args.excluded:
-        text = f"Trial {args.trial_number} of {args.job_id} is {what} already: nothing has changed."
+        text = f"In {args.job_id}, trial {args.trial_number} is {what} already: nothing has changed."
     return _answer(args, answer, answer.job, text)
 
 

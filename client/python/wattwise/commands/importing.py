@@ -40,7 +40,9 @@ def add_import(add: AddAction) -> None:
     parser.epilog = FORMAT
     add_id(parser)
     parser.add_argument("file", type=Path, metavar="FILE.csv", help="the trials, as described below")
-    parser.add_argument("--dry-run", action="store_true", help="check the file, and let the server check it; import nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the file, and let the server check its trials; import nothing"
+    )
 
 
 def request_id(job_id: str, name: str) -> str:

@@ -250,8 +250,8 @@ class _Reader:
         epoch, most = _whole(text), self._spec.max_epochs
         if epoch > most:
             raise ValueError(
-                f"is beyond the job's max_epochs, {most}, after which a launch ends; leave out the later epochs, or use "
-                "a job with a larger max_epochs"
+                f"is beyond the job's max_epochs, {most}, at which a launch ends; leave out later epochs, or use a "
+                "job with a larger max_epochs"
             )
         return epoch
 
