@@ -50,7 +50,7 @@ class InProcess:
         self.trainers = BatchSizeOptimizerService(
             self.optimizer, Importer(store, clock), PowerLimitProfiler(store, clock), streams
         )
-        self.people = JobAdminService(Administration(store, clock), Control(store), streams)
+        self.people = JobAdminService(Administration(store, clock), Control(store, clock), streams)
 
     async def call(self, method: str, request: Message) -> Any:
         service = next(s for s in (self.trainers, self.people) if method in type(s).__dict__)

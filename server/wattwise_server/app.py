@@ -84,7 +84,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             streams = StreamLimit(config.limits.max_streams)
             trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
-            admins = JobAdminService(administration, Control(store, watch.observer), streams)
+            admins = JobAdminService(administration, Control(store, clock, watch.observer), streams)
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")

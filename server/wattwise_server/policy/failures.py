@@ -56,7 +56,8 @@ def with_fitting(search: Search, batch_size: int) -> Search:
 def with_allowed(search: Search, batch_size: int) -> Search:
     """The search after a person allowed a batch size: what ruled it out counts no longer.
 
-    That it fits into memory means that smaller ones fit too.
+    That it fits into memory means that smaller ones fit too. Larger ones are no longer excluded by it, only by trials
+    of larger batch sizes that ran out of memory.
     """
 
     def allowed(arm: Arm) -> Arm:
@@ -213,7 +214,8 @@ def _known(arm: Arm) -> str:
     parts = [f"{count} {what}" for what, count in ended.items() if count]
     if parts:
         return f"of its trials {', '.join(parts)}"
-    return "its first trial is running" if arm.running else "not tried yet"
+    # Trials from before a reset, excluded ones and allowed failures do not count.
+    return "its first trial is running" if arm.running else "no trial of it counts yet"
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -36,7 +36,7 @@ _TRIALS = """
            t.monitor_kinds, t.monitor_estimated, t.monitor_partly,
            t.other_monitor_kinds, t.other_monitor_estimated, t.other_monitor_partly,
            t.excluded, t.dispatch_event, t.end_event,
-           t.power_limit_watts, t.warnings,
+           t.power_limit_watts, t.warnings, t.start_known, t.profile,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,
            coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
            coalesce(t.last_energy_joules, m.energy_joules) AS last_energy_joules,

@@ -205,7 +205,7 @@ def test_states_of_batch_sizes() -> None:
     )
     walking = replace(search, stage=Stage.PRUNING)
     assert "once every other batch size has a result in this round" in state(walking, search.arm(16), "j").reason
-    assert found[32].reason == "not tried yet"
+    assert found[32].reason == "no trial of it counts yet"
     assert state(search, replace(search.arm(32), running=1), "j").reason == "its first trial is running"
     assert "trials with batch size 64 ran out of memory" in found[64].reason
     assert "`wattwise jobs allow j 8`" in found[8].reason

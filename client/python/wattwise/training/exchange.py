@@ -66,7 +66,7 @@ class Exchange:
         self._answered = 0
         self._refusal: WattwiseError | None = None
         # The trainer has warned of unconnected ranks before it had a trial.
-        self._warned = {v1.WARNING_REASON_UNCONNECTED_RANKS}
+        self._warned = {v1.WARNING_REASON_UNCONNECTED_RANKS, v1.WARNING_REASON_NO_ENERGY}
         self._outage_warned = False
         self._outage_ended_at = 0.0
 
