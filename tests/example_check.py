@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -183,7 +184,7 @@ def gives_up(program: str, server: LiveServer) -> None:
     example = Example(program, server.address, "600", "600")
     wait_until(lambda: registered(server))
     for tries in range(1, 6):
-        wait_until(lambda number=tries: len(trials(server)) == number)
+        wait_until(partial(has_trials, server, tries))
         last = max(trials(server), key=lambda one: one.id.trial_number)
         server.trainer.EndTrial(v1.EndTrialRequest(trial=last.id, reason=v1.END_REASON_ERROR))
     status, said = example.end()
@@ -310,6 +311,11 @@ def trial_has_heartbeat(server: LiveServer) -> bool:
 def trials(server: LiveServer) -> list[v1.Trial]:
     """The trials of its job."""
     return list(server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials)
+
+
+def has_trials(server: LiveServer, number: int) -> bool:
+    """Whether its job has this number of trials."""
+    return len(trials(server)) == number
 
 
 def trial(server: LiveServer) -> v1.Trial:
