@@ -368,6 +368,22 @@ def test_job_that_was_deleted_after_a_miss(grpc_addr: str) -> None:
     assert caught.value.decision == bso.decision
 
 
+def test_database_that_was_lost_after_a_miss(server: LiveServer) -> None:
+    """A server that has lost its database gets the job again, and the next attempt delivers."""
+    bso = BatchSizeOptimizer(server.address, job_spec(max_epochs=1), monitor=StepMonitor())
+    reached = []
+    for attempt in bso.attempts():
+        train(attempt, 0.95 if attempt.number == 2 else 0.1)
+        if attempt.number == 1:
+            server.stop()
+            server.database.unlink()
+            server.start()
+        reached.append(attempt.target_reached)
+    assert reached == [False, True]
+    with Client(server.address) as client:
+        assert [trial.converged for trial in client.list_trials(bso.trial.id.job_id)] == [True]
+
+
 def test_server_that_is_away_after_a_miss(server: LiveServer) -> None:
     """Without a server there is no further attempt: the loop raises the error that names its address."""
     bso = BatchSizeOptimizer(server.address, job_spec(max_epochs=1), monitor=StepMonitor(), timeout=0.5)

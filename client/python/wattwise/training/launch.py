@@ -12,6 +12,7 @@ from typing import Protocol
 
 from wattwise import v1
 from wattwise.errors import (
+    InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
     ResourceExhaustedError,
@@ -204,7 +205,8 @@ class ServerLaunch:
         self._endpoint = Endpoint.of(server, timeout, credentials)
         self._request_id = new_request_id()
         self._saved: SavedTrial | None = None
-        self._registered = False
+        # The request id of an earlier trial of this process that the server has decided; empty if there is none.
+        self._decided = ""
         # As the server was sent it.
         self._job = v1.JobSpec()
         self._away = self._unasked = False
@@ -233,7 +235,8 @@ class ServerLaunch:
 
     def repeat(self, *, registered: bool) -> None:
         """Makes `start` ask for another trial of the job."""
-        self._saved, self._request_id, self._registered = None, new_request_id(), registered
+        self._decided = self._request_id if registered else ""
+        self._saved, self._request_id = None, new_request_id()
         self._away = self._unasked = False
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
@@ -298,19 +301,34 @@ class ServerLaunch:
     def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
         job_id, job = str(spec.job_id), None
         try:
-            if self._registered:
-                # Before register_job, which would create a deleted job again.
-                answer = self._next(client, job_id)
-                job = client.register_job(spec).job
-            else:
-                job = client.register_job(spec).job
+            if self._decided:
+                self._check_not_deleted(client, job_id)
+            job = client.register_job(spec).job
+            if not self._decided:
                 self._deliver_earlier()
-                answer = self._next(client, job_id)
+            answer = self._next(client, job_id)
         except NO_TRIAL as error:
             if fallback is None:
                 raise
             return self._fall_back(job, kind, fallback, error)
         return StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._request_id, kind))
+
+    def _check_not_deleted(self, client: Client, job_id: str) -> None:
+        """Checks that to register the job does not bring a deleted one back; one that was lost comes back.
+
+        Raises:
+            TrialNotFoundError: if the job of the earlier trial was deleted.
+        """
+        # The server knows the launches of deleted jobs, but not those of a database that was lost.
+        earlier = v1.ImportTrialRequest(
+            job_id=job_id,
+            request_id=self._decided,
+            batch_size=self._job.default_batch_size,
+            end_reason=v1.END_REASON_PREEMPTED,
+            validate_only=True,
+        )
+        with contextlib.suppress(InvalidRequestError, JobNotFoundError, UnsupportedCallError):
+            client.import_trial(earlier)
 
     def _deliver_earlier(self) -> None:
         """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""

@@ -14,6 +14,7 @@ from wattwise.errors import (
     JobNotFoundError,
     OperationOrderError,
     TrainFailError,
+    TrialNotFoundError,
     log,
 )
 from wattwise.monitor import Monitor, default_monitor
@@ -372,7 +373,7 @@ class BatchSizeOptimizer:
             self._begin_again(self._attempt + 1)
             try:
                 self.get_batch_size()
-            except JobNotFoundError:
+            except (JobNotFoundError, TrialNotFoundError):
                 raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision) from None
 
     def on_evaluate(self, metric: float) -> None:
