@@ -307,3 +307,19 @@ def test_trial_that_is_about_to_continue_is_not_delivered(server: LiveServer) ->
     again.resume(state)
     with pytest.raises(JobDiffersError):
         again.start(monitor)
+
+
+def test_database_that_was_lost_before_the_launch(server: LiveServer) -> None:
+    """With a fallback the trial continues, and the server that has lost its database gets all of it."""
+    _, state = first_process(server, v1.END_REASON_PREEMPTED, up=False)
+    server.database.unlink()
+    server.start()
+    bso = launched(server.address, state["job_id"], 10.0, state)
+    assert bso.last_epoch == 1
+    bso.on_evaluate(0.95)
+    bso.close()
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(state["job_id"])
+    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    # The three epochs of the first process and the one of the second.
+    assert (trial.last_epoch, trial.time_seconds) == (2, 40.0)

@@ -52,6 +52,10 @@ NO_TRIAL = (
 """Errors that do not come from the trainer's own configuration: a launch with a fallback trains nevertheless."""
 
 
+class LostTrialError(ResumeError):
+    """The server does not know the trial of a checkpoint, nor that it was deleted."""
+
+
 class Launch(Protocol):
     """Starts a trial and opens the connections that it needs.
 
@@ -267,7 +271,7 @@ class ServerLaunch:
             else:
                 try:
                     started = self._resume(client, spec, kind, self._saved)
-                except NO_TRIAL as error:
+                except (*NO_TRIAL, LostTrialError) as error:
                     if fallback is None:
                         raise
                     return self._resume_away(kind, self._saved, error)
@@ -397,6 +401,12 @@ class ServerLaunch:
     def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial:
         try:
             ended = client.heartbeat(saved.trial_id).stop_train
+        except (JobNotFoundError, TrialNotFoundError) as error:
+            raise LostTrialError(
+                f"{saved.name} of the checkpoint is not on the server, which may have lost its database ({error}): omit "
+                "load_state_dict() to get a new trial, or pass a fallback to continue this one without the server"
+            ) from None
+        try:
             # Before register_job, which would create a deleted job again.
             answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
         except JobNotFoundError:

@@ -125,14 +125,14 @@ class SavedTrial(NamedTuple):
     def ended(self, reason: v1.EndReason.ValueType) -> ResumeError:
         """The error for a trial that its trainer has ended."""
         return ResumeError(
-            f"{self._name} was ended by its trainer ({v1.EndReason.Name(reason)}) and cannot continue; {_NEW_TRIAL}. "
+            f"{self.name} was ended by its trainer ({v1.EndReason.Name(reason)}) and cannot continue; {_NEW_TRIAL}. "
             "A trial that ended as END_REASON_PREEMPTED, or whose process was killed, can continue"
         )
 
     def gone(self) -> ResumeError:
         """The error for a trial that the server does not have."""
         return ResumeError(
-            f"{self._name} of the checkpoint is gone: the job was deleted and registered again; {_NEW_TRIAL}"
+            f"{self.name} of the checkpoint is gone: the job was deleted and registered again; {_NEW_TRIAL}"
         )
 
     @property
@@ -141,7 +141,8 @@ class SavedTrial(NamedTuple):
         return v1.TrialId(job_id=self.job_id, batch_size=self.batch_size, trial_number=self.trial_number)
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """The trial in messages."""
         return f"trial {self.trial_number or 'on the fallback'} of job {self.job_id!r}"
 
     def progress_in(self, trial: v1.Trial) -> Progress:
