@@ -403,8 +403,8 @@ class ServerLaunch:
             ended = client.heartbeat(saved.trial_id).stop_train
         except (JobNotFoundError, TrialNotFoundError) as error:
             raise LostTrialError(
-                f"{saved.name} of the checkpoint is not on the server, which may have lost its database ({error}): omit "
-                "load_state_dict() to get a new trial, or pass a fallback to continue this one without the server"
+                f"{saved.name} of the checkpoint is no longer on the server, which may have lost its database: omit "
+                f"load_state_dict() to get a new trial, or pass a fallback to continue this one without it ({error})"
             ) from None
         try:
             # Before register_job, which would create a deleted job again.
