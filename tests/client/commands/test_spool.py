@@ -154,9 +154,7 @@ def test_drop(capsys: pytest.CaptureFixture[str]) -> None:
     assert spool.paths() == [running.path]
 
 
-def test_unreadable_file(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spool: Path
-) -> None:
+def test_unreadable_file(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spool: Path) -> None:
     """A file that is not a journal is listed with its path, and can be dropped, with a warning."""
     journal = Spool.from_env().journal(record())
     journal.release()

@@ -168,10 +168,11 @@ def test_advice_that_a_trainer_may_not_read(guarded: Guarded, caplog: pytest.Log
     credentials = guarded.credentials(guarded.trainer)
     job = job_spec(job_id="test-advice", max_epochs=1)
     bso = BatchSizeOptimizer(guarded.address, job, monitor=StepMonitor(), credentials=credentials)
+    attempts = bso.attempts(1)
+    for _ in (attempt := next(attempts)).epochs():
+        attempt.on_evaluate(0.1)
     with pytest.raises(TrainFailError) as missed:
-        for attempt in bso.attempts(1):
-            for _ in attempt.epochs():
-                attempt.on_evaluate(0.1)
+        next(attempts)
     assert "max_tries" in str(missed.value)
     assert "permission" not in str(missed.value).lower()
     assert "GetJob" not in caplog.text
