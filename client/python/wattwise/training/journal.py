@@ -33,6 +33,8 @@ SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 _VERSION = 1
 _MAX_RESULTS = 10_000
 """Epochs that a record keeps, the newest ones; about as many as the server keeps of a trial at most."""
+_MOST_DRAFTS = 10
+"""Drafts that other processes may complete or delete before this one has locked its own."""
 _MAX_BYTES = 8 * 2**20
 """The size at which a file is rewritten without the epochs that its record has dropped."""
 
@@ -404,8 +406,13 @@ def _written(record: TrialRecord, path: Path, *, new: bool) -> int:
 
 
 def _locked_draft(draft: Path) -> int:
-    """Opens or creates a draft, and locks it."""
-    while True:
+    """Opens or creates a draft, and locks it.
+
+    Raises:
+        JournalInUseError: if another process has locked it.
+        OSError: if it cannot be created or locked.
+    """
+    for _ in range(_MOST_DRAFTS):
         descriptor = _opened(draft, os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -421,6 +428,7 @@ def _locked_draft(draft: Path) -> int:
             _close(descriptor)
             raise
         _close(descriptor)
+    raise JournalInUseError(f"{draft} is being replaced")
 
 
 def _is_file(descriptor: int, path: Path) -> bool:
