@@ -16,9 +16,9 @@ from google.rpc import status_pb2
 from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.errors import ServiceError
+from wattwise_server.rpc.calls import StreamLimit
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.rpc.statuses import details_of
-from wattwise_server.rpc.streams import StreamLimit
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration

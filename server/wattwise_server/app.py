@@ -18,10 +18,10 @@ from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.observability.telemetry import telemetry
-from wattwise_server.rpc.calls import Methods
+from wattwise_server.rpc.calls import Methods, StreamLimit
+from wattwise_server.rpc.health import HealthService
 from wattwise_server.rpc.listening import bind
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
-from wattwise_server.rpc.streams import StreamLimit
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
@@ -40,13 +40,24 @@ SERVICES = tuple(
     )
 )
 
+MAX_REQUEST_BYTES = 64 * 1024
+
 _SWEEP_SECONDS = 0.25
 _PRUNE_SECONDS = 600.0
 _STOP_SECONDS = 2.0
 
 _OPTIONS = (
-    # Far above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    # Above any request, and not more than gRPC takes of a call before anyone asks for its message: a larger message is
+    # refused with RESOURCE_EXHAUSTED before it is read. What strangers leave unfinished thus stays small.
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Of one connection. A client's further calls wait until others end.
+    ("grpc.max_concurrent_streams", 100),
+    # Calls that wait until the event loop takes them; above the first number gRPC cancels some, above the second all.
+    ("grpc.server.max_pending_requests", 4_000),
+    ("grpc.server.max_pending_requests_hard_limit", 8_000),
+    # Connections that stay silent, and those without a call; a client opens another one when it has something to say.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
     # A port that is taken is an error; without this two servers would share it.
     ("grpc.so_reuseport", 0),
     # Trainers ping to notice that the server has vanished, and the server pings them.
@@ -72,7 +83,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     clock = steady_clock()
     guard = Guard(config.address, config.security)
     with telemetry(config) as watch:
-        methods = Methods(watch.listeners, guard.authorization)
+        streams = StreamLimit(config.limits.max_streams)
+        methods = Methods(watch.listeners, guard.authorization, streams)
         server = grpc.aio.server(handlers=(methods,), options=_OPTIONS)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
         address = bind(server, config.address, guard.certificates)
@@ -81,7 +93,6 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             importer = Importer(store, clock, config.limits, watch.observer)
             administration = Administration(store, clock, watch.observer)
             power_limits = PowerLimitProfiler(store, clock, watch.observer)
-            streams = StreamLimit(config.limits.max_streams)
             trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
             admins = JobAdminService(administration, Control(store, watch.observer), streams)
@@ -99,14 +110,13 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _serving(server: grpc.aio.Server, methods: Methods, grace_seconds: float) -> AsyncIterator[None]:
-    health_servicer = health.aio.HealthServicer()
+    health_servicer = HealthService(("", *SERVICES))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, methods.registry)
     reflected = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, methods.registry)  # type: ignore[no-untyped-call]
     await server.start()
     try:
-        for name in ("", *SERVICES):
-            await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await health_servicer.set_all(health_pb2.HealthCheckResponse.SERVING)
         yield
     finally:
         await health_servicer.enter_graceful_shutdown()

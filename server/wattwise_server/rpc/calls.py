@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from inspect import isasyncgenfunction
 from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError, Violation
+from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError, TooManyStreamsError, Violation
 from wattwise_server.observability.call import Call, CallListener, current_call
 from wattwise_server.observability.logs import log_event
 from wattwise_server.rpc.statuses import Details, details_of, details_of_bug
@@ -35,6 +35,66 @@ _MAKERS = {
     (True, False): grpc.stream_unary_rpc_method_handler,
     (True, True): grpc.stream_stream_rpc_method_handler,
 }
+
+
+_OPEN_STREAMS = 1_000
+"""Streams of the health and reflection services."""
+
+_UNFINISHED_CALLS = 1_000
+"""Calls whose request has not arrived; with 64 KiB of each they take less than 100 MB."""
+
+
+class StreamLimit:
+    """Limits how many streams are open at a time.
+
+    Args:
+        limit: The largest number; 0 means no limit.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open = 0
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Counts one stream for the length of the block.
+
+        Raises:
+            TooManyStreamsError: the limit is reached.
+        """
+        if self._limit and self._open >= self._limit:
+            raise TooManyStreamsError(self._limit)
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+
+class Arrivals:
+    """The calls whose request has not arrived yet. Beyond a number of them the oldest are cancelled.
+
+    gRPC hands a call over before its request is there, and a client that never sends it would occupy memory for ever.
+
+    Args:
+        limit: The largest number.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def expect(self, task: asyncio.Task[Any]) -> None:
+        """The task waits for the request of its call."""
+        self._tasks[task] = None
+        if len(self._tasks) > self._limit:
+            self._tasks = {each: None for each in self._tasks if not each.done()}
+            for oldest in list(self._tasks)[: max(0, len(self._tasks) - self._limit)]:
+                oldest.cancel()
+
+    def arrived(self, task: asyncio.Task[Any]) -> None:
+        """The task has the request of its call."""
+        self._tasks.pop(task, None)
 
 
 class Drain:
@@ -99,11 +159,20 @@ class Methods(grpc.GenericRpcHandler):
     Args:
         listeners: Notified of every call to Wattwise's own services.
         authorization: Checks tokens; None answers every caller.
+        streams: Limits the streams of the health and reflection services, and is limited by them.
     """
 
-    def __init__(self, listeners: Sequence[CallListener] = (), authorization: Authorization | None = None) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[CallListener] = (),
+        authorization: Authorization | None = None,
+        streams: StreamLimit | None = None,
+    ) -> None:
         self._listeners = tuple(listeners)
         self._authorization = authorization
+        self._streams = streams or StreamLimit(0)
+        self._open_streams = StreamLimit(_OPEN_STREAMS)
+        self._arrivals = Arrivals(_UNFINISHED_CALLS)
         self._drain = Drain()
         self._active: set[asyncio.Task[Any]] = set()
         self._wrapped: dict[str, Handler] = {}
@@ -125,6 +194,7 @@ class Methods(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """The wrapped method; for an unknown one, a handler that refuses the call."""
         method = handler_call_details.method
+        self._arrivals.expect(_current_task())
         return self._wrapped.get(method) or self._refusing_unknown(method)
 
     def drain(self) -> None:
@@ -138,7 +208,7 @@ class Methods(grpc.GenericRpcHandler):
 
     def _wrap(self, handler: Handler, method: str) -> Handler:
         ours = method.startswith("/wattwise.")
-        drain, active = self._drain, self._active
+        drain, active, arrivals = self._drain, self._active, self._arrivals
         streams = handler.request_streaming or handler.response_streaming
         listeners = self._listeners if ours else ()
         received, sent = (
@@ -147,12 +217,15 @@ class Methods(grpc.GenericRpcHandler):
         )
 
         answer = self._answering(handler, received)
+        if streams and not ours:
+            answer = self._limited(answer)
 
         async def run(data: Any, context: Context) -> Any:
             call = Call(method, context, streams=streams)
             current_call.set(call)
             ended = [listener.call_started(call) for listener in listeners]
             task = _current_task()
+            arrivals.arrived(task)
             if ours:
                 active.add(task)
             try:
@@ -228,8 +301,16 @@ class Methods(grpc.GenericRpcHandler):
 
         return answer
 
+    def _limited(self, answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def answer_within_limits(call: Call, context: Context, data: Any) -> Any:
+            with self._streams.opened(), self._open_streams.opened():
+                return await answer(call, context, data)
+
+        return answer_within_limits
+
     def _refusing_unknown(self, method: str) -> Handler:
         async def refuse(_requests: Any, context: Context) -> None:
+            self._arrivals.arrived(_current_task())
             current_call.set(Call(method, context))
             for listener in self._listeners:
                 listener.unknown_method_called()

@@ -9,9 +9,9 @@ from wattwise import v1
 
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.rpc import convert
-from wattwise_server.rpc.calls import Context
+from wattwise_server.rpc.calls import Context, StreamLimit
 from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, page_token, place
-from wattwise_server.rpc.streams import StreamLimit, TrialStream
+from wattwise_server.rpc.streams import TrialStream
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
