@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -42,6 +43,8 @@ SERVICES = tuple(
 
 MAX_REQUEST_BYTES = 64 * 1024
 
+_MOST_FILES = 2**20
+
 _SWEEP_SECONDS = 0.25
 _PRUNE_SECONDS = 600.0
 _STOP_SECONDS = 2.0
@@ -68,6 +71,21 @@ _OPTIONS = (
 )
 
 
+_RESERVED_FILES = 128
+"""For the database, the log, certificates and metrics."""
+
+
+def raise_file_limit() -> int:
+    """Raises the number of files that this process may open as far as it is allowed to; returns the number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return most
+    return most if soft == resource.RLIM_INFINITY else soft
+
+
 async def run(config: Config, announce: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT, then finishes the calls in flight.
 
@@ -80,12 +98,14 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     """
     # Before the address is announced: its reader may send a signal at once, and SIGHUP must never end the server.
     stop, hangup = _signalled(signal.SIGTERM, signal.SIGINT), _signalled(signal.SIGHUP)
-    clock = steady_clock()
+    clock, files = steady_clock(), raise_file_limit()
     guard = Guard(config.address, config.security)
     with telemetry(config) as watch:
         streams = StreamLimit(config.limits.max_streams)
         methods = Methods(watch.listeners, guard.authorization, streams)
-        server = grpc.aio.server(handlers=(methods,), options=_OPTIONS)
+        connections = max(1, files - _RESERVED_FILES)
+        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
+        server = grpc.aio.server(handlers=(methods,), options=options)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
         address = bind(server, config.address, guard.certificates)
         async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
@@ -101,7 +121,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
             async with _serving(server, methods, config.grace_seconds), sweeping, pruning:
                 with watch.serving_metrics():
-                    log_event(log, logging.INFO, "serving", address=address, database=config.database)
+                    serving = {"address": address, "database": config.database, "max_connections": connections}
+                    log_event(log, logging.INFO, "serving", **serving)
                     announce(address)
                     await stop.wait()
                     log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 
 import grpc
 import pytest
@@ -93,3 +96,23 @@ def test_many_watches_take_no_memory(server: LiveServer) -> None:
     # A connection that has just been opened does not know how many calls it may have.
     assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
     assert peak.grown < MEGABYTES
+
+
+def test_silent_connections_lock_nobody_out(tmp_path: Path) -> None:
+    """More connections than the soft limit of files allows stay silent: a newcomer is served, and they are closed."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with LiveServer(tmp_path) as server, ExitStack() as crowd:
+        # A variable of its own gives the server a process that inherits the limit.
+        server.environment = {"WATTWISE_LOG_LEVEL": "info"}
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, files[1]))
+        try:
+            server.start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, files)
+        host, _, port = server.address.rpartition(":")
+        silent = [crowd.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(500)]
+        serves(server)
+        for connection in (silent[0], silent[-1]):
+            while connection.recv(1_000):
+                pass
+        assert f"max_connections={files[1] - 128}" in server.log.read_text()

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError, TooManyStreamsError, Violation
 from wattwise_server.observability.call import Call, CallListener, current_call
-from wattwise_server.observability.logs import log_event
+from wattwise_server.observability.logs import REFUSED, log_event
 from wattwise_server.rpc.statuses import Details, details_of, details_of_bug
 from wattwise_server.security.authorization import Authorization
 
@@ -315,7 +315,7 @@ class Methods(grpc.GenericRpcHandler):
             for listener in self._listeners:
                 listener.unknown_method_called()
             message = "unknown method; the server may be older than its client"
-            log_event(log, logging.INFO, "call refused", code="UNIMPLEMENTED", message=message, method=method)
+            log_event(log, logging.INFO, REFUSED, code="UNIMPLEMENTED", message=message, method=method)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
