@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from wattwise import v1
 
@@ -119,7 +119,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
-            async with _serving(server, methods, config.grace_seconds), sweeping, pruning:
+            async with _serving(server, methods, store.check_file, config.grace_seconds), sweeping, pruning:
                 with watch.serving_metrics():
                     serving = {"address": address, "database": config.database, "max_connections": connections}
                     log_event(log, logging.INFO, "serving", **serving)
@@ -130,15 +130,19 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serving(server: grpc.aio.Server, methods: Methods, grace_seconds: float) -> AsyncIterator[None]:
+async def _serving(
+    server: grpc.aio.Server, methods: Methods, check: Callable[[], None], grace_seconds: float
+) -> AsyncIterator[None]:
+    """Answers calls; health says so as long as `check` raises no ServiceError."""
     health_servicer = HealthService(("", *SERVICES))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, methods.registry)
     reflected = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, methods.registry)  # type: ignore[no-untyped-call]
     await server.start()
     try:
-        await health_servicer.set_all(health_pb2.HealthCheckResponse.SERVING)
-        yield
+        await health_servicer.follow(check)
+        async with _repeating(lambda: health_servicer.follow(check), _SWEEP_SECONDS, "check the database's file"):
+            yield
     finally:
         await health_servicer.enter_graceful_shutdown()
         methods.drain()

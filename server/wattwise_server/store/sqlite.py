@@ -100,6 +100,14 @@ class SqliteStore:
         self._leases: list[tuple[datetime, str, int, int]] = []
         self._subscriptions = Subscriptions()
 
+    def check_file(self) -> None:
+        """Checks that the database is where it was opened; until it is back, every call is refused.
+
+        Raises:
+            StorageUnavailableError: it was deleted, moved or replaced.
+        """
+        self.queries.check()
+
     def transaction(self, job_id: str) -> SqliteTransaction:
         """The one way to read and change a job."""
         return SqliteTransaction(self, job_id)
@@ -270,6 +278,9 @@ class SqliteTransaction:
 
     async def __aenter__(self) -> SqliteTransaction:
         store, job_id = self._store, self.job_id
+        if store.queries.file.gone:
+            # Also if all that the call needs is in memory: what it answers could be lost.
+            store.check_file()
         self._cached = cached = store.acquire(job_id)
         try:
             await cached.lock.acquire()
