@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -20,9 +21,10 @@ from tests.waiting import wait_until
 STATES = health_pb2.HealthCheckResponse
 
 
-def health(server: LiveServer) -> STATES.ServingStatus:
+def health(server: LiveServer) -> int:
     """What the health service says of the whole server."""
-    return health_pb2_grpc.HealthStub(server.channel).Check(health_pb2.HealthCheckRequest()).status
+    stub: Any = health_pb2_grpc.HealthStub(server.channel)
+    return int(stub.Check(health_pb2.HealthCheckRequest()).status)
 
 
 def is_refused(job: Trainer, trial: v1.Trial, epoch: int) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -24,6 +25,11 @@ MEGABYTES = 100.0
 _OWN = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
 
 
+def health_stub(channel: grpc.Channel) -> Any:
+    """Its stub has no types."""
+    return health_pb2_grpc.HealthStub(channel)
+
+
 def serves(server: LiveServer) -> None:
     """A newcomer is answered."""
     with grpc.insecure_channel(server.address, _OWN) as channel:
@@ -32,7 +38,7 @@ def serves(server: LiveServer) -> None:
 
 def test_watches_of_unknown_services_are_refused(server: LiveServer) -> None:
     """The protocol's watch of a service that may come does not exist here, and its name is not kept."""
-    stub = health_pb2_grpc.HealthStub(server.channel)
+    stub = health_stub(server.channel)
     call = stub.Watch(health_pb2.HealthCheckRequest(service="x" * 60_000))
     assert call.code() is grpc.StatusCode.NOT_FOUND
     assert next(stub.Watch(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
@@ -42,7 +48,7 @@ def test_large_requests_take_no_memory(server: LiveServer) -> None:
     """Names of four megabytes are refused before they are read."""
     serves(server)
     with Peak(server.process.pid) as peak, grpc.insecure_channel(server.address, _OWN) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub = health_stub(channel)
         calls = [stub.Watch(health_pb2.HealthCheckRequest(service="x" * (4 * 2**20 - 100))) for _ in range(120)]
         codes = {call.code() for call in calls}
         serves(server)
@@ -86,12 +92,12 @@ def test_many_watches_take_no_memory(server: LiveServer) -> None:
     serves(server)
     with Peak(server.process.pid) as peak, ExitStack() as open_ones:
         channels = [open_ones.enter_context(grpc.insecure_channel(server.address, _OWN)) for _ in range(20)]
-        stubs = [health_pb2_grpc.HealthStub(channel) for channel in channels]
+        stubs = [health_stub(channel) for channel in channels]
         calls = [stubs[number % 20].Watch(health_pb2.HealthCheckRequest()) for number in range(12_000)]
         wait_until(lambda: sum(call.done() for call in calls) >= 11_000, 60)
         codes = {call.code() for call in calls if call.done()}
         serves(server)
-        stub = health_pb2_grpc.HealthStub(server.channel)
+        stub = health_stub(server.channel)
         assert stub.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
     # A connection that has just been opened does not know how many calls it may have.
     assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
