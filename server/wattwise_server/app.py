@@ -22,6 +22,7 @@ from wattwise_server.observability.telemetry import telemetry
 from wattwise_server.rpc.calls import Methods, StreamLimit
 from wattwise_server.rpc.health import HealthService
 from wattwise_server.rpc.listening import bind
+from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.open import open_store
@@ -115,7 +116,9 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             power_limits = PowerLimitProfiler(store, clock, watch.observer)
             trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
-            admins = JobAdminService(administration, Control(store, watch.observer), streams)
+            admins = JobAdminService(
+                administration, Control(store, watch.observer), streams, PageTokens(store.page_token_key)
+            )
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")

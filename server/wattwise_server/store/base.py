@@ -91,7 +91,13 @@ class Transaction(Protocol):
 
 
 class Store(Protocol):
-    """Jobs, trials and measurements."""
+    """Jobs, trials and measurements.
+
+    Attributes:
+        page_token_key: Random, made with the database, for the tokens of lists.
+    """
+
+    page_token_key: bytes
 
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""

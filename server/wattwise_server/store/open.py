@@ -61,7 +61,8 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
             file = DatabaseFile(path)
             group = Group(write, made[0], file, observer)
-            store = SqliteStore(Writer(group), Queries(read, file), clock, int(rows[0][0]))
+            found = list(await read.execute_fetchall("SELECT value FROM secrets WHERE name = 'page tokens'"))
+            store = SqliteStore(Writer(group), Queries(read, file), clock, int(rows[0][0]), bytes(found[0][0]))
             try:
                 try:
                     await store.load_running()

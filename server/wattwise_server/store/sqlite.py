@@ -89,7 +89,8 @@ class CachedJob:
 class SqliteStore:
     """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
 
-    def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int) -> None:
+    def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int, page_token_key: bytes) -> None:
+        self.page_token_key = page_token_key
         self._writer = writer
         self.queries = queries
         self._retention = Retention(queries, writer)
