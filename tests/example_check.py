@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent import futures
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -169,24 +170,26 @@ def tries_again(program: str, server: LiveServer) -> None:
     """A trial that missed the target is followed by another one, until one reaches it."""
     server.start()
     import_cheap_trial(server)
-    # The baseline is stopped at a bound that follows from the cheap trial.
-    server.admin.RequestBaseline(v1.RequestBaselineRequest(job_id=JOB))
     status, said = Example(program, server.address).end()
     assert status == 0, said
-    _, baseline, *others = trials(server)
-    assert (baseline.id.batch_size, baseline.end_reason) == (32, v1.END_REASON_COST_BOUND)
+    _, first, *others = trials(server)
+    # It tries another batch size first, which is stopped at a bound that follows from the cheap trial.
+    assert first.end_reason == v1.END_REASON_COST_BOUND, said
     assert [one.end_reason for one in others][-1] == v1.END_REASON_TARGET_REACHED, said
 
 
 def gives_up(program: str, server: LiveServer) -> None:
     """It trains at most five trials."""
     server.start()
-    import_cheap_trial(server)
-    pinned = v1.BATCH_SIZE_STATUS_PINNED
-    server.admin.SetBatchSizeState(v1.SetBatchSizeStateRequest(job_id=JOB, batch_size=128, status=pinned))
-    status, said = Example(program, server.address).end()
+    example = Example(program, server.address, "600", "600")
+    wait_until(lambda: registered(server))
+    for tries in range(1, 6):
+        wait_until(partial(has_trials, server, tries))
+        last = max(trials(server), key=lambda one: one.id.trial_number)
+        server.trainer.EndTrial(v1.EndTrialRequest(trial=last.id, reason=v1.END_REASON_ERROR))
+    status, said = example.end()
     assert status == 3, said
-    assert len(trials(server)) == 1 + 5
+    assert len(trials(server)) == 5
 
 
 def falls_back(program: str, server: LiveServer) -> None:
@@ -308,6 +311,11 @@ def trial_has_heartbeat(server: LiveServer) -> bool:
 def trials(server: LiveServer) -> list[v1.Trial]:
     """The trials of its job."""
     return list(server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials)
+
+
+def has_trials(server: LiveServer, number: int) -> bool:
+    """Whether its job has this number of trials."""
+    return len(trials(server)) == number
 
 
 def trial(server: LiveServer) -> v1.Trial:

@@ -51,7 +51,8 @@ class InProcess:
         self.trainers = BatchSizeOptimizerService(
             self.optimizer, Importer(store, clock), PowerLimitProfiler(store, clock), streams
         )
-        self.people = JobAdminService(Administration(store, clock), Control(store), streams, PageTokens(b""))
+        control = Control(store, clock)
+        self.people = JobAdminService(Administration(store, clock), control, streams, PageTokens(b""))
 
     async def call(self, method: str, request: Message) -> Any:
         service = next(s for s in (self.trainers, self.people) if method in type(s).__dict__)

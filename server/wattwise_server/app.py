@@ -42,7 +42,7 @@ SERVICES = tuple(
     )
 )
 
-MAX_REQUEST_BYTES = 64 * 1024
+MAX_REQUEST_BYTES = 512 * 1024
 
 _MOST_FILES = 2**20
 
@@ -51,8 +51,7 @@ _PRUNE_SECONDS = 600.0
 _STOP_SECONDS = 2.0
 
 _OPTIONS = (
-    # Above any request, and not more than gRPC takes of a call before anyone asks for its message: a larger message is
-    # refused with RESOURCE_EXHAUSTED before it is read. What strangers leave unfinished thus stays small.
+    # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     # Of one connection. A client's further calls wait until others end.
     ("grpc.max_concurrent_streams", 100),
@@ -116,9 +115,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             power_limits = PowerLimitProfiler(store, clock, watch.observer)
             trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
-            admins = JobAdminService(
-                administration, Control(store, watch.observer), streams, PageTokens(store.page_token_key)
-            )
+            control, tokens = Control(store, clock, watch.observer), PageTokens(store.page_token_key)
+            admins = JobAdminService(administration, control, streams, tokens)
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")

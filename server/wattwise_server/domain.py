@@ -88,6 +88,7 @@ class WarningReason(Enum):
     NO_ENERGY = "NO_ENERGY"
     MONITORS_DIFFER = "MONITORS_DIFFER"
     UNCONNECTED_RANKS = "UNCONNECTED_RANKS"
+    POWER_OUT_OF_RANGE = "POWER_OUT_OF_RANGE"
 
 
 TRAINER_END_REASONS = frozenset({EndReason.COMPLETED, EndReason.ERROR, EndReason.OUT_OF_MEMORY, EndReason.PREEMPTED})
@@ -283,6 +284,13 @@ class PowerSample(NamedTuple):
     steps: int
 
 
+class PowerProfile(NamedTuple):
+    """What a trial has profiled: the sample of the cheapest limit, and that of the highest one."""
+
+    cheapest: PowerSample
+    highest: PowerSample
+
+
 class PowerLimitState(NamedTuple):
     """What a job knows about the power limits of one batch size.
 
@@ -353,6 +361,7 @@ class Job:
         first_notes: The notes of its search before the first trial, if they depend on other jobs; otherwise empty.
         registered_policy: The policy that it was registered with, if a person has changed it since.
         reset_after: Trials up to this number do not count, because a person has reset the search.
+        reset_time: When that was last; None: never, or in an earlier version.
         paused: Whether launches get the best known batch size.
         pinned: The batch size that every launch gets.
         baseline_requested: Whether one of the next launches gets the default batch size.
@@ -370,15 +379,15 @@ class Job:
     first_notes: str = ""
     registered_policy: str | None = None
     reset_after: int = 0
+    reset_time: datetime | None = None
     paused: bool = False
     pinned: int | None = None
     baseline_requested: bool = False
+    warnings: tuple[TrialWarning, ...] = ()
 
     def counts(self, trial: Trial) -> bool:
         """Whether the search counts a trial."""
         return trial.number > self.reset_after and not trial.excluded
-
-    warnings: tuple[TrialWarning, ...] = ()
 
     @property
     def num_trials(self) -> int:
@@ -465,6 +474,7 @@ class Trial(NamedTuple):
     """One launch of a job.
 
     Attributes:
+        start_time: When it was dispatched, or started if it was imported; None if that is unknown.
         observation: Its position among the job's succeeded trials, from 1.
         best_known: Whether it had no bound because its batch size was the best known one; stored once it has ended.
         excluded: Whether a person excluded it from the search.
@@ -474,6 +484,7 @@ class Trial(NamedTuple):
             while it runs they depend on other trials' costs, and `policy.stopping.with_cost` computes them.
         power_limit_watts: The GPU power limit of its newest report that had one.
         warnings: What looks wrong about it, without the warning that follows from `other_monitor`.
+        profile: Of the power limits that it has profiled.
     """
 
     job_id: str
@@ -481,7 +492,7 @@ class Trial(NamedTuple):
     batch_size: int
     type: TrialType
     pruning_round: int
-    start_time: datetime
+    start_time: datetime | None
     request_id: str | None = None
     status: TrialStatus = TrialStatus.DISPATCHED
     end_reason: EndReason | None = None
@@ -501,6 +512,7 @@ class Trial(NamedTuple):
     end_event: int | None = None
     power_limit_watts: float | None = None
     warnings: tuple[TrialWarning, ...] = ()
+    profile: PowerProfile | None = None
 
     @property
     def key(self) -> TrialKey:
@@ -525,6 +537,7 @@ class Trial(NamedTuple):
             dispatch_event=self.dispatch_event,
             power_limit_watts=self.power_limit_watts,
             warnings=self.warnings,
+            profile=self.profile,
         )
 
     @property

@@ -7,7 +7,7 @@ maps them to gRPC statuses.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -101,6 +101,18 @@ class TrialNotFoundError(ServiceError):
         )
 
 
+class DeletedTrialError(ServiceError):
+    """The trial that is imported was deleted with its job."""
+
+    reason = "ERROR_REASON_TRIAL_NOT_FOUND"
+
+    def __init__(self, job_id: str, request_id: str) -> None:
+        super().__init__(
+            f"the trial with request_id {request_id!r} was deleted with job {job_id!r}: do not import it again",
+            metadata={"job_id": job_id},
+        )
+
+
 class NoTrialToResumeError(ServiceError):
     """The job has no trial of this request id to resume."""
 
@@ -121,14 +133,13 @@ class NoBatchSizeConvergedError(ServiceError):
 
     def __init__(self, job_id: str, pruning_round: int, causes: Mapping[str, Sequence[int]]) -> None:
         """Takes the batch sizes by cause: `failed`, `out_of_memory`, `missed`, `banned` and `untried`."""
+        message = f"no batch size of job {job_id!r} is left to try ({described(causes)}); {remedy(causes, job_id)}"
         listed = {cause: ", ".join(map(str, sizes)) for cause, sizes in causes.items() if sizes}
-        found = "; ".join(f"{_CAUSES[cause]}: {sizes}" for cause, sizes in listed.items())
-        message = f"no batch size of job {job_id!r} is left to try ({found}); {remedy(listed, job_id)}"
         super().__init__(message, metadata={"job_id": job_id, "pruning_round": str(pruning_round), **listed})
 
 
 _CAUSES = {
-    "failed": "trials crashed or were lost",
+    "failed": "trials crashed, were lost or ended undecided",
     "out_of_memory": "out of memory",
     "missed": "missed the target",
     "banned": "banned",
@@ -136,30 +147,37 @@ _CAUSES = {
 }
 
 
-AGAINST_MISSES = (
-    "register the job under a new job_id with other batch_sizes, an easier target_metric, a larger max_epochs or a "
-    "larger beta_knob"
-)
-"""What helps a job whose batch sizes miss the target."""
+def described(causes: Mapping[str, Sequence[int]]) -> str:
+    """What happened to batch sizes, by cause."""
+    return "; ".join(f"{_CAUSES[cause]}: {', '.join(map(str, sizes))}" for cause, sizes in causes.items() if sizes)
 
 
-def remedy(causes: Container[str], job_id: str) -> str:
+def remedy(causes: Mapping[str, Sequence[int]], job_id: str) -> str:
     """What helps a job that has no batch size left, by what happened to them, and the commands that bring them back."""
-    steps = []
-    if "failed" in causes:
-        steps.append("fix what makes trials crash")
-    if "missed" in causes:
-        steps.append(AGAINST_MISSES)
-    elif "out_of_memory" in causes:
-        steps.append("register the job under a new job_id with smaller batch_sizes")
-    allow = jobs_command("allow", job_id, "BATCH_SIZE")
-    back = f"{begin_again(job_id)}, and {allow} brings one batch size back"
-    return "; ".join(filter(None, (" or ".join(steps), back)))
+    allow = f"{jobs_command('allow', job_id, 'BATCH_SIZE')} brings one batch size back"
+    other = other_job(causes)
+    if not (other or causes.get("failed")):
+        return allow
+    back = f"after which {begin_again(job_id)} and {allow}"
+    if causes.get("failed"):
+        return f"fix what makes trials crash, {back}{f'; or {other}' if other else ''}"
+    return f"{other}; or fix the training, {back}"
+
+
+def other_job(causes: Mapping[str, Sequence[int]]) -> str:
+    """The job that would not miss its target or run out of memory; empty if nothing did."""
+    missed, too_large = causes.get("missed"), causes.get("out_of_memory")
+    if not (missed or too_large):
+        return ""
+    sizes = "smaller batch_sizes" if not missed else "other batch_sizes"
+    fitting = " that fit into memory" if missed and too_large else ""
+    easier = ", an easier target_metric, a larger max_epochs or a larger beta_knob" if missed else ""
+    return f"register the job under a new job_id with {sizes}{fitting}{easier}"
 
 
 def begin_again(job_id: str) -> str:
-    """Which command begins the search of a job again, and when."""
-    return f"once the cause is fixed, {jobs_command('reset', job_id)} begins the search again"
+    """Which command begins the search of a job again."""
+    return f"{jobs_command('reset', job_id)} begins the search again"
 
 
 def jobs_command(action: str, job_id: str, *arguments: object) -> str:

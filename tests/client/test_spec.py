@@ -177,7 +177,7 @@ def test_warning_for_beta_below_one(
 )
 def test_value_of_the_wrong_type_is_named(name: str, value: object) -> None:
     """A value of the wrong type raises with its field."""
-    with pytest.raises(InvalidJobSpecError, match=f"^job.{name}") as caught:
+    with pytest.raises(InvalidJobSpecError, match=f"^invalid job: job.{name}") as caught:
         job_spec(**{name: value}).to_proto()
     assert [violation.field for violation in caught.value.violations] == [f"job.{name}"]
 
@@ -218,7 +218,7 @@ def test_what_to_use_instead(name: str, value: object, instead: str) -> None:
     """The wording of the error for a value of the wrong type."""
     with pytest.raises(InvalidJobSpecError) as caught:
         job_spec(**{name: value}).to_proto()
-    assert str(caught.value) == f"job.{name}: invalid value {value!r}: use {instead}"
+    assert str(caught.value) == f"invalid job: job.{name}: invalid value {value!r}: use {instead}"
 
 
 def test_batch_sizes_of_numpy() -> None:

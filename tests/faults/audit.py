@@ -168,6 +168,7 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
     trials, measured = kept
     calls: list[tuple[datetime, Any, TrialKey]] = []
     for trial in trials.values():
+        assert trial.start_time is not None, trial
         calls.append((trial.start_time, trial, trial.key))
         calls += [(m.report_time, m, trial.key) for m in measured[trial.number].values()]
         if trial.last and trial.last != measured[trial.number][trial.last.epoch]:

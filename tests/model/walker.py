@@ -407,7 +407,8 @@ class Walker:
     def delete(self) -> None:
         job = self.spec.job_id
         running = [trial for trial in self._all if trial.running]
-        self._stopped |= {(job, trial.number, trial.size) for trial in running}
+        live = [trial for trial in self._all if trial.running or trial.reason in ("PREEMPTED", "LOST")]
+        self._stopped |= {(job, trial.number, trial.size) for trial in live}
         gone = self.calls.delete(job)
         stopped = sorted(trial.id.trial_number for trial in gone.stopped_trials)
         same(stopped, [trial.number for trial in running], "stopped trials")

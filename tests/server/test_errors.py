@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import pytest
-from wattwise_server.errors import AGAINST_MISSES, NoBatchSizeConvergedError, jobs_command
+from wattwise_server.errors import NoBatchSizeConvergedError, jobs_command
 
-BACK = (
-    "; once the cause is fixed, `wattwise jobs reset j` begins the search again, and "
-    "`wattwise jobs allow j BATCH_SIZE` brings one batch size back"
-)
+RESET = "`wattwise jobs reset j` begins the search again"
+ALLOW = "`wattwise jobs allow j BATCH_SIZE` brings one batch size back"
+NEW = "register the job under a new job_id with"
+OR = f"or fix the training, after which {RESET} and {ALLOW}"
+EASIER = "an easier target_metric, a larger max_epochs or a larger beta_knob"
 
 
 @pytest.mark.parametrize(
     ("causes", "remedy"),
     [
-        ({"failed": [8]}, "fix what makes trials crash"),
-        ({"out_of_memory": [8, 16]}, "register the job under a new job_id with smaller batch_sizes"),
-        ({"missed": [8], "untried": [4]}, AGAINST_MISSES),
-        ({"out_of_memory": [16], "missed": [8]}, AGAINST_MISSES),
-        ({"failed": [8], "missed": [8]}, f"fix what makes trials crash or {AGAINST_MISSES}"),
+        ({"failed": [8]}, f"fix what makes trials crash, after which {RESET} and {ALLOW}"),
+        (
+            {"out_of_memory": [8, 16]},
+            f"{NEW} smaller batch_sizes; {OR}",
+        ),
+        (
+            {"missed": [8], "untried": [4]},
+            f"{NEW} other batch_sizes, {EASIER}; {OR}",
+        ),
+        (
+            {"out_of_memory": [16], "missed": [8]},
+            f"{NEW} other batch_sizes that fit into memory, {EASIER}; {OR}",
+        ),
+        (
+            {"failed": [8], "missed": [8]},
+            f"fix what makes trials crash, after which {RESET} and {ALLOW}; or {NEW} other batch_sizes, {EASIER}",
+        ),
+        ({"banned": [8]}, ALLOW),
     ],
 )
 def test_job_without_a_batch_size_says_what_brings_it_back(causes: dict[str, list[int]], remedy: str) -> None:
     """The metadata has what happened to each batch size; the message ends with what helps, and with the commands."""
     error = NoBatchSizeConvergedError("j", 0, causes)
-    assert error.message.endswith(f"); {remedy}{BACK}")
+    assert error.message.endswith(f"); {remedy}")
     listed = {cause: ", ".join(map(str, sizes)) for cause, sizes in causes.items()}
     assert listed.items() <= error.metadata.items()
 

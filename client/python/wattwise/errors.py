@@ -26,7 +26,7 @@ class WattwiseError(Exception):
     Instances can be pickled: rank 0 of a distributed training sends them to the other ranks.
 
     Attributes:
-        reason: name of the `v1.ErrorReason`, such as "ERROR_REASON_JOB_DIFFERS"; empty if the server gave none.
+        reason: name of the `v1.ErrorReason`, such as "ERROR_REASON_JOB_DIFFERS"; empty if there is none.
         violations: the faults of the request, one per field; empty if the error is not about a field.
         metadata: details that the server sent; `v1.ErrorReason` documents the keys of each reason.
     """
@@ -57,6 +57,12 @@ class WattwiseError(Exception):
 
 class InvalidJobSpecError(WattwiseError):
     """The job's configuration is invalid; `violations` lists every fault."""
+
+    @classmethod
+    def of(cls, faults: Sequence[Violation]) -> InvalidJobSpecError:
+        """The error for faults that the client finds, like the server's."""
+        listed = "; ".join(f"{fault.field}: {fault.description}" for fault in faults)
+        return cls(f"invalid job: {listed}", reason="ERROR_REASON_INVALID_JOB_SPEC", violations=faults)
 
 
 class JobDiffersError(WattwiseError):

@@ -225,15 +225,14 @@ class JobSpec(_Message):
         if self.beta_knob is None:
             if self.disable_early_stopping is False:
                 why = "False contradicts beta_knob=None, which disables early stopping: omit one of them"
-                fault = Violation("job.disable_early_stopping", why)
-                raise InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault])
+                raise InvalidJobSpecError.of([Violation("job.disable_early_stopping", why)])
             message.disable_early_stopping = True
         return message
 
 
 def _wrong_type(path: str, field: Any, value: object, error: Exception | None = None) -> InvalidJobSpecError:
     fault = Violation(f"{path}.{field.name}", f"invalid value {value!r}: {_advice(field, value, error)}")
-    return InvalidJobSpecError(f"{fault.field}: {fault.description}", violations=[fault])
+    return InvalidJobSpecError.of([fault])
 
 
 def _advice(field: Any, value: object, error: Exception | None) -> str:

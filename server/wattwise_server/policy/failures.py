@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
-from wattwise_server.errors import AGAINST_MISSES, begin_again, jobs_command, remedy
+from wattwise_server.errors import begin_again, described, jobs_command, other_job, remedy
 
 FAILURES_TO_SET_ASIDE = 3
 """Failures in a row after which a batch size is set aside."""
@@ -56,7 +56,8 @@ def with_fitting(search: Search, batch_size: int) -> Search:
 def with_allowed(search: Search, batch_size: int) -> Search:
     """The search after a person allowed a batch size: what ruled it out counts no longer.
 
-    That it fits into memory means that smaller ones fit too.
+    That it fits into memory means that smaller ones fit too. Larger ones are no longer excluded by it, only by trials
+    of larger batch sizes that ran out of memory.
     """
 
     def allowed(arm: Arm) -> Arm:
@@ -133,12 +134,22 @@ def ruled_out(search: Search) -> Mapping[str, Sequence[int]]:
 
 def advice(search: Search, job_id: str) -> str:
     """Why launching the job again will hardly deliver a model, and what to change; empty while it may."""
+    causes = ruled_out(search)
     if not search.surviving:
-        causes = [cause for cause, sizes in ruled_out(search).items() if sizes]
         return f"no batch size is left to try: {remedy(causes, job_id)}"
     able = [arm for arm in search.surviving if not failing(arm)]
-    if able and all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
-        return f"every batch size that may be chosen has missed the target: {AGAINST_MISSES}; {begin_again(job_id)}"
+    decided = any(arm.num_succeeded for arm in search.arms)
+    failures = sum(arm.num_failed - arm.num_out_of_memory for arm in search.arms)
+    others = described({cause: sizes for cause, sizes in causes.items() if cause not in ("missed", "untried")})
+    if not able or (failures >= FAILURES_TO_SET_ASIDE and not decided):
+        return (
+            f"trials keep failing ({others}): fix what makes them crash or end early, after which {begin_again(job_id)}"
+        )
+    if all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
+        return (
+            f"every batch size that may be chosen has missed the target{others and f' ({others})'}: "
+            f"{other_job(causes)}; or fix the training, after which {begin_again(job_id)}"
+        )
     return ""
 
 
@@ -203,7 +214,8 @@ def _known(arm: Arm) -> str:
     parts = [f"{count} {what}" for what, count in ended.items() if count]
     if parts:
         return f"of its trials {', '.join(parts)}"
-    return "its first trial is running" if arm.running else "not tried yet"
+    # Trials from before a reset, excluded ones and allowed failures do not count.
+    return "its first trial is running" if arm.running else "no trial of it counts yet"
 
 
 def _listed(sizes: Sequence[int]) -> str:

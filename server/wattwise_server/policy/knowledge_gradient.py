@@ -1055,15 +1055,22 @@ class _Prospects:
 def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
     """Nothing has reached the target: the least tried batch size, the nearest to the default, the smaller first.
 
-    Those that only missed it in the prior jobs come after the others.
+    Those that only missed it in the prior jobs come after the others. Failures count once it has been set aside.
     """
     start = spec.default_batch_size if knowledge.first is None else knowledge.first
     center = spec.batch_sizes.index(start)
     missing = {place for place, prior in enumerate(knowledge.prior) if prior.missed and not prior.epochs.count}
 
+    def tries(place: int) -> float:
+        arm = search.arms[place]
+        return float(knowledge.missed[place]) + arm.num_failed + arm.running
+
     def order(place: int) -> tuple[float, bool, int, int]:
         later = place in missing and place != center
-        return knowledge.missed[place] + search.arms[place].running, later, abs(place - center), place
+        arm = search.arms[place]
+        # A single failure says little: the batch size is tried again, until it has been set aside.
+        failed = arm.num_failed if failing(arm) else 0
+        return knowledge.missed[place] + failed + arm.running, later, abs(place - center), place
 
     place = min(map(int, places), key=order)
     arm = search.arms[place]
@@ -1074,9 +1081,11 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
     seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
     chosen = which if place == center else f"the nearest to {which}, {start},"
     skipped = missing - {center} and place not in missing
+    least = min(map(tries, map(int, places)))
+    why = "among the least tried" if tries(place) == least else "which is tried again after a failure"
     return place, (
         f"no batch size that may be chosen has reached the target{' in the window' if spec.window_size else ' yet'}; "
-        f"this is {chosen} among the least tried ({', '.join(seen) or 'no trial'})"
+        f"this is {chosen} {why} ({', '.join(seen) or 'no trial'})"
         f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
     )
 

@@ -40,8 +40,9 @@ _MAKERS = {
 _OPEN_STREAMS = 1_000
 """Streams of the health and reflection services."""
 
-_UNFINISHED_CALLS = 1_000
-"""Calls whose request has not arrived; with 64 KiB of each they take less than 100 MB."""
+_UNFINISHED_CALLS = 200
+"""Calls whose request has not arrived. A request comes with its call, so that few are on their way at a time; those of
+strangers that never come take less than 100 MB."""
 
 
 class StreamLimit:

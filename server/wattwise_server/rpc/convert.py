@@ -152,6 +152,7 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
         start,
         _monitor_kinds(request.monitor) if request.HasField("monitor") else None,
         tuple(faults),
+        request.validate_only,
     )
 
 
@@ -264,6 +265,8 @@ def job(known: Job) -> v1.Job:
         paused=known.paused,
         baseline_requested=known.baseline_requested,
         warnings=map(_warning, known.warnings),
+        reset_after=known.reset_after,
+        reset_time=_timestamp(known.reset_time),
     )
 
 

@@ -45,7 +45,11 @@ class Transaction(Protocol):
         """Creates the job, or saves what changed."""
 
     def delete_job(self) -> Sequence[Trial]:
-        """Deletes the job with its trials and measurements; records and returns the trials that were running."""
+        """Deletes the job with its trials and measurements; returns the trials that were running.
+
+        For a year the store remembers which trials were running or could be resumed, the request ids of all dispatched
+        ones, and when the job was created and deleted.
+        """
 
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
@@ -102,8 +106,14 @@ class Store(Protocol):
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""
 
-    async def was_running_when_deleted(self, key: TrialKey) -> bool:
-        """Whether this trial was running when its job was deleted."""
+    async def was_live_when_deleted(self, key: TrialKey) -> bool:
+        """Whether this trial was running, or could be resumed, when its job was deleted."""
+
+    async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
+        """Whether the launch of this request id was dispatched by a job of this id that was deleted.
+
+        With `started`, also whether a job of this id existed at that time and was deleted since.
+        """
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
         """Jobs whose id starts with `prefix`, oldest first, each with its position; only those after `after`."""

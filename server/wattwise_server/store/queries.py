@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
 
 import aiosqlite
@@ -26,7 +27,7 @@ from wattwise_server.domain import (
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.connection import explain
 from wattwise_server.store.database_file import DatabaseFile
-from wattwise_server.store.rows import Row, read_arm, read_events, read_job, read_measurement, read_trial
+from wattwise_server.store.rows import Row, read_arm, read_events, read_job, read_measurement, read_trial, to_micros
 
 # The newest measurement of a running trial is only in `measurements`.
 _TRIALS = """
@@ -36,7 +37,7 @@ _TRIALS = """
            t.monitor_kinds, t.monitor_estimated, t.monitor_partly,
            t.other_monitor_kinds, t.other_monitor_estimated, t.other_monitor_partly,
            t.excluded, t.dispatch_event, t.end_event,
-           t.power_limit_watts, t.warnings,
+           t.power_limit_watts, t.warnings, t.start_known, t.profile,
            coalesce(t.last_epoch, m.epoch) AS last_epoch,
            coalesce(t.last_time_seconds, m.time_seconds) AS last_time_seconds,
            coalesce(t.last_energy_joules, m.energy_joules) AS last_energy_joules,
@@ -173,8 +174,16 @@ class Queries:
         sql = "SELECT count(*) AS found FROM (SELECT 1 FROM jobs WHERE job_id_prefix = ? LIMIT ?)"
         return int((await self._all(sql, prefix, limit))[0]["found"])
 
-    async def was_running_when_deleted(self, key: TrialKey) -> bool:
-        """Whether this trial was running when its job was deleted."""
+    async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
+        """Whether a launch was deleted with its job: by its id or, unless `started` is None, by its start."""
+        sql = (
+            "SELECT 1 FROM deletions WHERE job_id = ?1 AND (request_id != '' AND request_id = ?2 "
+            "OR request_id = '' AND ?3 BETWEEN create_time AND delete_time)"
+        )
+        return bool(await self._all(sql, job_id, request_id, None if started is None else to_micros(started)))
+
+    async def was_live_when_deleted(self, key: TrialKey) -> bool:
+        """Whether this trial was running, or could be resumed, when its job was deleted."""
         sql = "SELECT 1 FROM deleted_trials WHERE job_id = ? AND trial_number = ? AND ? IN (0, batch_size)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
 

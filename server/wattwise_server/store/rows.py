@@ -22,6 +22,7 @@ from wattwise_server.domain import (
     Moments,
     MonitorKinds,
     PowerLimitState,
+    PowerProfile,
     PowerSample,
     Search,
     Stage,
@@ -87,6 +88,7 @@ _JOB_STATE = (
     "first_notes",
     "changed_policy",
     "reset_after",
+    "reset_time",
     "paused",
     "pinned",
     "baseline_requested",
@@ -139,6 +141,7 @@ _TRIAL = (
     "end_reason",
     "request_id",
     "start_time",
+    "start_known",
     "end_time",
     "cost",
     "cost_bound",
@@ -153,6 +156,7 @@ _TRIAL = (
     "end_event",
     "power_limit_watts",
     "warnings",
+    "profile",
 )
 _EVENT = ("job_key", "event", "kind", "batch_size", "trial_number", "type", "end_reason", "cost", *_LAST)
 _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joules", "metric", "report_time")
@@ -238,6 +242,7 @@ def _job_state(job: Job) -> tuple[object, ...]:
         job.first_notes,
         None if job.registered_policy is None else job.spec.policy,
         job.reset_after,
+        to_micros(job.reset_time) if job.reset_time else None,
         job.paused,
         job.pinned,
         job.baseline_requested,
@@ -293,7 +298,8 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.status.value,
         trial.end_reason.value if trial.end_reason else None,
         trial.request_id,
-        to_micros(trial.start_time),
+        to_micros(trial.start_time) if trial.start_time else 0,
+        trial.start_time is not None,
         to_micros(trial.end_time) if trial.end_time else None,
         *judged,
         trial.observation,
@@ -306,6 +312,8 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.end_event,
         trial.power_limit_watts,
         _warnings(trial.warnings),
+        # One JSON column, like the warnings.
+        json.dumps(trial.profile) if trial.profile else "",
     )
     return Statement(_SAVE_TRIAL, (key, trial.number, *values))
 
@@ -366,6 +374,7 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
         first_notes=row["first_notes"],
         registered_policy=row["policy"] if changed else None,
         reset_after=row["reset_after"],
+        reset_time=None if row["reset_time"] is None else from_micros(row["reset_time"]),
         paused=bool(row["paused"]),
         pinned=row["pinned"],
         baseline_requested=bool(row["baseline_requested"]),
@@ -430,7 +439,7 @@ def read_trial(row: Row, job_id: str) -> Trial:
         batch_size=row["batch_size"],
         type=TrialType(row["type"]),
         pruning_round=row["pruning_round"],
-        start_time=from_micros(row["start_time"]),
+        start_time=from_micros(row["start_time"]) if row["start_known"] else None,
         request_id=row["request_id"],
         status=TrialStatus(row["status"]),
         end_reason=EndReason(row["end_reason"]) if row["end_reason"] else None,
@@ -449,7 +458,12 @@ def read_trial(row: Row, job_id: str) -> Trial:
         end_event=row["end_event"],
         power_limit_watts=row["power_limit_watts"],
         warnings=_read_warnings(row),
+        profile=_read_profile(row["profile"]),
     )
+
+
+def _read_profile(stored: str) -> PowerProfile | None:
+    return PowerProfile(*(PowerSample(*sample) for sample in json.loads(stored))) if stored else None
 
 
 def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequence[JobEvent]:

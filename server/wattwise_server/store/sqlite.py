@@ -37,7 +37,22 @@ _CACHED_ENDED_TRIALS = 4
 
 _RETRY = timedelta(seconds=1)
 _DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
-_REMEMBER_DELETED = Sql("INSERT OR REPLACE INTO deleted_trials VALUES (?, ?, ?, ?)")
+_REMEMBER_TRIALS = Sql(
+    """
+    INSERT OR REPLACE INTO deleted_trials SELECT ?1, trial_number, batch_size, ?2 FROM trials
+    WHERE job_key = ?3 AND (status = 'DISPATCHED' OR end_reason IN ('PREEMPTED', 'LOST'))
+    """
+)
+# Imports are not remembered: history may be imported again.
+_REMEMBER_LAUNCHES = Sql(
+    """
+    INSERT OR REPLACE INTO deletions SELECT job_id, '', create_time, ?2 FROM jobs WHERE job_key = ?3 UNION ALL
+    SELECT ?1, request_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND request_id != '' AND type != 'IMPORTED'
+    """
+)
+_REMEMBERED = timedelta(days=365)
+_FORGET_TRIALS = Sql("DELETE FROM deleted_trials WHERE delete_time < ?")
+_FORGET_LAUNCHES = Sql("DELETE FROM deletions WHERE delete_time < ?")
 
 
 @dataclass(slots=True)
@@ -213,11 +228,17 @@ class SqliteStore:
         """Drops measurements of trials that ended before a time."""
         await self._retention.prune(ended_before)
 
-    async def was_running_when_deleted(self, key: TrialKey) -> bool:
-        """Whether this trial was running when its job was deleted."""
+    async def was_live_when_deleted(self, key: TrialKey) -> bool:
+        """Whether this trial was running, or could be resumed, when its job was deleted."""
         if cached := self._cache.get(key.job_id):
             await cached.durable()
-        return await self.queries.was_running_when_deleted(key)
+        return await self.queries.was_live_when_deleted(key)
+
+    async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
+        """Whether a launch was deleted with its job."""
+        if cached := self._cache.get(job_id):
+            await cached.durable()
+        return await self.queries.was_launch_deleted(job_id, request_id, started)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
         """Jobs by place."""
@@ -324,12 +345,14 @@ class SqliteTransaction:
         self.topics.add((self.job_id, None))
 
     def delete_job(self) -> Sequence[Trial]:
-        """Deletes the job; records and returns the trials that were running."""
-        now, running = rows.to_micros(self._store.clock()), self.running()
+        """Deletes the job, and remembers its launches; returns the trials that were running."""
+        now, running = self._store.clock(), self.running()
         for trial in running:
-            values = (trial.job_id, trial.number, trial.batch_size, now)
-            self.statements.append(Statement(_REMEMBER_DELETED, values))
             self.topics.add((self.job_id, trial.number))
+        for sql in (_FORGET_TRIALS, _FORGET_LAUNCHES):
+            self.statements.append(Statement(sql, (rows.to_micros(now - _REMEMBERED),)))
+        for sql in (_REMEMBER_TRIALS, _REMEMBER_LAUNCHES):
+            self.statements.append(Statement(sql, (self.job_id, rows.to_micros(now), self.key)))
         self.statements.append(Statement(_DELETE_JOB, (self.key,)))
         self.topics.add((self.job_id, None))
         self.job, self.deleted = None, True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from wattwise_server.clock import Clock
 from wattwise_server.domain import EventKind, Job, JobEvent, JobSpec, Trial, TrialKey
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
@@ -14,23 +15,28 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import after
 from wattwise_server.usecases.lookup import find_job, find_trial, with_current_cost
+from wattwise_server.usecases.power_limits import with_counted_profiles
 from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.trial_warnings import without_warnings_of
 
 
 class Control:
-    """Every method may raise `StorageUnavailableError`, and `JobNotFoundError` if there is no such job."""
+    """Every method may raise `StorageUnavailableError`, and `JobNotFoundError` if there is no such job.
 
-    def __init__(self, store: Store, observer: Observer = NO_OBSERVERS) -> None:
+    One that asks for what is already so saves nothing.
+    """
+
+    def __init__(self, store: Store, clock: Clock, observer: Observer = NO_OBSERVERS) -> None:
         self._store = store
+        self._clock = clock
         self._observer = observer
 
     async def reset(self, job_id: str) -> Job:
         """Begins a job's search again: no trial so far counts. Banned batch sizes stay banned."""
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            job = replace(job, reset_after=job.num_trials, warnings=())
-            return self._save(tx, await _with_rebuilt_search(tx, job), "reset")
+            job = replace(job, reset_after=job.num_trials, reset_time=self._clock(), warnings=())
+            return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "reset")
 
     async def set_trial_excluded(self, key: TrialKey, *, excluded: bool) -> tuple[Trial, Job]:
         """Excludes a trial from the search of its job, or includes it again.
@@ -48,7 +54,10 @@ class Control:
                 trial = trial._replace(excluded=excluded)
                 if excluded:
                     job = without_warnings_of(job, trial)
-                job = await _with_rebuilt_search(tx, job, trial)
+                events = [_with_excluded(event, trial) for event in await tx.events()]
+                job = await _with_rebuilt_search(job, events)
+                if trial.profile:
+                    job = with_counted_profiles(job, trial.batch_size, _trials(events))
                 tx.save_trial(trial)
                 job = self._save(tx, job, "trial excluded" if excluded else "trial included", trial.batch_size, trial)
             return with_current_cost(job, trial), job
@@ -61,9 +70,13 @@ class Control:
         """
         async with self._store.transaction(job_id) as tx:
             job = _find_with(tx, job_id, batch_size)
+            allowed = after(job, Allowed(batch_size))
             if job.pinned == batch_size:
-                job = replace(job, pinned=None)
-            return self._save(tx, _allowed(tx, job, batch_size), "batch size allowed", batch_size)
+                allowed = replace(allowed, pinned=None)
+            elif allowed.search == job.search:
+                return job
+            allowed = _with_event(tx, allowed, EventKind.ALLOWED, batch_size)
+            return self._save(tx, allowed, "batch size allowed", batch_size)
 
     async def ban(self, job_id: str, batch_size: int) -> Job:
         """Bans a batch size; one that was pinned is no longer pinned.
@@ -80,8 +93,7 @@ class Control:
                 raise InvalidRequestError(Violation("batch_size", fault))
             if job.pinned == batch_size:
                 job = replace(job, pinned=None)
-            job = after(job, Banned(batch_size))
-            tx.add_event(JobEvent(job.num_events, EventKind.BANNED, batch_size))
+            job = _with_event(tx, after(job, Banned(batch_size)), EventKind.BANNED, batch_size)
             return self._save(tx, job, "batch size banned", batch_size)
 
     async def pin(self, job_id: str, batch_size: int) -> Job:
@@ -91,16 +103,21 @@ class Control:
             InvalidRequestError: the job has no such batch size.
         """
         async with self._store.transaction(job_id) as tx:
-            job = replace(_find_with(tx, job_id, batch_size), pinned=batch_size)
+            job = _find_with(tx, job_id, batch_size)
+            if job.pinned == batch_size:
+                return job
+            job = replace(job, pinned=batch_size)
             if not any(arm.batch_size == batch_size for arm in job.search.surviving):
-                job = _allowed(tx, job, batch_size)
+                job = _with_event(tx, after(job, Allowed(batch_size)), EventKind.ALLOWED, batch_size)
             return self._save(tx, job, "batch size pinned", batch_size)
 
     async def set_paused(self, job_id: str, *, paused: bool) -> Job:
         """Pauses a search, or resumes it."""
         async with self._store.transaction(job_id) as tx:
-            job = replace(find_job(tx, job_id), paused=paused)
-            return self._save(tx, job, "paused" if paused else "resumed")
+            job = find_job(tx, job_id)
+            if job.paused is paused:
+                return job
+            return self._save(tx, replace(job, paused=paused), "paused" if paused else "resumed")
 
     async def request_baseline(self, job_id: str) -> Job:
         """Requests a trial of the default batch size.
@@ -114,6 +131,8 @@ class Control:
             if not any(arm.batch_size == default for arm in job.search.surviving):
                 fault = f"the default batch size of job {job_id!r}, {default}, may not be chosen; allow it first"
                 raise InvalidRequestError(Violation("job_id", fault))
+            if job.baseline_requested:
+                return job
             return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)
 
     async def set_policy(self, job_id: str, policy: str) -> Job:
@@ -132,7 +151,7 @@ class Control:
                 raise InvalidRequestError(*faults)
             registered = job.registered_policy or job.spec.policy
             job = replace(job, spec=spec, registered_policy=None if policy == registered else registered)
-            return self._save(tx, await _with_rebuilt_search(tx, job), "policy changed")
+            return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "policy changed")
 
     def _save(
         self, tx: Transaction, job: Job, change: str, batch_size: int | None = None, trial: Trial | None = None
@@ -152,9 +171,9 @@ def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:
     return job
 
 
-def _allowed(tx: Transaction, job: Job, batch_size: int) -> Job:
-    job = after(job, Allowed(batch_size))
-    tx.add_event(JobEvent(job.num_events, EventKind.ALLOWED, batch_size))
+def _with_event(tx: Transaction, job: Job, kind: EventKind, batch_size: int) -> Job:
+    """The job after an event of a batch size, which is saved."""
+    tx.add_event(JobEvent(job.num_events, kind, batch_size))
     return job
 
 
@@ -166,13 +185,14 @@ def _policy_faults(spec: JobSpec) -> Sequence[Violation]:
     return [Violation("policy", f"job.{name} {fault}") for name, fault in policy.faults(spec)]
 
 
-async def _with_rebuilt_search(tx: Transaction, job: Job, changed: Trial | None = None) -> Job:
-    """The job with its search rebuilt, after a trial was excluded or included if one is given."""
-    events = await tx.events()
-    if changed is not None:
-        events = [_with_excluded(event, changed) for event in events]
+async def _with_rebuilt_search(job: Job, events: Sequence[JobEvent]) -> Job:
     # Other jobs' calls go on meanwhile; those of this job wait for its lock.
     return replace(job, search=await asyncio.to_thread(rebuilt, job, events))
+
+
+def _trials(events: Sequence[JobEvent]) -> Iterable[Trial]:
+    """Every trial, once."""
+    return (event.trial for event in events if event.trial and event.kind is EventKind.DISPATCHED)
 
 
 def _with_excluded(event: JobEvent, changed: Trial) -> JobEvent:

@@ -21,7 +21,7 @@ from wattwise_server.domain import (
     TrialType,
     identifier_fault,
 )
-from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.errors import DeletedTrialError, InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Event, Observer, TrialImported
 from wattwise_server.policy.base import Dispatched
 from wattwise_server.policy.stopping import Verdict, judge
@@ -30,9 +30,9 @@ from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import bound_of, find_job
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
-from wattwise_server.usecases.trial_warnings import in_report
+from wattwise_server.usecases.trial_warnings import in_report, of_power
 
-MAX_MEASUREMENTS = 10_000
+MAX_MEASUREMENTS = 5_000
 """Few enough that other calls do not wait long."""
 
 UNKNOWN_TIME = datetime.max.replace(tzinfo=timezone.utc)
@@ -53,9 +53,10 @@ class ImportedTrial(NamedTuple):
         measurements: By epoch; a `report_time` may be `UNKNOWN_TIME`.
         end_reason: How it ended unless its measurements decide it; None if unspecified or unknown.
         power_limit_watts: The GPU power limit; None if unknown.
-        start_time: When it started; None if unknown.
+        start_time: When it started; None if unknown. One from before the job's reset is excluded.
         monitor: What the energy comes from; None if unknown.
         malformed: Faults of the message itself.
+        validate_only: Whether nothing is to be saved.
     """
 
     job_id: str
@@ -67,6 +68,15 @@ class ImportedTrial(NamedTuple):
     start_time: datetime | None = None
     monitor: MonitorKinds | None = None
     malformed: tuple[Violation, ...] = ()
+    validate_only: bool = False
+
+
+class _ValidatedError(Exception):
+    """Ends the transaction of an import that is only validated, without saving it; carries the answer."""
+
+    def __init__(self, answer: tuple[Trial, bool]) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 class Importer:
@@ -89,54 +99,73 @@ class Importer:
 
         Raises:
             JobNotFoundError: there is no such job.
+            DeletedTrialError: the trial was deleted with its job.
             InvalidRequestError: with one violation per fault; nothing was changed.
         """
-        async with self._store.transaction(imported.job_id) as tx:
-            job = find_job(tx, imported.job_id)
-            faults = _request_faults(job, imported)
-            nameless = any(fault.field == "request_id" for fault in faults)
-            known = None if nameless else await tx.trial_of_request(imported.request_id)
-            if known is not None and (fault := _size_fault(known, imported)):
-                faults.append(fault)
-            measured, found = _measurements(job.spec, imported, known.last if known else None)
-            faults += found
-            if known is not None and not faults and not _may_gain(known, imported, measured):
-                return known, False
-            if known is not None and known.resumable:
-                job, known = self._lifecycle.revive(tx, job, known)
-            bound = None if known is None or faults else bound_of(job, known)
-            measured, verdict = _judged(job.spec, bound, measured)
-            if verdict is None and imported.end_reason not in _END_REASONS and not found:
-                faults.append(Violation("end_reason", _END_FAULT))
-            if faults:
-                raise InvalidRequestError(*faults)
-            job, trial = (job, known) if known else self._create(tx, job, imported, measured)
-            if measured:
-                job, trial = self._add(tx, job, trial, imported, measured)
-            if not (verdict and verdict.target_reached) and _ran_to_its_end(imported, verdict):
-                new = (measurement.metric for measurement in measured)
-                job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
-            if verdict is None:
-                reason = imported.end_reason or EndReason.COMPLETED
-                return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
-            job = self._lifecycle.succeed(tx, job, trial, verdict)
-            self._lifecycle.stop_over_bound(tx, job)
-            return await tx.trial(trial.number) or trial, known is None
+        try:
+            async with self._store.transaction(imported.job_id) as tx:
+                answer = await self._imported(tx, imported)
+                if imported.validate_only:
+                    raise _ValidatedError(answer)  # noqa: TRY301 - leaves the transaction without saving it
+                return answer
+        except _ValidatedError as validated:
+            return validated.answer
+
+    async def _imported(self, tx: Transaction, imported: ImportedTrial) -> tuple[Trial, bool]:
+        if tx.job is None:
+            await self._check_not_deleted(imported, imported.start_time)
+        job = find_job(tx, imported.job_id)
+        faults = _request_faults(job, imported)
+        nameless = any(fault.field == "request_id" for fault in faults)
+        known = None if nameless else await tx.trial_of_request(imported.request_id)
+        if known is None:
+            # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
+            await self._check_not_deleted(imported, None)
+        if known is not None and (fault := _size_fault(known, imported)):
+            faults.append(fault)
+        measured, found = _measurements(job.spec, imported, known.last if known else None)
+        faults += found
+        if known is not None and not faults and not _may_gain(known, imported, measured):
+            return known, False
+        if known is not None and known.resumable:
+            job, known = self._lifecycle.revive(tx, job, known)
+        bound = None if known is None or faults else bound_of(job, known)
+        measured, verdict = _judged(job.spec, bound, measured)
+        if verdict is None and imported.end_reason not in _END_REASONS and not found:
+            faults.append(Violation("end_reason", _END_FAULT))
+        if faults:
+            raise InvalidRequestError(*faults)
+        job, trial = (job, known) if known else self._create(tx, job, imported, measured)
+        if measured:
+            job, trial = self._add(tx, job, trial, imported, measured)
+        if not (verdict and verdict.target_reached) and _ran_to_its_end(imported, verdict):
+            new = (measurement.metric for measurement in measured)
+            job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
+        if verdict is None:
+            reason = imported.end_reason or EndReason.COMPLETED
+            return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
+        job = self._lifecycle.succeed(tx, job, trial, verdict)
+        self._lifecycle.stop_over_bound(tx, job)
+        return await tx.trial(trial.number) or trial, known is None
+
+    async def _check_not_deleted(self, imported: ImportedTrial, started: datetime | None) -> None:
+        if await self._store.was_launch_deleted(imported.job_id, imported.request_id, started):
+            raise DeletedTrialError(imported.job_id, imported.request_id)
 
     def _create(
         self, tx: Transaction, job: Job, imported: ImportedTrial, measured: Sequence[Measurement]
     ) -> tuple[Job, Trial]:
-        now, number = self._clock(), job.num_trials + 1
-        start = min(imported.start_time or _before(now, measured[-1].time_seconds if measured else 0.0), now)
+        start = min(imported.start_time, self._clock()) if imported.start_time else None
         trial = Trial(
             imported.job_id,
-            number,
+            job.num_trials + 1,
             imported.batch_size,
             TrialType.IMPORTED,
             job.search.pruning_round,
             start,
             imported.request_id,
             power_limit_watts=imported.power_limit_watts,
+            excluded=start is not None and job.reset_time is not None and start < job.reset_time,
             dispatch_event=job.num_events + 1,
         )
         job = after(job, Dispatched(trial))
@@ -157,13 +186,13 @@ class Importer:
         for measurement in measured:
             time = measurement.report_time
             if time is UNKNOWN_TIME:
-                time = _after(trial.start_time, measurement.time_seconds, now)
+                time = _after(trial.start_time, measurement.time_seconds, now) if trial.start_time else now
             trial = trial._replace(last=measurement._replace(report_time=min(time, now)))
             tx.add_measurement(trial)
             job = self._lifecycle.observe_report(tx, job, trial)
             reached = judge(job.spec, None, measurement).target_reached
             found = in_report(job.spec, trial, previous, measurement, reached=reached)
-            job, trial = self._lifecycle.warn(tx, job, trial, found)
+            job, trial = self._lifecycle.warn(tx, job, trial, (*found, *of_power(job.spec, trial, measurement)))
             previous = measurement
         if measured[-1].epoch > self._limits.max_epochs_kept:
             tx.keep_measurements(trial, self._limits.max_epochs_kept)
@@ -253,12 +282,6 @@ def _judged(
 
 def _ran_to_its_end(imported: ImportedTrial, verdict: Verdict | None) -> bool:
     return verdict is not None or imported.end_reason is EndReason.COMPLETED
-
-
-def _before(now: datetime, seconds: float) -> datetime:
-    with suppress(OverflowError):
-        return now - timedelta(seconds=seconds)
-    return datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def _after(start: datetime, seconds: float, now: datetime) -> datetime:

@@ -27,7 +27,7 @@ from wattwise_server.observability.events import (
     TrialWarned,
 )
 from wattwise_server.policy import history
-from wattwise_server.policy.base import Allowed, Banned, Event, Failed, Reported, Revived, Succeeded
+from wattwise_server.policy.base import Allowed, Banned, Dispatched, Event, Failed, Reported, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Transaction
@@ -103,7 +103,7 @@ class Lifecycle:
         """Keeps what measures a trial, if a result names something new."""
         job_now, trial_now = with_monitor(job, trial, reported)
         if trial_now is not trial and trial_now.other_monitor.kinds:
-            job_now = with_job_warnings(job_now, [monitor_warning(trial_now)])
+            job_now = with_job_warnings(job_now, trial_now, [monitor_warning(trial_now)])
         if job_now is not job:
             tx.save_job(job_now)
         if trial_now is not trial:
@@ -167,8 +167,10 @@ class Lifecycle:
 
     def _ended(self, job: Job, trial: Trial, status: TrialStatus, reason: EndReason | None) -> Trial:
         imported = trial.last if trial.type is TrialType.IMPORTED else None
-        # The system clock may have been set back while no server ran.
-        end_time = max(imported.report_time if imported else self._clock(), trial.start_time)
+        end_time = imported.report_time if imported else self._clock()
+        if trial.start_time is not None:
+            # The system clock may have been set back while no server ran.
+            end_time = max(end_time, trial.start_time)
         place = job.num_events + 1
         return trial._replace(
             status=status, end_reason=reason, end_time=end_time, lease_expire_time=None, end_event=place
@@ -179,5 +181,7 @@ def after(job: Job, event: Event) -> Job:
     """The job after its next event, which changes its search unless it is one of a trial that does not count."""
     job = replace(job, num_events=job.num_events + 1)
     if not isinstance(event, Banned | Allowed) and not job.counts(event.trial):
-        return job
+        # An import may be excluded from its start.
+        dispatched = isinstance(event, Dispatched)
+        return replace(job, search=replace(job.search, num_trials=event.trial.number)) if dispatched else job
     return replace(job, search=history.observe(POLICIES[job.spec.policy], job.spec, job.search, event))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise_server.domain import Decision, Job, Trial, TrialKey, TrialStatus, TrialType
-from wattwise_server.errors import JobNotFoundError, TrialNotFoundError
+from wattwise_server.errors import JobNotFoundError, TrialNotFoundError, jobs_command
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import decision, with_cost
 from wattwise_server.store.base import Transaction
@@ -85,5 +85,6 @@ def with_notes(trial: Trial, decision: Decision) -> Decision:
         decision = decision._replace(warnings=tuple(warnings_of(trial)))
     if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
         return decision
-    todo = f"launch the job again; if launches keep missing the target, see 'wattwise jobs show {trial.job_id}'"
+    # A trainer may append the job's advice, which is not to contradict this.
+    todo = f"launch the job again, unless {jobs_command('show', trial.job_id)} says what to change"
     return decision._replace(message=f"{decision.message}; {todo}")

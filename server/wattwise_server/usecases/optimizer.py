@@ -316,7 +316,7 @@ class Optimizer:
         try:
             job, trial = await find_trial(tx, key)
         except (JobNotFoundError, TrialNotFoundError):
-            if not await self._store.was_running_when_deleted(key):
+            if not await self._store.was_live_when_deleted(key):
                 raise
         else:
             return (job, trial) if trial.running or trial.lost else decision_for(job, trial)
@@ -339,7 +339,7 @@ class Optimizer:
             if self._observer.wants_reports:
                 self._publish(tx, epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)
-            if before is None or not 0 <= measurement.metric <= 1:
+            if before is None or not 0 <= measurement.metric <= 1 or job.spec.target_metric > 1:
                 found = in_report(job.spec, trial, before, measurement, reached=verdict.target_reached)
                 job, trial = self._lifecycle.warn(tx, job, trial, found)
         if verdict.end_reason is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerSample, Trial, TrialKey
+from wattwise_server.domain import Job, JobSpec, PowerLimitState, PowerProfile, PowerSample, Trial, TrialKey
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerProfiled
 from wattwise_server.policy.power import cheapest, cost_per_step
@@ -62,8 +62,8 @@ class PowerLimitProfiler:
             state = job.power_limit(key.batch_size)
             profiling = await self._profiling(tx, state)
             if state.cheapest is None and profiling is None and asking is not None:
-                if not asking.running:
-                    # Lost or ended: it may ask again after it was revived.
+                if not asking.running or asking.excluded:
+                    # Lost or ended: it may ask again after it was revived. An excluded one does not count.
                     return KnownLimit(None, None, profiled_by_another=True)
                 tx.save_job(job.with_power_limit(state._replace(profiling=asking.number)))
                 return KnownLimit(None, None, profiled_by_another=False)
@@ -80,22 +80,46 @@ class PowerLimitProfiler:
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             _check_profile(job.spec, samples)
+            highest = max(samples, key=lambda sample: sample.power_limit_watts)
+            profile = PowerProfile(cheapest(job.spec, samples), highest)
             state = job.power_limit(trial.batch_size)
-            best = cheapest(job.spec, samples if state.cheapest is None else (state.cheapest, *samples))
-            profiling = None if state.profiling == trial.number else state.profiling
-            # Of the same profile as the cheapest; a profile of an earlier version of the server has none.
-            new = best in samples or state.highest is None
-            highest = max(samples, key=lambda sample: sample.power_limit_watts) if new else state.highest
-            changed = PowerLimitState(trial.batch_size, best, profiling, highest)
+            changed = state._replace(profiling=None) if state.profiling == trial.number else state
+            if not trial.excluded:
+                changed = _with_profile(job.spec, changed, profile)
+            best = changed.cheapest or profile.cheapest
             if changed != state:
                 tx.save_job(job.with_power_limit(changed))
                 tx.after_commit(self._observer.prepare(PowerProfiled(trial, len(samples), best)))
+            if profile != trial.profile:
+                tx.save_trial(trial._replace(profile=profile))
             return best.power_limit_watts
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:
         trial = await tx.trial(state.profiling) if state.profiling is not None else None
-        runs = trial is not None and trial.running and not trial.lease_expired(self._clock())
+        runs = trial is not None and trial.running and not trial.excluded and not trial.lease_expired(self._clock())
         return trial if runs else None
+
+
+def with_counted_profiles(job: Job, batch_size: int, trials: Iterable[Trial]) -> Job:
+    """The job with what the profiles of one batch size tell, without those of excluded trials.
+
+    Args:
+        job: The job.
+        batch_size: The batch size.
+        trials: All its trials, in their order.
+    """
+    state = job.power_limit(batch_size)._replace(cheapest=None, highest=None)
+    for trial in trials:
+        if trial.profile and trial.batch_size == batch_size and not trial.excluded:
+            state = _with_profile(job.spec, state, trial.profile)
+    return job.with_power_limit(state)
+
+
+def _with_profile(spec: JobSpec, state: PowerLimitState, profile: PowerProfile) -> PowerLimitState:
+    best = profile.cheapest if state.cheapest is None else cheapest(spec, (state.cheapest, profile.cheapest))
+    # Of the same profile as the cheapest; a profile of an earlier version of the server has none.
+    new = best == profile.cheapest or state.highest is None
+    return state._replace(cheapest=best, highest=profile.highest if new else state.highest)
 
 
 def _check_batch_size(job: Job, batch_size: int) -> None:

@@ -6,10 +6,22 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from wattwise_server.domain import Job, JobSpec, Measurement, MetricSpan, Trial, TrialWarning, WarningReason
+from wattwise_server.domain import (
+    Job,
+    JobSpec,
+    Measurement,
+    MetricSpan,
+    Trial,
+    TrialType,
+    TrialWarning,
+    WarningReason,
+)
 
 LEAST_EPOCHS_TO_MOVE_AWAY = 3
 """Epochs of a trial before its metric can be said to move away from the target."""
+
+_MOST_POWER = 3.0
+"""Times the job's maximum power: above it a unit is wrong, since a power plug draws less beside the GPUs."""
 
 
 def in_report(
@@ -25,27 +37,58 @@ def in_report(
         reached: Whether it reaches the target.
     """
     number, epoch, metric = trial.number, measurement.epoch, measurement.metric
-    if before is None and number == epoch == 1 and reached:
+    ranges = _of_ranges(spec, number, before, measurement)
+    if ranges is not None:
+        # Also why the target was reached at once.
+        yield ranges
+    elif before is None and number == epoch == 1 and reached:
         message = (
             f"the job's first trial reached the target {spec.target_metric:g} with {metric:g} in its first epoch: "
             f"register the job under a new job_id with a target_metric that takes training, or with "
             f"higher_is_better_metric={_other_direction(spec)} if {_other_better(spec)} metric is better"
         )
         yield TrialWarning(WarningReason.TARGET_REACHED_AT_ONCE, "job.target_metric", message, number)
-    # A loss above 1 is usual, and NaN is reported by a training that has diverged.
-    shares = spec.higher_is_better_metric and 0 <= spec.target_metric <= 1
-    if shares and not (0 <= metric <= 1 or math.isnan(metric)):
-        message = (
-            f"the metric is {metric:g} in epoch {epoch}, outside of [0, 1], while the target {spec.target_metric:g} is "
-            "inside: report the metric and set target_metric in the same unit"
-        )
-        yield TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.metric", message, number)
     if before is None and not measurement.energy_joules and spec.eta_knob:
         message = (
             f"0 J were reported up to epoch {epoch} although eta_knob is {spec.eta_knob:g}, so that the cost is that "
             "of the time alone: use a monitor that measures energy, or set eta_knob to 0 under a new job_id"
         )
         yield TrialWarning(WarningReason.NO_ENERGY, "result.energy_joules", message, number)
+
+
+def _of_ranges(spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
+    """The warning of a metric or a target that seems to be in percent while the other one is not."""
+    epoch, metric, target = measurement.epoch, measurement.metric, spec.target_metric
+    # A loss above 1 is usual, and NaN is reported by a training that has diverged.
+    if not spec.higher_is_better_metric or math.isnan(metric):
+        return None
+    if 0 <= target <= 1 and not 0 <= metric <= 1:
+        message = (
+            f"the metric is {metric:g} in epoch {epoch}, outside of [0, 1], while the target {target:g} is inside: "
+            "report the metric and set target_metric in the same unit"
+        )
+        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.metric", message, number)
+    # A first epoch below 1 percent is usual, and 0 has no unit.
+    later = epoch > 1 or spec.max_epochs == 1
+    if target > 1 and later and 0 < metric <= 1 and (before is None or 0 <= before.metric <= 1):
+        message = (
+            f"the metric is {metric:g} in epoch {epoch}, within [0, 1], while the target {target:g} is above 1, which "
+            "such a metric never reaches: report the metric and set target_metric in the same unit"
+        )
+        return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "job.target_metric", message, number)
+    return None
+
+
+def of_power(spec: JobSpec, trial: Trial, measurement: Measurement) -> Iterator[TrialWarning]:
+    """The warning of an imported trial that used more energy than the job's GPUs can draw, if nothing says how."""
+    most, watts = spec.gpu.max_power_watts, measurement.energy_joules / measurement.time_seconds
+    if trial.type is TrialType.IMPORTED and not trial.monitor.kinds and watts > _MOST_POWER * most:
+        message = (
+            f"{measurement.energy_joules:g} J in {measurement.time_seconds:g} s are {watts:.4g} W, while the job's "
+            f"GPUs draw at most {most:g} W together: exclude the trial, and import it under another name with joules "
+            "and seconds since its start"
+        )
+        yield TrialWarning(WarningReason.POWER_OUT_OF_RANGE, "result.energy_joules", message, trial.number)
 
 
 def of_missed_target(spec: JobSpec, trial: Trial, span: MetricSpan, last: Measurement) -> Iterator[TrialWarning]:
@@ -89,11 +132,13 @@ def with_warnings(job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tupl
     new = [warning for warning in found if warning.reason not in known]
     if not new:
         return job, trial, ()
-    return with_job_warnings(job, new), trial._replace(warnings=(*trial.warnings, *new)), new
+    return with_job_warnings(job, trial, new), trial._replace(warnings=(*trial.warnings, *new)), new
 
 
-def with_job_warnings(job: Job, new: Sequence[TrialWarning]) -> Job:
-    """The job with warnings, each in place of its earlier one of the same reason."""
+def with_job_warnings(job: Job, trial: Trial, new: Sequence[TrialWarning]) -> Job:
+    """The job with warnings of a trial that counts, each in place of its earlier one of the same reason."""
+    if not job.counts(trial):
+        return job
     reasons = {warning.reason for warning in new}
     kept = (warning for warning in job.warnings if warning.reason not in reasons)
     return replace(job, warnings=(*kept, *new))
@@ -106,7 +151,7 @@ def without_warnings_of(job: Job, trial: Trial) -> Job:
 
 def without_contradicted(job: Job, ended: Trial) -> Job:
     """The job without the warnings that a trial contradicts, which has ended: it had reports, and not the warning."""
-    if not job.warnings or ended.last is None:
+    if not job.warnings or ended.last is None or not job.counts(ended):
         return job
     kept = tuple(warning for warning in job.warnings if not _contradicts(ended, ended.last, warning))
     return job if len(kept) == len(job.warnings) else replace(job, warnings=kept)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 
 import grpc
 import pytest
 from wattwise import v1
 
 from tests.client.commands.conftest import Ask, row
-from tests.jobs import Trainer, result
+from tests.jobs import Trainer, monitor_of, result
 
 
 @pytest.fixture
@@ -29,6 +34,9 @@ def test_reset_revives_an_exhausted_job(ask: Ask, trainer: Trainer) -> None:
         f"Reset {trainer.job_id}: its search begins again, without its 2 earlier trials. "
         "Launches choose from batch sizes 8, 16, 32, 64.\n"
     )
+    shown = ask("jobs", "show", trainer.job_id)
+    assert row(shown, "reset")[1].endswith(" UTC, after trial 2: trials 1-2 do not count")
+    assert row(ask("jobs", "trials", trainer.job_id), "2")[3] == "failed, before reset"
     assert trainer.next().id.trial_number == 3
     assert len(json.loads(ask("jobs", "trials", trainer.job_id, "--json"))) == 3
 
@@ -60,7 +68,8 @@ def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
     assert row(shown, "64", "state")[1] == "banned"
     assert f"`wattwise jobs allow {job_id} 64`" in shown
     answer = ask("jobs", "allow", job_id, "64")
-    assert answer == f"Batch size 64 of {job_id}: allowed; not tried yet. Launches choose from batch sizes 32, 64.\n"
+    state = f"Batch size 64 of {job_id}: allowed; no trial of it counts yet."
+    assert answer == f"{state} Launches choose from batch sizes 32, 64.\n"
 
 
 def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
@@ -69,7 +78,7 @@ def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
         trainer.end(trainer.next(), v1.END_REASON_ERROR)
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "16", "state")[1] == "set aside"
-    (command,) = {part for line in shown.splitlines() for part in line.split("`") if part.startswith("wattwise")}
+    (command,) = {part for line in shown.splitlines() for part in line.split("`") if "jobs allow" in part}
     assert command == f"wattwise jobs allow {trainer.job_id} 16"
     ask(*command.split()[1:])
     assert row(ask("jobs", "show", trainer.job_id), "16", "state")[1] == "allowed"
@@ -87,7 +96,7 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id}: allowed; ")
     assert row(ask("jobs", "list"), job_id)[1] == "-"
-    assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned. ")
+    assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
 
 
 def test_paused_search(ask: Ask, trainer: Trainer) -> None:
@@ -122,8 +131,52 @@ def test_policy(ask: Ask, trainer: Trainer, policy: str) -> None:
     """A policy is set by its short name."""
     words = policy.replace("-", " ")
     answer = ask("jobs", "set-policy", trainer.job_id, policy)
-    assert answer.startswith(f"{trainer.job_id} has the policy {words}. ")
+    assert answer.startswith(f"{trainer.job_id} has the policy {words}")
     assert row(ask("jobs", "show", trainer.job_id), "policy") == ["policy", words]
+
+
+@pytest.mark.parametrize("spelling", ["POLICY_PRUNING_GTS", "PRUNING_GTS", "Pruning-GTS", "policy_pruning_gts"])
+def test_policy_as_the_protos_spell_it(ask: Ask, trainer: Trainer, spelling: str) -> None:
+    """The name in the protos is accepted too, in any case."""
+    answer = ask("jobs", "set-policy", trainer.job_id, spelling)
+    assert answer.startswith(f"{trainer.job_id} has the policy pruning gts.")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("exclude-trial", "1"),
+        ("include-trial", "1"),
+        ("ban", "8"),
+        ("allow", "64"),
+        ("pin", "8"),
+        ("unpin",),
+        ("pause",),
+        ("resume",),
+        ("baseline",),
+        ("set-policy", "gts"),
+    ],
+)
+def test_change_without_effect(ask: Ask, trainer: Trainer, words: tuple[str, ...]) -> None:
+    """What is already so is answered as such."""
+    trainer.run(100)
+    action, *rest = words
+    before = {"include-trial": "exclude-trial", "unpin": "pin", "resume": "pause"}.get(action)
+    if before:
+        ask("jobs", before, trainer.job_id, *(rest or ["8"][: before == "pin"]))
+    first = ask("jobs", action, trainer.job_id, *rest)
+    assert ("nothing has changed" in first) is (action == "allow")
+    assert "nothing has changed" in ask("jobs", action, trainer.job_id, *rest)
+
+
+def test_allowed_after_memory_ran_out(ask: Ask, trainer: Trainer) -> None:
+    """The answer names the batch sizes that come back with the allowed one."""
+    job_id = trainer.job_id
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    assert row(ask("jobs", "show", job_id), "survivors")[1].startswith("8 ")
+    answer = ask("jobs", "allow", job_id, "32")
+    assert answer.startswith(f"Batch size 32 of {job_id}: allowed; no trial of it counts yet. So are 16, 64: ")
+    assert row(ask("jobs", "show", job_id), "survivors")[1].startswith("8, 16, 32, 64 ")
 
 
 def test_unknown_policy(refused: Ask) -> None:
@@ -163,6 +216,40 @@ def test_wrong_numbers(refused: Ask, trainer: Trainer) -> None:
     assert "trial 7" in refused("jobs", "exclude-trial", trainer.job_id, "7", status=1)
     assert "8, 16, 32, 64" in refused("jobs", "pin", trainer.job_id, "12", status=1)
     assert "argument BATCH_SIZE" in refused("jobs", "ban", trainer.job_id, "0", status=2)
+
+
+def test_shown_job_fits_a_terminal(address: str, trainer: Trainer) -> None:
+    """On a terminal of 80 columns texts are wrapped below their beginning; no line is wider, or ends with spaces."""
+    trainer.run(100, monitor=monitor_of("nvml", "estimate"))
+    trainer.report(trainer.next(), 10, metric=95.0)
+    for _ in range(3):
+        trainer.end(trainer.next(), v1.END_REASON_ERROR)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from wattwise.commands.main import main; main()", "jobs", "show", trainer.job_id]
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "WATTWISE_SERVER": address}
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(command, stdout=theirs, env=environment)
+        os.close(theirs)
+        shown = b""
+        # The terminal of a process that has ended raises EIO.
+        with contextlib.suppress(OSError):
+            while part := terminal.read(4096):
+                shown += part
+        assert process.wait() == 0
+    lines = shown.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line != line.rstrip()] == []
+    place = next(place for place, line in enumerate(lines) if line.startswith("warning"))
+    assert lines[place + 1].startswith(" " * (len("stopped early") + 2))
+    assert lines[place + 1].strip()
+
+
+def test_lines_have_no_padding(ask: Ask, trainer: Trainer) -> None:
+    """A row is as long as its text, and one line for readers of a pipe."""
+    trainer.report(trainer.next(), 10, metric=95.0)
+    lines = [line for action in ("show", "trials") for line in ask("jobs", action, trainer.job_id).splitlines()]
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert max(map(len, lines)) > 150
 
 
 def test_warnings_are_shown(ask: Ask, trainer: Trainer) -> None:

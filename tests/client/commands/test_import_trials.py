@@ -16,6 +16,7 @@ from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, job_spec
 
 HEADING = "trial,batch_size,epoch,time_seconds,energy_joules,metric"
+REACHED = "ended by target reached"
 SPEC = job_spec(higher_is_better_metric=True)
 HISTORY = f"""{HEADING},end_reason,power_limit_watts,start_time
 a,16,1,10,100,0.5,,250,2026-10-01 22:00
@@ -50,8 +51,8 @@ def test_history_is_imported(ask: Ask, trainer: Trainer, tmp_path: Path) -> None
     """Rows per epoch and rows per trial become imported trials, which the next launch has learned from."""
     answer = ask("jobs", "import", trainer.job_id, written(tmp_path, HISTORY)).splitlines()
     assert (
-        answer[0]
-        == "a: created as trial 1, batch size 16, 2 epochs, 20.0 s, 200 J, metric 0.95, ended by target reached"
+        answer[0] == "a: created as trial 1, batch size 16, started 2026-10-01 22:00:00 UTC, 2 epochs, 20.0 s, 200 J, "
+        "metric 0.95, ended by target reached"
     )
     assert answer[-1] == f"{trainer.job_id}: 5 trials created, 0 known before"
     trials = trials_of(ask, trainer)
@@ -123,17 +124,67 @@ def test_warnings_of_imported_trials(
 
 
 def test_dry_run(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
-    """A dry run prints what would be imported and imports nothing."""
+    """A dry run prints what would be imported, which trials are known already, and imports nothing."""
+    file = written(tmp_path, HISTORY)
+    ask("jobs", "import", trainer.job_id, written(tmp_path, f"{HEADING}\nb,32,3,30,150,0.93\n"))
     answer = ask("jobs", "import", trainer.job_id, written(tmp_path, HISTORY), "--dry-run").splitlines()
-    assert answer[:4] == [
-        "a: batch size 16, 2 epochs, 20.0 s, 200 J, metric 0.95, reaches the target",
-        "b: batch size 32, 3 epochs, 30.0 s, 150 J, metric 0.93, reaches the target",
-        "c: batch size 64, no epochs, ends by out of memory",
-        "d: batch size 8, 10 epochs, 1 min 30 s, 900 J, metric 0.2, misses the target",
+    start = "started 2026-10-01 22:00:00 UTC"
+    assert answer[0] == f"a: would be created, batch size 16, {start}, 2 epochs, 20.0 s, 200 J, metric 0.95, {REACHED}"
+    assert (
+        answer[1]
+        == f"b: known as trial 1, batch size 32, start unknown, 3 epochs, 30.0 s, 150 J, metric 0.93, {REACHED}"
+    )
+    assert answer[2] == "c: would be created, batch size 64, start unknown, no epochs, ended by out of memory"
+    assert answer[3].endswith("10 epochs, 1 min 30 s, 900 J, metric 0.2, ended by max epochs")
+    assert f"{trainer.job_id}: 4 trials would be created, 1 are known; nothing was imported" in answer
+    answers = json.loads(ask("jobs", "import", trainer.job_id, file, "--dry-run", "--json"))
+    assert [each["created"] for each in answers] == [True, False, True, True, True]
+    assert [trial["id"]["batch_size"] for trial in trials_of(ask, trainer)] == [32]
+
+
+def test_dry_run_foresees_conflicts_and_warnings(
+    ask: Ask, trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A known trial with other numbers or another batch size, and what looks wrong, are named before the import."""
+    ask("jobs", "import", trainer.job_id, written(tmp_path, f"{HEADING}\na,16,2,10,100,0.95\nb,16,2,10,100,0.95\n"))
+    before = trials_of(ask, trainer)
+    lines = ["a,16,2,10,120,0.95", "b,32,2,10,100,0.95", "c,16,2,10,0,0.95", "d,16,2,1,1000,0.95"]
+    file = written(tmp_path, "\n".join([HEADING, *lines]))
+    assert main(["jobs", "import", trainer.job_id, file, "--dry-run"]) == 1
+    found = [line.split(": ")[1:4] for line in capsys.readouterr().err.splitlines()]
+    assert [(line[0], line[1]) for line in found] == [
+        (f"{file}:{number}", f"trial '{name}'") for number, name in enumerate("abcd", 2)
     ]
-    assert trials_of(ask, trainer) == []
-    requests = json.loads(ask("jobs", "import", trainer.job_id, written(tmp_path, HISTORY), "--dry-run", "--json"))
-    assert [request["batch_size"] for request in requests] == [16, 32, 64, 8, 8]
+    assert [line[2] for line in found[2:]] == ["result.energy_joules"] * 2
+    assert trials_of(ask, trainer) == before
+
+
+def test_dry_run_of_one_epoch_trials(trainer: Trainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the first trial of a job can be doubtful because it reached the target at once."""
+    file = written(tmp_path, f"{HEADING}\na,16,1,10,100,0.95\nb,16,1,10,100,0.95\n")
+    assert main(["jobs", "import", trainer.job_id, file, "--dry-run"]) == 0
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert f"{file}:2: trial 'a': job.target_metric: " in warning
+
+
+def test_unknown_start_is_shown_as_such(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
+    """No start time is made up for a trial of a file without one."""
+    answer = ask("jobs", "import", trainer.job_id, written(tmp_path, f"{HEADING}\na,16,2,10,100,0.95\n"))
+    assert "start unknown" in answer
+    (trial,) = trials_of(ask, trainer)
+    assert "start_time" not in trial
+    assert "unknown" in row(ask("jobs", "trials", trainer.job_id), "1")
+
+
+def test_trial_from_before_a_reset_is_excluded(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
+    """Its start is compared with the time of the reset; it counts once it is included."""
+    ask("jobs", "reset", trainer.job_id)
+    file = written(tmp_path, f"{HEADING},start_time\na,16,2,10,100,0.95,2026-01-01\n")
+    assert "excluded, before the job's reset" in ask("jobs", "import", trainer.job_id, file)
+    assert row(ask("jobs", "show", trainer.job_id), "excluded trials") == ["excluded trials", "1"]
+    assert row(ask("jobs", "show", trainer.job_id), "min cost")[1].startswith("none")
+    ask("jobs", "include-trial", trainer.job_id, "1")
+    assert row(ask("jobs", "show", trainer.job_id), "min cost")[1].startswith("100 J")
 
 
 def test_faults_are_reported_before_anything_is_sent(ask: Ask, refused: Ask, trainer: Trainer, tmp_path: Path) -> None:
@@ -171,6 +222,7 @@ def faults(folder: Path, text: str | bytes) -> list[str]:
         (["a,16,1,10,100,inf"], ["2: metric"]),
         (["a,16,0,10,100,0.5"], ["2: epoch"]),
         (["a,16,1.5,10,100,0.5"], ["2: epoch"]),
+        (["a,16,10,10,100,0.5", "a,16,11,20,200,0.95"], ["3: epoch"]),
         (["a,16,1,1_0,100,0.5"], ["2: time_seconds"]),
         (["a,16,1,nan,-1,0.5"], ["2: time_seconds", "2: energy_joules"]),
         ([",16,1,10,100,0.5"], ["2: trial"]),
@@ -219,6 +271,19 @@ def test_faults_of_optional_columns(tmp_path: Path, column: str, text: str) -> N
 def test_faults_of_the_heading(tmp_path: Path, heading: str, found: list[str]) -> None:
     """A column that is missing, occurs twice or is nearly an optional one is named."""
     assert faults(tmp_path, f"{heading}\na,16,1,10,100,0.5,\n" if heading else "") == found
+
+
+def test_too_many_epochs(tmp_path: Path) -> None:
+    """A trial with more lines than a server takes is refused before anything is sent."""
+    path = tmp_path / "trials.csv"
+    rows = (f"a,16,{epoch},{epoch},{epoch},0.5" for epoch in range(1, 5_002))
+    path.write_text("\n".join([HEADING, *rows]))
+    with pytest.raises(TrialsFileError) as refused:
+        read(path, job_spec(max_epochs=20_000))
+    (fault,) = refused.value.violations
+    assert fault.field == f"{path}:2: epoch"
+    assert "5001" in fault.description
+    assert "5000" in fault.description
 
 
 def test_unreadable_files(tmp_path: Path) -> None:

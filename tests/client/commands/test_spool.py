@@ -106,6 +106,32 @@ def test_send_tries_refused_trials_again(server: LiveServer, capsys: pytest.Capt
     ]
 
 
+def test_send_to_another_address(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trials for an address that is no longer the server's are sent to the new one, those of one server at a time."""
+    spool = Spool.from_env()
+    for number, old in enumerate(("127.0.0.1:1", "localhost:1", "sqlite:////runs/a/wattwise.db")):
+        spool.journal(record(f"r{number}", old, f"test-{number}")).release()
+    assert status("send", "--to", server.address) == 2
+    assert "--server" in capsys.readouterr().err
+    assert status("send", "--server", "127.0.0.1:1", "--to", server.address) == 0
+    assert status("send") == 1
+    error = capsys.readouterr().err
+    assert "--to" in error
+    assert "wattwise serve --database sqlite:////runs/a/wattwise.db" in error
+    assert status("send", "--to", server.address) == 0
+    with Client(server.address) as client:
+        assert [job.spec.job_id for job in client.list_jobs()] == ["test-0", "test-1", "test-2"]
+    assert spool.paths() == []
+
+
+def test_list_of_a_killed_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """A trial whose process said nothing about its end has none, whatever the server will make of it."""
+    Spool.from_env().journal(record()).release()
+    assert status("list", "--json") == 0
+    (document,) = json.loads(capsys.readouterr().out)
+    assert (document["end"], document["running"]) == ("not reported", False)
+
+
 def test_token_is_for_one_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A token is not sent to several servers: one has to be named."""
     monkeypatch.setenv("WATTWISE_TOKEN", "secret")

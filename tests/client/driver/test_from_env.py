@@ -7,14 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, NoDriverError, ResumeError, TrainFailError, v1
+from wattwise import BatchSizeOptimizer, Client, JobNotFoundError, NoDriverError, ResumeError, TrainFailError, v1
+from wattwise.training import spool as spool_module
 from wattwise.training.driver_launch import spec_to_json
-from wattwise.training.journal import Journal
+from wattwise.training.journal import Journal, TrialRecord
 from wattwise.training.resume import Progress, SavedTrial
 from wattwise.training.session import Session
+from wattwise.training.spool import Spool
 
 from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
-from tests.client.training.script import StepMonitor, job_spec, record_of
+from tests.client.training.script import StepMonitor, epochs, job_spec, record_of
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -53,6 +55,35 @@ def test_trial_is_joined(requested: v1.Trial, server: LiveServer, tmp_path: Path
     with Client(server.address) as client:
         (trial,) = client.list_trials(requested.id.job_id)
     assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 1)
+
+
+def test_second_optimizer_of_a_launch(
+    requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shares the trial and its journal without waiting for a lock or a warning, also after the first has ended."""
+
+    def waits(_path: Path) -> None:
+        pytest.fail("a journal of this process is waited for")
+
+    first = BatchSizeOptimizer.from_env(monitor=StepMonitor())
+    first.get_batch_size()
+    monkeypatch.setattr(spool_module, "_taken_over", waits)
+    with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as second:
+        assert second.get_batch_size() == 16
+        second.on_train_begin()
+        second.on_evaluate(0.1)
+        first.close()
+        server.kill()
+        second.on_evaluate(0.2)
+        (path,) = Spool.from_env().paths()
+        assert len(TrialRecord.from_lines(path.read_text().splitlines()).results) == 2
+        server.start()
+        second.on_evaluate(0.95)
+        assert second.target_reached
+    with Client(server.address) as client:
+        assert epochs(client, requested.id) == [1, 2, 3]
+    assert Spool.from_env().paths() == []
+    assert not [message for message in caplog.messages if "journal" in message or "spool" in message]
 
 
 def test_monitor_is_that_of_the_driver(requested: v1.Trial, server: LiveServer) -> None:
@@ -121,6 +152,50 @@ def test_server_that_is_away_at_the_start(
         bso.close()
         assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
     assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+
+
+@pytest.mark.parametrize("restored", [False, True])
+def test_database_that_was_lost_before_the_start(
+    requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture, *, restored: bool
+) -> None:
+    """A server that no longer knows the trial dispatches no other one, and gets the driver's at its end."""
+    server.stop()
+    server.database.unlink()
+    server.start()
+    with Client(server.address) as client:
+        if restored:
+            client.register_job(job_spec(job_id=requested.id.job_id))
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
+            assert (bso.get_batch_size(), bso.trial.id, bso.trial.fallback) == (16, requested.id, False)
+            bso.on_train_begin()
+            bso.on_evaluate(0.1)
+            bso.on_evaluate(0.95)
+        (trial,) = client.list_trials(requested.id.job_id)
+        assert epochs(client, trial.id) == [1, 2]
+        # As the driver asks for it.
+        again = client.get_next_batch_size(requested.id.job_id, request_id="the-driver's").trial
+    assert (trial.type, trial.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    assert again == trial
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
+
+
+def test_job_that_was_deleted_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
+    """A deleted job is not trained, and does not come back."""
+    with Client(server.address) as client:
+        client.delete_job(requested.id.job_id)
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+            bso.get_batch_size()
+        assert list(client.list_jobs()) == []
+
+
+def test_trial_that_was_preempted_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
+    """A trial that the driver has ended stays ended: a late process of its command does not train it."""
+    with Client(server.address) as client:
+        client.end_trial(requested.id, v1.END_REASON_PREEMPTED)
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
+            bso.get_batch_size()
+            wait_until(lambda: bso.training_finished)
+        assert client.get_trial(requested.id).trial.status == v1.TRIAL_STATUS_FAILED
 
 
 def test_last_report_is_not_delivered(

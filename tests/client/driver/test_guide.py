@@ -46,6 +46,7 @@ def test_every_variable_is_explained(tmp_path: Path) -> None:
         recurrence=1,
         try_number=1,
         log_dir=tmp_path,
+        server_name="localhost:1",
     )
     names = ("TOKEN", "TOKEN_FILE", "TLS", "TLS_CA", "TLS_CERT", "TLS_KEY", "INSECURE", "SPOOL")
     inherited = {f"WATTWISE_{name}" for name in names}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import WattwiseError
-from wattwise.driver.folder import RunFolder, TriesExhaustedError, folder_name
+from wattwise.driver.folder import ADVICE, RunFolder, TriesExhaustedError, folder_name
 from wattwise.driver.history import History, HistoryError, TrialRecord
 from wattwise.driver.output import summary
 from wattwise.monitor import MonitorKinds
@@ -113,6 +113,27 @@ def test_tries_are_counted(tmp_path: Path) -> None:
         folder.record(claim, replace(RECORD, launch=claim.launch.number, reached=False, end_reason=reason))
     with pytest.raises(TriesExhaustedError, match=r"max_tries = 2.*error \(1\), max epochs \(1\)"):
         folder.claim(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("error", "fix the command"),
+        ("completed", "fix the command"),
+        ("cost bound", ADVICE),
+        ("out of memory", "smaller batch_sizes"),
+    ],
+)
+def test_advice_after_failed_tries(tmp_path: Path, reason: str, step: str) -> None:
+    """The error names what helps against the end reasons that there were, and nothing else."""
+    folder = RunFolder.open(tmp_path, "a-b", fresh=False)
+    claim = folder.claim(1, 1)
+    assert claim is not None
+    folder.record(claim, replace(RECORD, launch=claim.launch.number, reached=False, end_reason=reason))
+    with pytest.raises(TriesExhaustedError) as caught:
+        folder.claim(1, 1)
+    steps = ("fix the command", ADVICE, "smaller batch_sizes")
+    assert [each for each in steps if each in str(caught.value)] == [step]
 
 
 def test_fresh_run_is_beside_the_old_one(tmp_path: Path) -> None:

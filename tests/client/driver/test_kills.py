@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from wattwise import Client, v1
+from wattwise.training.journal import TrialRecord as SpooledRecord
+from wattwise.training.spool import Spool
 
 from tests.client.driver.running import JOB_ID, Runs, alive, ended, result, servers_of, shell, with_client, write_job
 from tests.live_server import LiveServer
@@ -159,6 +162,24 @@ def test_client_that_ends_without_the_server(runs: Runs, server: LiveServer, spo
     assert ended(driver).returncode == 0
     (line,) = runs.history()
     assert (line["end_reason"], line["epochs"], line["measured_by"]) == ("target reached", 2, "command")
+    assert list(spool.rglob("*.wattwise-trial")) == []
+
+
+def test_trial_of_an_own_server_is_found_at_another_port(runs: Runs, spool: Path) -> None:
+    """The spool names the own server of a run by its database, so that the next one delivers to it at any port."""
+    job = write_job(runs.folder, with_client("waits"), run={"recurrences": 1})
+    driver = runs.start(job)
+    wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
+    (path,) = spool.rglob("*.wattwise-trial")
+    record = SpooledRecord.from_lines(path.read_text().splitlines())
+    assert record.server == f"sqlite:///{runs.path().resolve() / 'wattwise.db'}"
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    assert ended(driver).returncode == 0
+    assert not path.exists()
+    left = Spool(spool).journal(replace(record, request_id="left-behind", end_reason=v1.END_REASON_ERROR))
+    left.release()
+    assert runs.run(write_job(runs.folder, with_client("once"), run={"recurrences": 2})).returncode == 0
     assert list(spool.rglob("*.wattwise-trial")) == []
 
 

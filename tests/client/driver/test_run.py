@@ -8,7 +8,7 @@ import signal
 import pytest
 from wattwise import Client, v1
 from wattwise.driver.folder import ADVICE
-from wattwise_server.errors import AGAINST_MISSES
+from wattwise_server.errors import other_job
 
 from tests.client.driver.running import JOB_ID, PYTHON, Runs, ended, result, servers_of, shell, with_client, write_job
 from tests.live_server import LiveServer
@@ -113,10 +113,47 @@ def test_exit_becomes_the_end_reason(
     done = runs.run(write_job(runs.folder, command))
     assert done.returncode == 1
     assert "default batch size 16" in done.stderr
-    assert ("an easier target_metric" if end_reason == v1.END_REASON_MAX_EPOCHS else "ix the command") in done.stderr
+    advice = {
+        v1.END_REASON_MAX_EPOCHS: "an easier target_metric",
+        v1.END_REASON_OUT_OF_MEMORY: "smaller batch sizes",
+    }
+    assert advice.get(end_reason, "ix the command") in done.stderr
     assert [trial.end_reason for trial in trials(server)] == [end_reason]
     (line,) = runs.history()
     assert (line["exit_code"], line["reached"]) == (exit_code, False)
+
+
+def test_default_that_does_not_fit(runs: Runs, server: LiveServer) -> None:
+    """If memory runs out with the default batch size, the same command goes on with smaller ones, as the error says."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    job = write_job(runs.folder, with_client("too-large"), run={"recurrences": 1})
+    refused = runs.run(job)
+    assert refused.returncode == 1
+    assert "Run this again to go on with smaller batch sizes" in refused.stderr
+    assert runs.run(job).returncode == 0
+    assert [(line["batch_size"], line["end_reason"]) for line in runs.history()] == [
+        (16, "out of memory"),
+        (8, "target reached"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "shown"),
+    [
+        (
+            "kill -KILL $$",
+            "status 137 (killed by SIGKILL, probably by the kernel because the machine's memory ran out)",
+        ),
+        ("kill -SEGV $$", "status 139 (ended by SIGSEGV)"),
+        ("kill -TERM $$", "status 143 (ended by SIGTERM)"),
+        ("exit 200", "status 200;"),
+    ],
+)
+def test_status_of_a_signal_is_explained(runs: Runs, end: str, shown: str) -> None:
+    """The error that ends a run says in its line what a status above 128 means."""
+    done = runs.run(write_job(runs.folder, shell(end), run={"max_tries": 1}))
+    assert done.returncode == 1
+    assert shown in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -200,7 +237,7 @@ def test_missing_or_malformed_result(runs: Runs) -> None:
 
 def test_advice_against_missed_targets() -> None:
     """The driver and the server give the same advice."""
-    assert ADVICE == AGAINST_MISSES
+    assert other_job({"missed": [8]}) == ADVICE
 
 
 def test_failed_tries_end_the_run(runs: Runs) -> None:

@@ -43,7 +43,7 @@ def main() -> None:
         sys.exit(1)
     if END == "error":
         sys.exit(7)
-    if END == "out-of-memory":
+    if END == "out-of-memory" or (END == "too-large" and bso.get_batch_size() >= 16):
         raise MemoryError
     if END == "killed":
         os.kill(os.getpid(), signal.SIGKILL)

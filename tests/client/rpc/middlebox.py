@@ -18,10 +18,14 @@ class Middlebox(grpc.GenericRpcHandler):
         server: address of the server.
         messages_per_stream: number of messages from the trainer after which a stream breaks; 0 rejects all streams.
         drops: the method whose answers do not arrive.
+        first: how many of them do not.
+
+    Attributes:
+        drops: as given; may be changed.
     """
 
-    def __init__(self, server: str, messages_per_stream: int = 0, *, drops: str = "") -> None:
-        self._drops = drops
+    def __init__(self, server: str, messages_per_stream: int = 0, *, drops: str = "", first: int = 1_000_000) -> None:
+        self.drops, self._left = drops, first
         self._behind = grpc.insecure_channel(server)
         self._messages_per_stream = messages_per_stream
         self._front = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
@@ -32,8 +36,12 @@ class Middlebox(grpc.GenericRpcHandler):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._front.stop(grace=None).wait()
+        self.stop()
         self._behind.close()
+
+    def stop(self) -> None:
+        """Closes the port; repeating it does nothing."""
+        self._front.stop(grace=None).wait()
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """The handler of a call."""
@@ -53,7 +61,8 @@ class Middlebox(grpc.GenericRpcHandler):
         except grpc.RpcError as error:
             context.set_trailing_metadata(tuple((entry.key, entry.value) for entry in error.trailing_metadata() or ()))
             context.abort(error.code(), error.details() or "")
-        if self._drops and method.endswith(f"/{self._drops}"):
+        if self._left and self.drops and method.endswith(f"/{self.drops}"):
+            self._left -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy lost the answer")
         return answer
 

@@ -1,7 +1,8 @@
-"""A training that is killed: `python -m tests.client.training.killed ADDRESS JOB [--lines]`.
+"""A training that is killed: `python -m tests.client.training.killed ADDRESS JOB [--lines] [--patient]`.
 
 Prints a line for its trial and for every epoch as soon as `on_evaluate` has returned. With `--lines` it waits for a
-line before each evaluation; without, it trains as fast as it can.
+line before each evaluation; without, it trains as fast as it can. With `--patient` it waits for the server instead of
+falling back.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ EPOCHS = 12
 def main(address: str, job_id: str, *options: str) -> None:
     """Trains until the target."""
     spec = job_spec(job_id=job_id, max_epochs=50, disable_early_stopping=True)
-    bso = BatchSizeOptimizer(address, spec, monitor=StepMonitor(), timeout=0.5, report_timeout=0.5, fallback="default")
+    patient = "--patient" in options
+    timeout, fallback = (60.0, None) if patient else (0.5, "default")
+    bso = BatchSizeOptimizer(
+        address, spec, monitor=StepMonitor(), timeout=timeout, report_timeout=0.5, fallback=fallback
+    )
     bso.get_batch_size()
     _print(f"trial {bso.trial.request_id}")
     try:

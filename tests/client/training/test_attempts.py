@@ -108,6 +108,32 @@ def test_advice_of_the_server(grpc_addr: str) -> None:
     assert advice in str(caught.value)
 
 
+def test_advice_after_crashes(grpc_addr: str) -> None:
+    """A launch whose attempts all end undecided gets the server's advice, once."""
+    bso = launched(grpc_addr)
+    with pytest.raises(TrainFailError) as caught:
+        for _ in bso.attempts(max_tries=3):
+            pass
+    with Client(grpc_addr) as client:
+        advice = client.get_job(bso.trial.id.job_id).advice
+    assert advice
+    assert str(caught.value).endswith(f"; {advice}")
+
+
+def test_wording_of_a_miss(grpc_addr: str) -> None:
+    """The error counts the attempts, if there are several, and ends with one piece of advice."""
+    for tries, counted in ((1, ""), (2, " in 2 attempts; the last")):
+        bso = launched(grpc_addr)
+        with pytest.raises(TrainFailError) as caught:
+            missing(bso, max_tries=tries)
+        assert bso.decision is not None
+        assert str(caught.value) == (
+            f"training is over and the target was not reached{counted}: {bso.decision.message}; raise max_tries: the "
+            "server takes the misses into account"
+        )
+        assert str(caught.value).count("launch the job again") == 1
+
+
 def test_job_without_a_batch_size_left(grpc_addr: str) -> None:
     """If no batch size is left after a miss, the loop raises the error that says so."""
     bso = launched(grpc_addr, batch_sizes=[16], policy="POLICY_PRUNING_GTS")
@@ -175,7 +201,7 @@ def _out_of_memory_at_first(bso: BatchSizeOptimizer) -> Iterator[int]:
         yield attempt.batch_size
 
 
-def test_out_of_memory_in_the_block(grpc_addr: str) -> None:
+def test_out_of_memory_in_the_block(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
     """In a `with attempt:` block a trial that runs out of memory ends so, and a smaller batch size follows."""
     bso = launched(grpc_addr, default_batch_size=32)
     sizes = list(_out_of_memory_at_first(bso))
@@ -185,6 +211,22 @@ def test_out_of_memory_in_the_block(grpc_addr: str) -> None:
         v1.END_REASON_OUT_OF_MEMORY,
         v1.END_REASON_TARGET_REACHED,
     ]
+    # It is no miss, and the exception, which refers to the model, is not kept.
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert isinstance(warning.args, tuple)
+    assert warning.args[:4] == (1, 2, 32, "MemoryError")
+
+
+def test_out_of_memory_in_the_last_attempt(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Memory that runs out in the last attempt is raised, after a warning with the server's advice."""
+    bso = launched(grpc_addr, batch_sizes=[16])
+    with pytest.raises(MemoryError):
+        raising(bso, MemoryError(), 1)
+    with Client(grpc_addr) as client:
+        advice = client.get_job(bso.trial.id.job_id).advice
+    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert isinstance(warning.args, tuple)
+    assert warning.args[-1] == advice != ""
 
 
 @pytest.mark.parametrize(
@@ -292,21 +334,54 @@ def test_checkpoint_of_an_older_client(grpc_addr: str) -> None:
     assert [attempt.number for attempt in again.attempts() if train(attempt, 0.95)] == [1]
 
 
-def test_job_that_was_deleted(grpc_addr: str) -> None:
+@pytest.mark.parametrize("max_tries", [1, 5])
+def test_job_that_was_deleted(grpc_addr: str, max_tries: int) -> None:
     """A deleted job is not registered again for another attempt: the loop raises the decision that says so."""
     bso = launched(grpc_addr)
 
     def deleted_meanwhile() -> None:
-        for attempt in bso.attempts():
+        for attempt in bso.attempts(max_tries):
             for _ in attempt.epochs():
                 with Client(grpc_addr) as client:
                     client.delete_job(bso.trial.id.job_id)
                 wait_until(lambda: bso.training_finished)
 
-    with pytest.raises(TrainFailError, match="deleted"):
+    with pytest.raises(TrainFailError, match="deleted") as caught:
         deleted_meanwhile()
+    assert "launch the job again" not in str(caught.value)
     with Client(grpc_addr) as client:
         assert bso.trial.id.job_id not in {job.spec.job_id for job in client.list_jobs()}
+
+
+def test_job_that_was_deleted_after_a_miss(grpc_addr: str) -> None:
+    """If the job is deleted between two attempts, the error names the miss and says that the job is gone."""
+    bso = launched(grpc_addr)
+
+    def deleted_meanwhile() -> None:
+        for attempt in bso.attempts():
+            train(attempt, 0.1)
+            with Client(grpc_addr) as client:
+                client.delete_job(bso.trial.id.job_id)
+
+    with pytest.raises(TrainFailError, match=r"max epochs.*no longer on the server$") as caught:
+        deleted_meanwhile()
+    assert caught.value.decision == bso.decision
+
+
+def test_database_that_was_lost_after_a_miss(server: LiveServer) -> None:
+    """A server that has lost its database gets the job again, and the next attempt delivers."""
+    bso = BatchSizeOptimizer(server.address, job_spec(max_epochs=1), monitor=StepMonitor())
+    reached = []
+    for attempt in bso.attempts():
+        train(attempt, 0.95 if attempt.number == 2 else 0.1)
+        if attempt.number == 1:
+            server.stop()
+            server.database.unlink()
+            server.start()
+        reached.append(attempt.target_reached)
+    assert reached == [False, True]
+    with Client(server.address) as client:
+        assert [trial.converged for trial in client.list_trials(bso.trial.id.job_id)] == [True]
 
 
 def test_server_that_is_away_after_a_miss(server: LiveServer) -> None:
@@ -356,7 +431,7 @@ def test_launch_without_a_job_id_has_one_job(grpc_addr: str, caplog: pytest.LogC
 def test_invalid_number_of_tries(grpc_addr: str, tries: Any) -> None:
     """A number of tries that is not a positive integer is refused before a trial begins."""
     bso = launched(grpc_addr)
-    with pytest.raises(InvalidArgumentError, match="max_tries"):
+    with pytest.raises(InvalidArgumentError, match=r"max_tries=.* 1 or more, or omit it for 5"):
         next(bso.attempts(tries))
     with pytest.raises(OperationOrderError):
         _ = bso.trial

@@ -211,17 +211,20 @@ def test_single_rank_needs_no_broadcast(grpc_addr: str) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"rank": 0, "world_size": 2}, "broadcast=None"),
-        ({"rank": 0}, "world_size=None"),
-        ({"world_size": 2, "broadcast": print}, "rank=None"),
-        ({"broadcast": print}, "rank=None"),
-        ({"rank": 2, "world_size": 2, "broadcast": print}, "rank=2"),
+        ({"rank": 0, "world_size": 2}, "got rank and world_size without broadcast:"),
+        ({"rank": 0}, "got rank without world_size and broadcast:"),
+        ({"world_size": 2, "broadcast": print}, "without rank:"),
+        ({"broadcast": print}, "without rank and world_size:"),
+        ({"rank": 2, "world_size": 2, "broadcast": print}, "rank=2 .* from 0 to world_size - 1 = 1"),
         ({"rank": -1, "world_size": 2, "broadcast": print}, "rank=-1"),
-        ({"rank": 0, "world_size": 0, "broadcast": print}, "world_size=0"),
+        ({"rank": 0, "world_size": 0, "broadcast": print}, "world_size=0 .* 1 or more"),
         ({"rank": True, "world_size": 2, "broadcast": print}, "rank=True"),
         ({"rank": "0", "world_size": 2, "broadcast": print}, "rank='0'"),
         ({"rank": 0, "world_size": 2, "broadcast": "mpi"}, "broadcast='mpi'"),
         ({"rank": 0, "world_size": 2, "broadcast": print, "reduce_metric": "mean"}, "reduce_metric='mean'"),
+        ({"reduce_metric": ["mean"]}, "use one of first, mean"),
+        ({"fallback": True}, "fallback=True .* 8, 16, 32, or 'default'"),
+        ({"fallback": 64}, "fallback=64 .* 8, 16, 32, or 'default'"),
     ],
 )
 def test_invalid_ranks(given: dict[str, Any], named: str) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import time
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from wattwise import (
     BatchSizeOptimizer,
     Client,
+    Credentials,
     InvalidAddressError,
     InvalidArgumentError,
     InvalidJobSpecError,
@@ -19,11 +22,17 @@ from wattwise import (
     JobSpec,
     NoBatchSizeConvergedError,
     PowerLimitOptimizer,
+    ResourceExhaustedError,
     ResumeError,
     ServerUnavailableError,
     TrainFailError,
+    UnauthenticatedError,
+    UnsupportedCallError,
+    UntrustedServerError,
     v1,
 )
+from wattwise.commands.main import main
+from wattwise.training.delivery import deliver_record
 from wattwise.training.journal import TrialRecord
 from wattwise.training.rules import resolved
 from wattwise.training.spool import Spool
@@ -83,6 +92,8 @@ def test_training_without_a_server(stopped: LiveServer, caplog: pytest.LogCaptur
     for epoch in bso.epochs():
         seen.append(epoch)
         bso.on_evaluate(0.31 * epoch)
+        assert bso.decision is not None
+        assert (bso.decision.cost, bso.decision.stop_train) == (epoch * JOULES, epoch == 3)
     assert (seen, bso.target_reached, bso.training_finished) == ([1, 2, 3], True, True)
     assert bso.decision is not None
     assert (bso.decision.cost, bso.decision.converged) == (3 * JOULES, False)
@@ -217,7 +228,7 @@ def test_without_a_fallback_the_error_is_raised() -> None:
 
 
 def test_errors_of_the_user_are_raised(server: LiveServer) -> None:
-    """A fallback hides neither a wrong address nor a wrong or changed job."""
+    """A fallback hides neither a malformed address nor a wrong or changed job."""
     with pytest.raises(InvalidAddressError):
         optimizer("http://localhost").get_batch_size()
     with pytest.raises(InvalidJobSpecError):
@@ -226,6 +237,68 @@ def test_errors_of_the_user_are_raised(server: LiveServer) -> None:
         bso.get_batch_size()
         with pytest.raises(JobDiffersError):
             optimizer(server.address, timeout=None, job_id="test-changed", max_epochs=3).get_batch_size()
+
+
+def test_missing_token_is_raised(server: LiveServer, tmp_path: Path) -> None:
+    """A fallback does not hide that the server requires a token."""
+    server.stop()
+    book = tmp_path / "tokens"
+    assert main(["token", "create", "--tokens", str(book), "--role", "trainer", "--prefix", "test-"]) == 0
+    server.start("--tokens", str(book))
+    with pytest.raises(UnauthenticatedError):
+        optimizer(server.address, timeout=None).get_batch_size()
+
+
+def test_name_that_does_not_resolve(caplog: pytest.LogCaptureFixture) -> None:
+    """A host name that does not resolve may be an outage of DNS: the fallback is trained, and the warning names it."""
+    bso = optimizer("no-such-host.invalid:50051", timeout=1.0)
+    assert (bso.get_batch_size(), bso.trial.fallback) == (16, True)
+    (warning,) = warnings_of(caplog)
+    assert "no-such-host.invalid:50051" in warning
+    bso.close(v1.END_REASON_PREEMPTED)
+
+
+def test_another_server_at_the_address(caplog: pytest.LogCaptureFixture) -> None:
+    """Another gRPC server at the address is survived; without a fallback it is an error."""
+    other = grpc.server(futures.ThreadPoolExecutor(1))
+    address = f"127.0.0.1:{other.add_insecure_port('127.0.0.1:0')}"
+    other.start()
+    try:
+        with pytest.raises(UnsupportedCallError):
+            optimizer(address, None, timeout=None).get_batch_size()
+        bso = trained(optimizer(address, timeout=None), 0.95)
+        assert (bso.target_reached, bso.trial.fallback) == (True, True)
+        (warning,) = warnings_of(caplog)
+        assert address in warning
+        bso.close()
+        assert [each.server for each in spooled()] == [address]
+    finally:
+        other.stop(None).wait()
+
+
+def test_certificate_that_is_not_accepted(server: LiveServer) -> None:
+    """A server whose certificate cannot be verified is survived, and gets nothing."""
+    given: dict[str, Any] = {"monitor": StepMonitor(), "credentials": Credentials(tls=True), "timeout": 1.0}
+    with pytest.raises(UntrustedServerError):
+        BatchSizeOptimizer(server.address, job_spec(), **given).get_batch_size()
+    bso = trained(BatchSizeOptimizer(server.address, job_spec(), fallback=8, **given), 0.95)
+    assert (bso.target_reached, bso.trial.fallback) == (True, True)
+    bso.close()
+    assert [each.batch_size for each in spooled()] == [8]
+
+
+def test_server_that_has_reached_a_limit(server: LiveServer) -> None:
+    """A job that the server has no room for is trained, and stays in the spool."""
+    server.stop()
+    server.start("--max-jobs-per-prefix", "1")
+    with Client(server.address) as client:
+        client.register_job(job_spec())
+    with pytest.raises(ResourceExhaustedError):
+        optimizer(server.address, None, timeout=None).get_batch_size()
+    bso = trained(optimizer(server.address, timeout=None), 0.95)
+    assert (bso.target_reached, bso.trial.fallback) == (True, True)
+    bso.close()
+    assert bso.trial.id.job_id in [each.job.job_id for each in spooled()]
 
 
 def test_unused_fallback_changes_nothing(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -346,16 +419,37 @@ def test_job_is_resolved_as_on_the_server(server: LiveServer) -> None:
 
 
 def test_answer_that_does_not_arrive(server: LiveServer) -> None:
-    """If the server dispatched another batch size but its answer was lost, the fallback is a trial of its own."""
+    """If the server dispatched another batch size but its answer was lost, the delivery ends that trial."""
     with Middlebox(server.address, drops="GetNextBatchSize") as box:
-        bso = trained(optimizer(box.address, 8, timeout=5.0), 0.1, 0.95)
+        bso = trained(optimizer(box.address, 8, timeout=5.0), 0.1)
         assert bso.trial.fallback
+        box.drops = ""
+        bso.on_evaluate(0.95)
         bso.close()
     with Client(server.address) as client:
         unanswered, imported = client.list_trials(bso.trial.id.job_id)
-        assert (unanswered.id.batch_size, unanswered.last_epoch) == (16, 0)
-        assert (imported.id.batch_size, imported.last_epoch) == (8, 2)
+    assert (unanswered.id.batch_size, unanswered.last_epoch) == (16, 0)
+    assert unanswered.end_reason == v1.END_REASON_PREEMPTED
+    assert (imported.id.batch_size, imported.last_epoch) == (8, 2)
     assert spooled() == []
+
+
+def test_unanswered_trial_that_was_lost(server: LiveServer) -> None:
+    """The unanswered trial does not count as a failure, even if its lease expired before the delivery ends it."""
+    job = {"job_id": "test-unanswered", "trial_lease_seconds": 1.0}
+    with Middlebox(server.address, drops="GetNextBatchSize") as box, Client(server.address) as client:
+        bso = trained(optimizer(box.address, 8, timeout=5.0, **job), 0.1)
+        wait_until(lambda: next(client.list_trials("test-unanswered")).end_reason == v1.END_REASON_LOST)
+        # Nothing gets through at the end, so that the next launch delivers the trial.
+        box.stop()
+        bso.close()
+        (path,) = Spool.from_env().paths()
+        delivered = deliver_record(client, TrialRecord.from_lines(path.read_text().splitlines()), 10.0)
+        assert delivered is not None
+        unanswered, imported = client.list_trials("test-unanswered")
+        failed = {each.batch_size: each.num_failed for each in client.get_job("test-unanswered").batch_size_states}
+    assert (unanswered.end_reason, imported.id) == (v1.END_REASON_PREEMPTED, delivered.id)
+    assert failed[16] == 0
 
 
 def test_search_is_bounded(stopped: LiveServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,8 @@ import math
 import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -205,6 +207,72 @@ def test_spool_is_private_and_durable_names_are_safe(spool: Path) -> None:
         spool.stat().st_mode & 0o777
     } == {0o700}
     assert len(Spool.from_env().paths()) == len(names)
+
+
+def test_new_folders_are_durable(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of every folder that is created is made durable in the folder above, and so is that of the file."""
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setenv("WATTWISE_SPOOL", str(spool / "above" / "spool"))
+    path = path_of(Spool.from_env().journal(record()))
+    created = [parent for parent in path.parents if parent.is_relative_to(spool)]
+    assert len(created) == 5
+    assert {path.parent, *(each.parent for each in created)} <= set(synced)
+
+
+def test_spellings_of_an_address_share_a_folder() -> None:
+    """The spellings of this machine's loopback are one server; other addresses and ports are others."""
+    spool = Spool(Path("/spool"))
+    same = ["localhost:1", "127.0.0.1:1", "[::1]:1", "LOCALHOST:1", "dns:///localhost:1", "ipv4:127.0.0.1:1"]
+    assert len({spool.folder_of(server, "j") for server in same}) == 1
+    others = ["localhost:1", "localhost:2", "127.0.0.2:1", "example.org:1", "unix:/a:1", "sqlite:////a/wattwise.db"]
+    assert len({spool.folder_of(server, "j") for server in others}) == len(others)
+
+
+def test_sessions_of_a_process_share_a_journal(caplog: pytest.LogCaptureFixture) -> None:
+    """A second session of the trial gets the journal of the first at once; the last one that ends deletes it."""
+    first = Spool.from_env().journal(record())
+    second = Spool.from_env().journal(record())
+    assert first is second
+    first.add(result(1))
+    first.delete()
+    second.add(result(2))
+    assert epochs_of(read(path_of(second))) == [1, 2]
+    second.delete()
+    assert not path_of(second).exists()
+    assert caplog.messages == []
+
+
+def test_shared_journal_that_one_session_could_not_deliver() -> None:
+    """What one session leaves behind stays, although another one has delivered all it knows."""
+    first = Spool.from_env().journal(record())
+    second = Spool.from_env().journal(record())
+    first.release()
+    second.delete()
+    assert Spool.from_env().paths() == [path_of(first)]
+    taken = Journal.open(path_of(first))
+    assert taken is not None
+    taken.release()
+
+
+def test_journal_of_another_process(caplog: pytest.LogCaptureFixture) -> None:
+    """A trial whose journal another process has goes on without one; the warning names that process and the file."""
+    journal = Spool.from_env().journal(record())
+    journal.release()
+    script = "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); input()"
+    command = [sys.executable, "-c", script, str(path_of(journal))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert Spool.from_env().journal(record()).path is None
+        process.communicate(b"\n")
+    (warning,) = caplog.messages
+    assert str(path_of(journal)) in warning
+    assert f"process {process.pid} " in warning
 
 
 def test_names_that_would_be_the_same(spool: Path) -> None:

@@ -19,7 +19,7 @@ from wattwise.training.journal import Journal
 from wattwise.training.session import Session
 
 from tests.client.rpc.middlebox import Middlebox
-from tests.client.training.script import StepMonitor, begun, epochs, job_spec, record_of
+from tests.client.training.script import JOULES, StepMonitor, begun, epochs, job_spec, record_of
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -90,6 +90,29 @@ def test_decision_that_comes_late_ends_the_training(server: LiveServer) -> None:
     with Client(server.address) as client:
         assert epochs(client, bso.trial.id) == [1, 2, 3]
     bso.close()
+
+
+def test_decision_during_an_outage(server: LiveServer) -> None:
+    """The newest decision is the trainer's own while the server is away, and the server's again when it is back."""
+    bso = begun(server.address)
+    bso.on_evaluate(0.1)
+    assert _shown(bso) == (JOULES, False)
+    server.kill()
+    for epoch in (2, 3):
+        bso.on_evaluate(0.1)
+        assert _shown(bso) == (epoch * JOULES, True)
+    server.start()
+    wait_until(lambda: _shown(bso) == (3 * JOULES, False))
+    bso.on_evaluate(0.1)
+    assert _shown(bso) == (4 * JOULES, False)
+    assert not bso.training_finished
+    bso.close(v1.END_REASON_PREEMPTED)
+
+
+def _shown(bso: BatchSizeOptimizer) -> tuple[float, bool]:
+    """The cost of the newest decision, and whether it is the trainer's own."""
+    assert bso.decision is not None
+    return bso.decision.cost, "without the server" in bso.decision.message
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])

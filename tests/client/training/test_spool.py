@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, InvalidResultError, v1
+from wattwise import BatchSizeOptimizer, Client, InvalidResultError, ServerUnavailableError, TrainFailError, v1
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord
 from wattwise.training.spool import Spool
 
+from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.killed import EPOCHS
 from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
 from tests.live_server import LiveServer
@@ -340,7 +342,7 @@ def test_deleted_job_stops_its_trial(server: LiveServer) -> None:
 def test_deleted_job_stays_deleted(server: LiveServer, train: Start, ends: str) -> None:
     """A trial that ends before it learns that its job was deleted does not bring the job back."""
     if ends == "killed":
-        process = train(server.address, "test-deleted", "--lines")
+        process = train(server.address, "test-deleted", "--lines", "--patient")
         after_epochs(process, 1)
         os.kill(process.pid, signal.SIGSTOP)
     else:
@@ -355,6 +357,151 @@ def test_deleted_job_stays_deleted(server: LiveServer, train: Start, ends: str) 
         else:
             bso.close()
         assert list(client.list_jobs()) == []
+    assert spooled() == []
+
+
+def left_behind(server: LiveServer, job_id: str) -> Path:
+    """The file of a trial with two epochs, of which the server has one; its process did not say how it ended."""
+    bso = begun(server.address, job_id=job_id)
+    bso.on_evaluate(0.1)
+    server.kill()
+    bso.on_evaluate(0.2)
+    bso.close(v1.END_REASON_PREEMPTED)
+    (path,) = Spool.from_env().paths()
+    content = path.read_text()
+    assert "PREEMPTED" in content
+    path.write_text("".join(line for line in content.splitlines(keepends=True) if "end_reason" not in line))
+    server.start()
+    return path
+
+
+@pytest.mark.parametrize("reason", [v1.END_REASON_PREEMPTED, v1.END_REASON_ERROR, None])
+@pytest.mark.parametrize("again", [False, True])
+def test_deleted_trial_stays_deleted(server: LiveServer, reason: v1.EndReason.ValueType | None, *, again: bool) -> None:
+    """A trial that was deleted with its job is not delivered, however it ended; nor into a newer job of the same id."""
+    path = left_behind(server, "test-deleted")
+    with Client(server.address) as client:
+        if reason is not None:
+            (trial,) = client.list_trials("test-deleted")
+            client.end_trial(trial.id, reason)
+        client.delete_job("test-deleted")
+        if again:
+            client.register_job(job_spec(job_id="test-deleted"))
+        assert deliver_files(client, [path], 10.0)[:2] == (1, 0)
+        assert [job.num_trials for job in client.list_jobs()] == ([0] if again else [])
+    assert spooled() == []
+
+
+def test_lost_trial_of_a_deleted_job_is_stopped(server: LiveServer) -> None:
+    """A trainer whose trial was lost before its job was deleted is told to stop, as one whose trial ran."""
+    bso = begun(server.address, trial_lease_seconds=1.0)
+    bso.on_evaluate(0.1)
+    with Client(server.address) as client:
+        client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        client.delete_job(bso.trial.id.job_id)
+        decision = client.heartbeat(bso.trial.id)
+    assert (decision.stop_train, "deleted" in decision.message) == (True, True)
+    bso.close()
+    assert spooled() == []
+
+
+def test_fallback_of_a_job_that_is_deleted_meanwhile(server: LiveServer) -> None:
+    """A fallback trial that began while the job existed goes with it."""
+    spec = job_spec(batch_sizes=[16], job_id="test-deleted")
+    with Client(server.address) as client:
+        client.register_job(spec)
+        trial = client.get_next_batch_size("test-deleted").trial
+        client.end_trial(trial.id, v1.END_REASON_OUT_OF_MEMORY)
+        bso = BatchSizeOptimizer(server.address, spec, monitor=StepMonitor(), fallback="default")
+        bso.get_batch_size()
+        bso.on_train_begin()
+        bso.on_evaluate(0.1)
+        server.kill()
+        bso.close(v1.END_REASON_ERROR)
+        assert [each.trial_number for each in spooled()] == [0]
+        server.start()
+        client.delete_job("test-deleted")
+        assert deliver_files(client, Spool.from_env().paths(), 10.0)[:2] == (1, 0)
+        assert list(client.list_jobs()) == []
+    assert spooled() == []
+
+
+def test_file_that_is_not_answered_blocks_nothing(server: LiveServer) -> None:
+    """If the delivery of one trial fails, those behind it are delivered; the failure is returned."""
+    with Middlebox(server.address, drops="ImportTrial", first=1) as box:
+        spec = job_spec(job_id="test-fails")
+        for request_id in ("a", "b"):
+            record = TrialRecord(box.address, spec.to_proto(), request_id, 0, 16, time.time())
+            Spool.from_env().journal(record).release()
+        with Client(server.address) as client:
+            client.register_job(spec)
+        with Client(box.address, retry=False) as client:
+            done = deliver_files(client, Spool.from_env().paths(), 60.0)
+        assert (done.delivered, type(done.failure)) == (1, ServerUnavailableError)
+        assert len(spooled()) == 1
+
+
+def test_large_file_does_not_delay_a_launch(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch goes on while an earlier trial is still read, which is delivered beside the training."""
+    server.kill()
+    bso = begun_away(server.address)
+    bso.close(v1.END_REASON_ERROR)
+    server.start()
+    read, may_read = TrialRecord.from_lines, threading.Event()
+
+    def reads_slowly(lines: list[str]) -> TrialRecord:
+        assert may_read.wait(60)
+        return read(lines)
+
+    monkeypatch.setattr(TrialRecord, "from_lines", reads_slowly)
+    with begun(server.address, job_id=bso.trial.id.job_id) as following:
+        assert following.trial.id.trial_number == 1, "the other one is not delivered yet"
+        may_read.set()
+        with Client(server.address) as client:
+            wait_until(lambda: len(list(client.list_trials(bso.trial.id.job_id))) == 2)
+
+
+def test_trial_that_another_process_has_ended(server: LiveServer) -> None:
+    """What is measured after another process, such as another rank, ended the trial as preempted is delivered."""
+    with Middlebox(server.address) as box, Client(server.address) as client:
+        bso = begun(box.address)
+        bso.on_evaluate(0.1)
+        client.end_trial(bso.trial.id, v1.END_REASON_PREEMPTED)
+        with pytest.raises(TrainFailError):
+            bso.on_evaluate(0.2)
+        bso.close()
+        assert epochs(client, bso.trial.id) == [1, 2]
+        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_PREEMPTED
+    assert spooled() == []
+
+
+@pytest.mark.parametrize("decided", ["max epochs", "ended"])
+def test_trial_that_is_over_on_the_server_leaves_the_spool(server: LiveServer, decided: str) -> None:
+    """A trial that the server decided, or that was ended for good, is not kept, whatever was measured after that."""
+    bso = begun(server.address, max_epochs=2)
+    bso.on_evaluate(0.1)
+    if decided == "ended":
+        with Client(server.address) as client:
+            client.end_trial(bso.trial.id, v1.END_REASON_OUT_OF_MEMORY)
+    with pytest.raises(TrainFailError):
+        bso.on_evaluate(0.2)
+    bso.close()
+    assert spooled() == []
+
+
+def test_spellings_of_a_server_share_their_trials(server: LiveServer) -> None:
+    """What a launch left for 127.0.0.1 is delivered by one that calls the server localhost."""
+    server.kill()
+    bso = begun_away(server.address)
+    bso.close(v1.END_REASON_ERROR)
+    server.start()
+    port = server.address.rpartition(":")[2]
+    launched_again(f"localhost:{port}", bso.trial.id.job_id)
+    with Client(server.address) as client:
+        assert [trial.end_reason for trial in client.list_trials(bso.trial.id.job_id)] == [
+            v1.END_REASON_ERROR,
+            v1.END_REASON_PREEMPTED,
+        ]
     assert spooled() == []
 
 

@@ -32,7 +32,8 @@ _SECONDS = 20.0
 
 # Well before the lease of a trial in a fuzzed job expires, which would change the state by itself.
 CALLS_PER_FIELD = 200
-_SIGN_OF_A_BUG = re.compile(r"incident|Traceback|^\S+ +(WARNING|ERROR) ", re.MULTILINE)
+# A trainer's doubtful results are warned of, which is no bug.
+_SIGN_OF_A_BUG = re.compile(r"incident|Traceback|^\S+ +(WARNING (?!trial warning )|ERROR )", re.MULTILINE)
 
 Metadata = Sequence[tuple[str, str | bytes]]
 

@@ -205,7 +205,7 @@ def test_states_of_batch_sizes() -> None:
     )
     walking = replace(search, stage=Stage.PRUNING)
     assert "once every other batch size has a result in this round" in state(walking, search.arm(16), "j").reason
-    assert found[32].reason == "not tried yet"
+    assert found[32].reason == "no trial of it counts yet"
     assert state(search, replace(search.arm(32), running=1), "j").reason == "its first trial is running"
     assert "trials with batch size 64 ran out of memory" in found[64].reason
     assert "`wattwise jobs allow j 8`" in found[8].reason
@@ -241,9 +241,36 @@ def test_advice_once_everything_has_missed() -> None:
     late = job.dispatch(16)
     job.succeed(job.dispatch(16), 100, converged=False)
     missed = advice(job.search, "j")
-    assert "under a new job_id with other batch_sizes, an easier target_metric" in missed
+    assert "under a new job_id with other batch_sizes that fit into memory, an easier target_metric" in missed
+    assert "ended undecided: 32; out of memory: 64" in missed
     assert missed.endswith("`wattwise jobs reset j` begins the search again")
     job.succeed(late, 100)
+    assert advice(job.search, "j") == ""
+
+
+def test_advice_once_everything_fails() -> None:
+    """A job gets advice once nothing but failures is known of it, or all its batch sizes are set aside."""
+    job = bandit(8, 16)
+    fail_at(job, 8)
+    fail_at(job, 16)
+    assert advice(job.search, "j") == ""
+    fail_at(job, 8)
+    assert "fix what makes them crash" in advice(job.search, "j")
+    assert "8, 16" in advice(job.search, "j")
+    job.succeed(job.dispatch(16), 100)
+    assert advice(job.search, "j") == ""
+    for size in (8, 16, 16):
+        fail_at(job, size)
+    assert advice(job.search, "j") == ""
+    fail_at(job, 16)
+    assert "fix what makes them crash" in advice(job.search, "j")
+
+
+def test_advice_while_memory_runs_out() -> None:
+    """Trials that run out of memory are no crashes: smaller batch sizes may fit."""
+    job = bandit(8, 16, 32, 64)
+    for size in (64, 32, 16):
+        fail_at(job, size, EndReason.OUT_OF_MEMORY)
     assert advice(job.search, "j") == ""
 
 

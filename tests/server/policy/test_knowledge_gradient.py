@@ -570,6 +570,24 @@ def test_three_bugs_at_the_default_do_not_end_the_job() -> None:
     assert 32 in sizes(after)
 
 
+def test_reason_counts_failures() -> None:
+    """A batch size that was set aside comes after those with fewer trials; one that failed once is tried again."""
+    job = kg_job()
+    trials: list[int] = []
+    for _ in range(20):
+        choice = job.choose()
+        assert isinstance(choice, Choice)
+        before = {arm.batch_size: arm.num_failed for arm in job.search.arms}
+        able = [arm.batch_size for arm in available(job.search, job.trials + 1)]
+        assert ("among the least tried" in choice.reason) is (
+            len(trials) > 0 and before[choice.batch_size] == min(before[size] for size in able)
+        )
+        trial = job.next()
+        trials.append(trial.batch_size)
+        job.fail(trial, ERROR)
+    assert Counter(trials[:15]) == dict.fromkeys(SIZES, 3)
+
+
 def test_near_miss_at_the_default() -> None:
     """A default that misses the target in its last epoch rules out nothing: a neighbour delivers at the next launch."""
     job = kg_job(max_epochs=10)

@@ -387,12 +387,14 @@ class StoreConformance:
                 tx.delete_job()
             assert [key.job_id for key in store.expired_leases(NOW + timedelta(seconds=2))] == ["stays"]
 
-    async def test_deleted_job_is_gone_but_its_running_trials_are_known(self, opener: Opener) -> None:
-        """Deleting removes job, trials and measurements; the running trials are recorded by number and batch size."""
+    async def test_deleted_job_is_gone_but_its_trials_are_known(self, opener: Opener) -> None:
+        """Deleting removes job, trials and measurements; trials that may come back are known, and all launches."""
         async with opener() as store:
             async with store.transaction("j") as tx:
-                tx.save_job(with_trials(a_job(), 2))
-                tx.save_trial(a_trial(1, status=TrialStatus.FAILED))
+                tx.save_job(with_trials(a_job(), 4))
+                tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
+                tx.save_trial(a_trial(3, status=TrialStatus.FAILED, end_reason=EndReason.LOST))
+                tx.save_trial(a_trial(4, status=TrialStatus.FAILED, type=TrialType.IMPORTED, end_reason=EndReason.LOST))
                 tx.save_trial(a_trial(2))
                 tx.add_measurement(a_trial(2, last=Measurement(1, 1, 1, 1, NOW)))
             async with store.transaction("j") as tx:
@@ -401,9 +403,17 @@ class StoreConformance:
             async with store.transaction("j") as tx:
                 assert tx.job is None
                 assert await tx.measurements(2) == []
-            assert await store.was_running_when_deleted(TrialKey("j", 8, 2))
-            assert not await store.was_running_when_deleted(TrialKey("j", 16, 2))
-            assert not await store.was_running_when_deleted(TrialKey("j", 8, 1))
+            live = [await store.was_live_when_deleted(TrialKey("j", 8, number)) for number in (1, 2, 3)]
+            assert live == [False, True, True]
+            assert not await store.was_live_when_deleted(TrialKey("j", 16, 2))
+            known = [await store.was_launch_deleted("j", f"request {number}", None) for number in range(6)]
+            assert known == [False, True, True, True, False, False]
+            moment = timedelta(seconds=1)
+            assert await store.was_launch_deleted("j", "", NOW + moment)
+            assert not await store.was_launch_deleted("j", "", NOW - moment)
+            assert not await store.was_launch_deleted("j", "", NOW + timedelta(days=36500))
+            assert not await store.was_launch_deleted("j", "", None)
+            assert not await store.was_launch_deleted("another", "request 2", NOW + moment)
 
     async def test_callbacks_run_once_the_changes_are_durable(self, opener: Opener) -> None:
         """They run in order, before the block exits; not for a block that raised or only read."""

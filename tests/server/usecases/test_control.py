@@ -76,6 +76,34 @@ def test_exhausted_job_is_healthy_after_one_command(
     assert len(admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials) == crashes + 1
 
 
+def test_reset_is_on_the_wire(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """A job says after which trial and when its search was reset last."""
+    job = Trainer(grpc_stub)
+    spend(job, 10.0)
+    before = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
+    assert (before.reset_after, before.HasField("reset_time")) == (0, False)
+    for number in (1, 2):
+        after = admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job
+        assert after.reset_after == number
+        assert after.reset_time.ToDatetime() > before.create_time.ToDatetime()
+        assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == after
+        spend(job, 10.0)
+
+
+def test_allowed_batch_size_says_what_is_known_of_memory(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+) -> None:
+    """Smaller ones come back too, and larger ones unless one of them ran out of memory itself."""
+    job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, default_batch_size=64)
+    for _ in range(3):
+        job.end(job.next(), v1.END_REASON_OUT_OF_MEMORY)
+    state = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
+    assert list(state.surviving_batch_sizes) == [8]
+    assert list(set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_ALLOWED).surviving_batch_sizes) == [8, 16, 32]
+    reason = set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_ALLOWED).batch_size_states[3].reason
+    assert "tried" not in reason
+
+
 def test_allowed_batch_size_comes_back(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
     """Allowing a batch size that was out of memory, set aside or banned makes it one that may be chosen."""
     job = Trainer(grpc_stub, policy=v1.POLICY_KNOWLEDGE_GRADIENT, batch_sizes=[16, 32, 64], default_batch_size=64)

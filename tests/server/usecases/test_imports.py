@@ -74,11 +74,50 @@ def test_history_is_recorded_as_it_ran(server: LiveServer) -> None:
     assert (job.num_trials, job.min_cost, job.min_cost_batch_size) == (2, 30.0, 16)
 
 
-def test_start_follows_from_the_duration(server: LiveServer) -> None:
-    """Without a start time a trial ended now and started its duration ago."""
+def test_unknown_start_stays_unknown(server: LiveServer) -> None:
+    """Without a start time a trial has none; its end and its measurements are of the import, also after a restart."""
     trainer = Trainer(server.trainer)
+    before = job_of(server, trainer).create_time.ToDatetime()
     trial = imported(trainer, measurements=epochs(0.1, 0.95)).trial
-    assert trial.end_time.ToDatetime() - trial.start_time.ToDatetime() == timedelta(seconds=2)
+    assert not trial.HasField("start_time")
+    assert trial.end_time.ToDatetime() > before
+    assert {each.report_time.ToDatetime() for each in stored(server, trial)} <= {trial.end_time.ToDatetime()}
+    server.kill()
+    server.start()
+    assert get(server, trial) == trial
+
+
+def test_validated_import_changes_nothing(server: LiveServer) -> None:
+    """The answer is that of the import, or its refusal; the job, a running trial and the next number are unchanged."""
+    trainer = Trainer(server.trainer)
+    running = trainer.next("launch")
+    trainer.report(running, 10.0, metric=0.1)
+    before = job_of(server, trainer)
+    measured = epochs(0.1, 0.95, cost=20.0)
+    foreseen = imported(trainer, "a", measurements=measured, validate_only=True)
+    rest = imported(trainer, "launch", running.id.batch_size, measurements=epochs(0.95, first=2), validate_only=True)
+    assert (rest.created, rest.trial.id, rest.trial.converged) == (False, running.id, True)
+    with refused() as refusal:
+        imported(trainer, "launch", 64, measurements=measured, validate_only=True)
+    assert list(refusal.faults) == ["batch_size"]
+    assert job_of(server, trainer) == before
+    assert get(server, running).status == v1.TRIAL_STATUS_DISPATCHED
+    answer = imported(trainer, "a", measurements=measured)
+    assert answer.created
+    assert foreseen.created
+    for trial in (answer.trial, foreseen.trial):
+        trial.ClearField("end_time")
+    assert foreseen.trial == answer.trial
+
+
+@pytest.mark.parametrize(("joules", "monitor", "warns"), [(301, "", True), (299, "", False), (301, "rapl", False)])
+def test_power_beyond_the_gpus(server: LiveServer, joules: float, monitor: str, warns: bool) -> None:
+    """Energy in a wrong unit has a warning, unless a monitor is named that may measure more than GPUs."""
+    trainer = Trainer(server.trainer)
+    named = monitor_of(monitor) if monitor else None
+    trial = imported(trainer, measurements=epochs(0.1, 0.95, cost=joules), monitor=named).trial
+    found = [(warning.reason, warning.field) for warning in trial.warnings]
+    assert found == [(v1.WARNING_REASON_POWER_OUT_OF_RANGE, "result.energy_joules")] * warns
 
 
 @pytest.mark.parametrize("reason", ["COMPLETED", "ERROR", "OUT_OF_MEMORY", "PREEMPTED", "LOST"])
@@ -182,9 +221,9 @@ def test_too_many_measurements_are_refused(server: LiveServer) -> None:
     """An import of more measurements than one call may have names their number."""
     trainer = Trainer(server.trainer, max_epochs=20_000)
     with refused() as refusal:
-        imported(trainer, measurements=epochs(*[0.1] * 10_001), end_reason=v1.END_REASON_COMPLETED)
+        imported(trainer, measurements=epochs(*[0.1] * 5_001), end_reason=v1.END_REASON_COMPLETED)
     assert set(refusal.faults) == {"measurements"}
-    assert imported(trainer, measurements=epochs(*[0.1] * 10_000), end_reason=v1.END_REASON_COMPLETED).created
+    assert imported(trainer, measurements=epochs(*[0.1] * 5_000), end_reason=v1.END_REASON_COMPLETED).created
 
 
 def test_unknown_job_is_not_found(server: LiveServer) -> None:
@@ -374,3 +413,18 @@ def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
     assert [trial.id.trial_number for trial in trials] == list(range(1, 41))
     assert [trial.last_epoch for trial in trials] == list(wanted.values())
     assert [len(stored(server, trial)) for trial in trials] == list(wanted.values())
+
+
+def test_launch_that_was_deleted_with_its_job(server: LiveServer) -> None:
+    """A launch that was deleted with its job is not imported, nor into a newer job of this id; other trials are."""
+    trainer = Trainer(server.trainer)
+    trainer.next("a")
+    imported(trainer, "history", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
+    server.admin.DeleteJob(v1.DeleteJobRequest(job_id=trainer.job_id))
+    for _ in range(2):
+        with refused() as refusal:
+            imported(trainer, "a", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
+        assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+        server.trainer.RegisterJob(v1.RegisterJobRequest(job=trainer.spec))
+    for request_id in ("history", "another"):
+        assert imported(trainer, request_id, measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED).created

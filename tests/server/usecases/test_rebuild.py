@@ -5,21 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, Search, Trial, TrialType
+from wattwise_server.domain import (
+    EndReason,
+    GpuConfig,
+    Job,
+    Measurement,
+    PowerSample,
+    Search,
+    Trial,
+    TrialKey,
+    TrialType,
+)
 from wattwise_server.errors import NoBatchSizeConvergedError
 from wattwise_server.policy.knowledge_gradient import read
+from wattwise_server.store.migrate import migrate, migrations
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite import SqliteStore
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.power_limits import KnownLimit, PowerLimitProfiler
 from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.report import Report
 
@@ -44,7 +58,7 @@ class Site:
         """The database, open."""
         async with open_store(self.url, lambda: self.now) as store:
             self.store = store
-            self.optimizer, self.control = Optimizer(store, lambda: self.now), Control(store)
+            self.optimizer, self.control = Optimizer(store, lambda: self.now), Control(store, lambda: self.now)
             self.importer = Importer(store, lambda: self.now)
             yield self
 
@@ -155,6 +169,101 @@ def test_rebuild_without_changes_reproduces_the_search(tmp_path: Path, policy: s
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda control: control.set_paused("j", paused=True),
+        lambda control: control.ban("j", 64),
+        lambda control: control.pin("j", 16),
+        lambda control: control.allow("j", 8),
+        lambda control: control.request_baseline("j"),
+        lambda control: control.set_policy("j", "GTS"),
+    ],
+)
+def test_change_without_effect_writes_nothing(tmp_path: Path, change: Callable[[Control], Awaitable[Job]]) -> None:
+    """What is already so is no event, and nothing is saved or logged."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register()
+            for _ in range(3):
+                trial = await site.next()
+                await site.optimizer.end_trial(trial.key, EndReason.ERROR)
+            await change(site.control)
+            before = await site.job()
+            assert await change(site.control) is before
+            assert await site.job() is before
+            async with site.store.transaction("j") as tx:
+                assert len(await tx.events()) == before.num_events
+
+    asyncio.run(run())
+
+
+def test_trial_from_before_a_reset_is_excluded(tmp_path: Path) -> None:
+    """An import that began before the reset does not count, and one that began after it or at an unknown time does."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.register()
+            before = site.now
+            site.now += timedelta(hours=1)
+            await site.control.reset("j")
+            fresh = (await site.job()).search
+            site.now += timedelta(hours=1)
+            measured = [Measurement(3, 70.0, 70.0, 0.95, site.now)]
+            for number, start in enumerate((before, site.now, None), 1):
+                imported = ImportedTrial("j", f"r{number}", 16, measured, EndReason.COMPLETED, start_time=start)
+                trial, created = await site.importer.import_trial(imported)
+                assert (trial.number, created) == (number, True)
+                assert (trial.excluded, trial.start_time) == (number == 1, start)
+                if number == 1:
+                    assert (await site.job()).search == replace(fresh, num_trials=1)
+            assert (await site.job()).search.arm(16).num_converged == 2
+            assert await site.rebuilt() == (await site.job()).search
+            _, job = await site.control.set_trial_excluded(TrialKey("j", 0, 1), excluded=False)
+            assert job.search.arm(16).num_converged == 3
+        async with site.opened():
+            job = await site.job()
+            assert job.reset_time == before + timedelta(hours=1)
+            assert job.search.arm(16).num_converged == 3
+
+    asyncio.run(run())
+
+
+def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
+    """The power limit that an excluded trial found is unknown again, and known again once the trial is included."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            profiler = PowerLimitProfiler(site.store, lambda: site.now)
+            await site.register()
+            bogus = await site.next()
+            await profiler.report(bogus.key, [PowerSample(100.0, 1.0, 0.1, 10), PowerSample(200.0, 1.0, 0.2, 10)])
+            await site.finish(bogus, 10.0)
+            known = await profiler.limit(bogus.key._replace(trial_number=0))
+            await site.control.set_trial_excluded(bogus.key, excluded=True)
+        async with site.opened():
+            profiler = PowerLimitProfiler(site.store, lambda: site.now)
+            assert await profiler.limit(bogus.key._replace(trial_number=0)) == KnownLimit(None, None, False)
+            await site.control.pin("j", bogus.batch_size)
+            again = await site.next()
+            assert await profiler.limit(again.key) == KnownLimit(None, None, False)
+            await profiler.report(again.key, [PowerSample(300.0, 1.0, 30.0, 10)])
+            best = await profiler.limit(again.key)
+            assert best.cheapest == best.highest == PowerSample(300.0, 1.0, 30.0, 10)
+            await site.control.set_trial_excluded(bogus.key, excluded=False)
+            assert await profiler.limit(again.key) == known
+            await site.control.set_trial_excluded(again.key, excluded=True)
+            assert await profiler.limit(again.key) == known
+            await profiler.report(again.key, [PowerSample(50.0, 1.0, 0.0, 10)])
+            assert await profiler.limit(again.key) == known
+
+    asyncio.run(run())
+
+
 def test_imports_are_not_charged_to_the_insurance(tmp_path: Path) -> None:
     """The first trial of a batch size is insured only if the policy chose it: an import is nobody's choice."""
 
@@ -187,8 +296,47 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
             assert await site.rebuilt() == before
             await site.control.reset("j")
             assert (await site.job()).search.notes == before.notes
+            for policy in ("GTS", "KNOWLEDGE_GRADIENT"):
+                await site.control.set_policy("j", policy)
+            assert (await site.job()).search.notes == before.notes
 
     asyncio.run(run())
+
+
+def test_warm_start_is_kept_by_a_migrated_job(tmp_path: Path) -> None:
+    """A database from before version 9 keeps what prior jobs told: a rebuild starts from it."""
+
+    async def run() -> None:
+        site = Site(tmp_path / "w.db")
+        async with site.opened():
+            await site.optimizer.register(
+                {"job_id": "p", "job_id_prefix": "p", "batch_sizes": (8, 16), "default_batch_size": 8, "gpu": _GPU}
+            )
+            trial, _ = await site.optimizer.next_trial("p", "")
+            await site.optimizer.report(Report(trial.key, 3, 1.0, 1 / 3, 0.9))
+            first = (await site.register(prior_job_ids=("p",))).search
+            bogus = await site.next()
+            await site.finish(bogus, 7.0)
+        as_of_version_8(tmp_path / "w.db", tmp_path / "old.db")
+        site = Site(tmp_path / "old.db")
+        async with site.opened():
+            assert (await site.job()).search.notes != first.notes
+            assert await site.rebuilt() == (await site.job()).search
+            _, job = await site.control.set_trial_excluded(bogus.key, excluded=True)
+            assert job.search.notes == first.notes
+
+    asyncio.run(run())
+
+
+def as_of_version_8(path: Path, older: Path) -> None:
+    """Writes what version 8 of the schema had of a database."""
+    with closing(sqlite3.connect(path)) as newer, closing(sqlite3.connect(older, isolation_level=None)) as connection:
+        migrate(connection, str(older), {version: sql for version, sql in migrations().items() if version < 9})
+        for table in ("jobs", "arms", "trials", "measurements"):
+            names = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
+            rows = newer.execute(f"SELECT {names} FROM {table}").fetchall()  # noqa: S608 - names of this schema
+            marks = ", ".join("?" * len(rows[0]))
+            connection.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", rows)  # noqa: S608
 
 
 @pytest.mark.parametrize("policy", POLICIES)

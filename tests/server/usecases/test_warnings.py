@@ -71,6 +71,46 @@ def test_metric_out_of_range(server: LiveServer, metric: float) -> None:
     assert list(trainer.report(trial, 30.0, metric=metric, epoch=3).warnings) == [warning]
 
 
+def test_metric_in_percent_is_the_one_warning(server: LiveServer) -> None:
+    """A metric in percent reaches a target within [0, 1] at once: its range is the cause, not the target."""
+    trainer = Trainer(server.trainer)
+    decision = trainer.report(trainer.next(), 10.0, metric=85.0)
+    assert decision.target_reached
+    assert reasons(decision.warnings) == [v1.WARNING_REASON_METRIC_OUT_OF_RANGE]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "at"),
+    [
+        ((0.3, 0.5), 2),
+        ((0.0, 0.5), 2),
+        ((0.4, math.nan, 0.5), None),
+        ((0.8, 3.0, 0.9), None),
+        ((0.0, 0.0, 0.0), None),
+        ((30.0, 40.0), None),
+    ],
+)
+def test_target_in_percent(server: LiveServer, metrics: Sequence[float], at: int | None) -> None:
+    """A target above 1 is out of reach of a metric that stays within [0, 1]; a first epoch below 1 percent is usual."""
+    trainer = Trainer(server.trainer, target_metric=85)
+    trial = trainer.next()
+    for epoch, metric in enumerate(metrics, 1):
+        warnings = trainer.report(trial, 10.0 * epoch, metric=metric, epoch=epoch).warnings
+        found = [(warning.reason, warning.field) for warning in warnings]
+        expected = at is not None and epoch >= at
+        assert found == [(v1.WARNING_REASON_METRIC_OUT_OF_RANGE, "job.target_metric")] * expected
+
+
+def test_target_in_percent_of_trials_with_one_report(server: LiveServer) -> None:
+    """A trial whose only report is its last epoch has the warning too."""
+    trainer = Trainer(server.trainer, target_metric=85)
+    assert reasons(trainer.report(trainer.next(), 10.0, metric=0.9, epoch=10).warnings) == [
+        v1.WARNING_REASON_METRIC_OUT_OF_RANGE
+    ]
+    single = Trainer(server.trainer, target_metric=85, max_epochs=1)
+    assert reasons(single.report(single.next(), 10.0, metric=0.9).warnings) == [v1.WARNING_REASON_METRIC_OUT_OF_RANGE]
+
+
 @pytest.mark.parametrize(
     ("fields", "metric"),
     [
@@ -162,7 +202,6 @@ def test_job_has_one_warning_for_each_reason(server: LiveServer) -> None:
     trainer.report(second, 0.0, metric=0.1)
     warned = job_of(server, trainer).warnings
     assert [(warning.reason, warning.trial_number) for warning in warned] == [
-        (v1.WARNING_REASON_TARGET_REACHED_AT_ONCE, 1),
         (v1.WARNING_REASON_METRIC_OUT_OF_RANGE, 1),
         (v1.WARNING_REASON_NO_ENERGY, 2),
     ]

@@ -56,7 +56,15 @@ def add_control(add: AddAction) -> None:
     add_id(add("baseline", "give the next launch the default batch size, to compare with", _baseline))
     parser = add("set-policy", "change a job's policy; its search is rebuilt from its trials", _set_policy)
     add_id(parser)
-    parser.add_argument("policy", choices=_POLICIES, metavar="POLICY", help=f"one of {', '.join(_POLICIES)}")
+    parser.add_argument("policy", type=_policy, metavar="POLICY", help=f"one of {', '.join(_POLICIES)}")
+
+
+def _policy(text: str) -> v1.Policy.ValueType:
+    """A policy by its short name or that of the protos, in any case: "pruning-gts", "PRUNING_GTS", "POLICY_GTS"."""
+    found = _POLICIES.get(text.lower().replace("_", "-").removeprefix("policy-"))
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a policy; use one of {', '.join(_POLICIES)}")
+    return found
 
 
 def _outlook(job: v1.Job) -> str:
@@ -76,54 +84,83 @@ def _outlook(job: v1.Job) -> str:
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
     job = client.reset_job(args.job_id)
-    return _answer(
-        args, job, job, f"Reset {args.job_id}: its search begins again, without its {job.num_trials} earlier trials."
-    )
+    trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
+    without = f"without its {job.reset_after} {trials}" if job.reset_after else "and it had no trials yet"
+    return _answer(args, job, job, f"Reset {args.job_id}: its search begins again, {without}.")
 
 
 def _set_excluded(client: Client, args: argparse.Namespace) -> int:
     trial = v1.TrialId(job_id=args.job_id, trial_number=args.trial_number)
+    before = client.get_trial(trial).trial.excluded
     answer = client.set_trial_excluded(trial, excluded=args.excluded)
-    what = "Excluded" if answer.trial.excluded else "Included"
-    text = f"{what} trial {args.trial_number} of {args.job_id}, with batch size {answer.trial.id.batch_size}."
+    what = "excluded" if args.excluded else "included"
+    size = answer.trial.id.batch_size
+    text = f"{what.capitalize()} trial {args.trial_number} of {args.job_id}, with batch size {size}."
+    if before is args.excluded:
+        text = f"In {args.job_id}, trial {args.trial_number} is {what} already: nothing has changed."
     return _answer(args, answer, answer.job, text)
 
 
 def _set_state(client: Client, args: argparse.Namespace) -> int:
-    return _state_answer(args, client.set_batch_size_state(args.job_id, args.batch_size, args.status), args.batch_size)
+    before = client.get_job(args.job_id)
+    job = client.set_batch_size_state(args.job_id, args.batch_size, args.status)
+    return _state_answer(args, before, job, args.batch_size)
 
 
 def _unpin(client: Client, args: argparse.Namespace) -> int:
-    job = client.get_job(args.job_id)
-    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
+    before = client.get_job(args.job_id)
+    pinned = with_status(before, v1.BATCH_SIZE_STATUS_PINNED)
     if not pinned:
-        return _answer(args, job, job, f"No batch size of {args.job_id} is pinned.")
+        return _answer(args, before, before, f"No batch size of {args.job_id} is pinned: nothing has changed.")
     job = client.set_batch_size_state(args.job_id, pinned[0], v1.BATCH_SIZE_STATUS_ALLOWED)
-    return _state_answer(args, job, pinned[0])
+    return _state_answer(args, before, job, pinned[0])
 
 
 def _set_paused(client: Client, args: argparse.Namespace) -> int:
+    before = client.get_job(args.job_id).paused
     job = client.set_job_paused(args.job_id, paused=args.paused)
+    if before is args.paused:
+        state = "paused already" if job.paused else "not paused"
+        return _answer(args, job, job, f"{args.job_id} is {state}: nothing has changed.")
     resume = f"; `wattwise jobs resume {shlex.quote(args.job_id)}` lets its search go on" if job.paused else ""
     return _answer(args, job, job, f"{'Paused' if job.paused else 'Resumed'} {args.job_id}{resume}.")
 
 
 def _baseline(client: Client, args: argparse.Namespace) -> int:
+    before = client.get_job(args.job_id).baseline_requested
     job = client.request_baseline(args.job_id)
     waits = job.paused or with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
     when = "once the search chooses again" if waits else "in the next launch"
     text = f"Requested a baseline of {args.job_id}: batch size {job.spec.default_batch_size}, {when}."
+    if before:
+        text = f"A baseline of {args.job_id} is requested already, {when}: nothing has changed."
     return _answer(args, job, job, text)
 
 
 def _set_policy(client: Client, args: argparse.Namespace) -> int:
-    job = client.set_job_policy(args.job_id, _POLICIES[args.policy])
-    return _answer(args, job, job, f"{args.job_id} has the policy {policy(job.spec)}.")
+    before = client.get_job(args.job_id).spec.policy
+    job = client.set_job_policy(args.job_id, args.policy)
+    already = " already: nothing has changed" if before == job.spec.policy else ""
+    return _answer(args, job, job, f"{args.job_id} has the policy {policy(job.spec)}{already}.")
 
 
-def _state_answer(args: argparse.Namespace, job: v1.Job, batch_size: int) -> int:
+def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_size: int) -> int:
+    known = {state.batch_size: state for state in before.batch_size_states}
     (state,) = (state for state in job.batch_size_states if state.batch_size == batch_size)
-    return _answer(args, job, job, f"Batch size {batch_size} of {args.job_id}: {_state_text(state)}.")
+    if state == known[batch_size]:
+        text = f"Batch size {batch_size} of {args.job_id} is {status_name(state)} already: nothing has changed."
+        return _answer(args, job, job, text)
+    text = f"Batch size {batch_size} of {args.job_id}: {_state_text(state)}."
+    back = [
+        other.batch_size
+        for other in job.batch_size_states
+        if other.batch_size != batch_size
+        and (known[other.batch_size].status, other.status)
+        == (v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY, v1.BATCH_SIZE_STATUS_ALLOWED)
+    ]
+    if back:
+        text += f" So are {sizes(back)}: what is known of memory no longer rules them out."
+    return _answer(args, job, job, text)
 
 
 def _state_text(state: v1.BatchSizeState) -> str:

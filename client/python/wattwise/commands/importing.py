@@ -13,12 +13,11 @@ from typing import Any
 
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_id, plain, print_json
-from wattwise.commands.humanize import duration, end_reason, joules
+from wattwise.commands.humanize import duration, end_reason, joules, moment
 from wattwise.commands.main import FAILED, MISUSED, complain
 from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.rpc.client import Client
-from wattwise.training.rules import reaches_target
 
 _MOST_FAULTS = 100
 FORMAT = """The file has a line of column names, then one for each epoch of a trial, or only one for its last epoch:
@@ -30,6 +29,7 @@ FORMAT = """The file has a line of column names, then one for each epoch of a tr
 
 time_seconds and energy_joules are sums since the start of the trial. Optional columns are end_reason,
 power_limit_watts and start_time. A trial is known by its name: importing a file again changes nothing.
+A trial has at most 5,000 lines; if it has more, leave out some of its earlier epochs.
 """
 
 
@@ -40,7 +40,9 @@ def add_import(add: AddAction) -> None:
     parser.epilog = FORMAT
     add_id(parser)
     parser.add_argument("file", type=Path, metavar="FILE.csv", help="the trials, as described below")
-    parser.add_argument("--dry-run", action="store_true", help="check the file and print its trials; import nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check the file, and let the server check its trials; import nothing"
+    )
 
 
 def request_id(job_id: str, name: str) -> str:
@@ -62,42 +64,33 @@ def _import(client: Client, args: argparse.Namespace) -> int:
         return MISUSED
     if file.ignored:
         complain(f"wattwise jobs import: these columns are ignored: {', '.join(file.ignored)}")
-    if args.dry_run:
-        return _dry_run(args, spec, file.trials)
     return _send(client, args, file.trials)
 
 
-def _dry_run(args: argparse.Namespace, spec: v1.JobSpec, trials: Sequence[FileTrial]) -> int:
-    if args.json:
-        print_json([plain(_request(args.job_id, trial)) for trial in trials])
-        return 0
-    for trial in trials:
-        last = trial.measurements[-1] if trial.measurements else None
-        _say(trial.name, f"batch size {trial.batch_size}, {_usage(last)}, {_expected_end(spec, trial)}")
-    _say(args.job_id, f"{len(trials)} trials are ready to be imported; nothing was sent")
-    return 0
-
-
 def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial]) -> int:
-    """Imports the trials one after the other; returns the exit status."""
+    """Imports the trials one after the other, or asks what each import would do; returns the exit status."""
     created, differing = 0, 0
     answers: list[dict[str, Any]] = []
     for trial in trials:
         try:
-            answer = client.import_trial(_request(args.job_id, trial))
+            answer = client.import_trial(_request(args, trial))
         except WattwiseError as error:
             if other := _other_batch_size(error):
                 differing += 1
                 _complain(args, trial, f"was imported before with another batch size: {other}. Rename it in the file")
                 continue
+            done = "nothing was imported" if args.dry_run else f"{len(answers)} trials of the file were imported"
             raise WattwiseError(
-                f"{args.file}:{trial.line}: trial {trial.name!r}: {error}; {len(answers)} trials of the file were "
-                "imported. Import it again once the cause is fixed: no trial is imported twice"
+                f"{args.file}:{trial.line}: trial {trial.name!r}: {error}; {done}. "
+                "Import it again once the cause is fixed: no trial is imported twice"
             ) from error
+        if args.dry_run and created:
+            # Each trial was checked as if it were the next one, but only the first is.
+            _remove_warnings_of_a_first_trial(answer.trial)
         created += answer.created
         answers.append({"name": trial.name, "created": answer.created, "trial": plain(answer.trial)})
         if not args.json:
-            _print(trial, answer)
+            _print(args, trial, answer)
         for warning in answer.trial.warnings if answer.created else ():
             _complain(args, trial, f"{warning.field}: {warning.message}")
         if not answer.created and _differs(trial, answer.trial):
@@ -105,9 +98,18 @@ def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial])
             _complain(args, trial, _difference(args, answer.trial))
     if args.json:
         print_json(answers)
+    elif args.dry_run:
+        _say(args.job_id, f"{created} trials would be created, {len(trials) - created} are known; nothing was imported")
+        _say("not checked", "what follows from other trials of the file, such as their numbers in the job")
     else:
         _say(args.job_id, f"{created} trials created, {len(trials) - created} known before")
     return FAILED if differing else 0
+
+
+def _remove_warnings_of_a_first_trial(trial: v1.Trial) -> None:
+    kept = [each for each in trial.warnings if each.reason != v1.WARNING_REASON_TARGET_REACHED_AT_ONCE]
+    del trial.warnings[:]
+    trial.warnings.extend(kept)
 
 
 def _other_batch_size(error: WattwiseError) -> str:
@@ -118,22 +120,28 @@ def _other_batch_size(error: WattwiseError) -> str:
     return next((fault.description for fault in error.violations if fault.field == "batch_size"), "")
 
 
-def _print(trial: FileTrial, answer: v1.ImportTrialResponse) -> None:
+def _print(args: argparse.Namespace, trial: FileTrial, answer: v1.ImportTrialResponse) -> None:
     known = answer.trial
-    what = "created as" if answer.created else "known as"
+    what = f"known as trial {known.id.trial_number}"
+    if answer.created:
+        what = "would be created" if args.dry_run else f"created as trial {known.id.trial_number}"
     usage = _usage(_last(known) if known.last_epoch else None)
+    start = f"started {moment(known.start_time)}" if known.HasField("start_time") else "start unknown"
     end = f"ended by {end_reason(known.end_reason)}"
-    _say(trial.name, f"{what} trial {known.id.trial_number}, batch size {known.id.batch_size}, {usage}, {end}")
+    why = ", before the job's reset" if answer.created else ""
+    excluded = f", excluded{why}" if known.excluded else ""
+    _say(trial.name, f"{what}, batch size {known.id.batch_size}, {start}, {usage}, {end}{excluded}")
 
 
-def _request(job_id: str, trial: FileTrial) -> v1.ImportTrialRequest:
+def _request(args: argparse.Namespace, trial: FileTrial) -> v1.ImportTrialRequest:
     request = v1.ImportTrialRequest(
-        job_id=job_id,
-        request_id=request_id(job_id, trial.name),
+        job_id=args.job_id,
+        request_id=request_id(args.job_id, trial.name),
         batch_size=trial.batch_size,
         measurements=trial.measurements,
         end_reason=trial.end_reason,
         power_limit_watts=trial.power_limit_watts,
+        validate_only=args.dry_run,
     )
     if trial.start_time is not None:
         request.start_time.FromDatetime(trial.start_time)
@@ -179,14 +187,6 @@ def _usage(last: v1.Measurement | None) -> str:
         return "no epochs"
     epochs = f"{last.current_epoch} epoch{'' if last.current_epoch == 1 else 's'}"
     return f"{epochs}, {duration(last.time_seconds)}, {joules(last.energy_joules)}, metric {last.metric:.6g}"
-
-
-def _expected_end(spec: v1.JobSpec, trial: FileTrial) -> str:
-    if any(reaches_target(spec, measurement.metric) for measurement in trial.measurements):
-        return "reaches the target"
-    if any(measurement.current_epoch >= spec.max_epochs for measurement in trial.measurements):
-        return "misses the target"
-    return f"ends by {end_reason(trial.end_reason)}"
 
 
 def _say(name: str, text: str) -> None:

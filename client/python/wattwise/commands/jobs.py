@@ -103,7 +103,7 @@ def _trials(client: Client, args: argparse.Namespace) -> int:
     if args.json:
         print_json([plain(trial) for trial in trials])
     else:
-        print_trials(client.get_job(args.job_id).spec, trials)
+        print_trials(client.get_job(args.job_id), trials)
     return 0
 
 

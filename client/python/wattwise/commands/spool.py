@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,11 +13,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from wattwise import v1
 from wattwise.commands.humanize import duration, end_reason
 from wattwise.commands.main import FAILED, MISUSED, complain, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
-from wattwise.rpc.address import check_address
+from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import Journal, TrialRecord
@@ -60,10 +60,10 @@ class SpooledTrial(NamedTuple):
 
     @property
     def end(self) -> str:
-        """How the trial ended, such as "out of memory"."""
+        """How its trainer ended the trial, such as "out of memory"; "not reported" if its process was killed."""
         if self.running or self.record is None:
             return _RUNNING if self.running else "unreadable"
-        return end_reason(self.record.end_reason or v1.END_REASON_LOST)
+        return end_reason(self.record.end_reason) if self.record.end_reason else "not reported"
 
     def document(self) -> dict[str, object]:
         """The trial as JSON."""
@@ -95,7 +95,9 @@ class SpoolCommand:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = _EPILOG
         common = argparse.ArgumentParser(add_help=False)
-        common.add_argument("--server", metavar="ADDRESS", help="only trials for this server (default: for all)")
+        common.add_argument(
+            "--server", metavar="ADDRESS", help="only trials for this server, as `list` shows it (default: for all)"
+        )
         common.add_argument("--job", metavar="ID", help="only trials of this job")
         actions = parser.add_subparsers(metavar="ACTION", required=True)
 
@@ -107,6 +109,7 @@ class SpoolCommand:
         listing = add("list", "list the trials, oldest first", _list)
         listing.add_argument("--json", action="store_true", help="print a JSON document")
         sending = add("send", "deliver the trials, also those that the server has refused before", _send)
+        sending.add_argument("--to", metavar="ADDRESS", help="the server's new address (default: that of each trial)")
         add_credential_options(sending)
         dropping = add("drop", "delete the trials without delivering them", _drop)
         dropping.add_argument("--yes", action="store_true", help="do not ask for confirmation")
@@ -117,8 +120,9 @@ class SpoolCommand:
         Raises:
             WattwiseError: the address or the credentials cannot be used.
         """
-        if args.server is not None:
-            check_address(args.server)
+        for address in (args.server, getattr(args, "to", None)):
+            if address is not None and not _is_database(address):
+                check_address(address)
         handler: Callable[[argparse.Namespace], int] = args.handler
         return handler(args)
 
@@ -158,16 +162,23 @@ def _send(args: argparse.Namespace) -> int:
     waiting.sort(key=_server_of)
     groups = {server: [each.path for each in group] for server, group in groupby(waiting, key=_server_of)}
     credentials = credentials_of(args)
-    if len(groups) > 1 and (credentials.token or credentials.token_file):
+    if len(groups) > 1 and (args.to or credentials.token or credentials.token_file):
+        what = "--to is" if args.to else "a token is"
         complain(
-            "wattwise spool send: the spool has trials for several servers, and a token is for one: name it with "
+            f"wattwise spool send: the spool has trials for several servers, and {what} for those of one: name it with "
             f"--server: {', '.join(groups)}"
         )
         return MISUSED
     delivered = refused = 0
     for server, paths in groups.items():
-        with Client(server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials) as client:
-            done = deliver_files(client, paths, math.inf, refused_before=True)
+        if not args.to and _is_database(server):
+            complain(
+                f"wattwise spool send: {server} belongs to a `wattwise run` with its own server: run it again, or run "
+                f"`wattwise serve --database {shlex.quote(server)}` and name its address with --to"
+            )
+            continue
+        with Client(args.to or server, timeout=_TIMEOUT_SECONDS, retry=False, credentials=credentials) as client:
+            done = deliver_files(client, paths, math.inf, server=server, refused_before=True)
         delivered, refused = delivered + done.delivered, refused + done.refused
         if done.failure is not None:
             complain(f"wattwise spool send: {done.failure}")
@@ -203,12 +214,19 @@ def _found(args: argparse.Namespace) -> Iterator[SpooledTrial]:
         if record is None:
             if args.server is None and args.job is None:
                 yield trial
-        elif args.server in (None, record.server) and args.job in (None, record.job.job_id):
+        elif args.server is not None and server_of(args.server) != server_of(record.server):
+            continue
+        elif args.job in (None, record.job.job_id):
             yield trial
 
 
 def _server_of(trial: SpooledTrial) -> str:
-    return trial.record.server if trial.record else ""
+    return server_of(trial.record.server) if trial.record else ""
+
+
+def _is_database(server: str) -> bool:
+    """Whether a trial's server was that of its `wattwise run`."""
+    return server.startswith("sqlite:")
 
 
 def _print(text: str) -> None:

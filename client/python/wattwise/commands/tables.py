@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -23,8 +26,10 @@ from wattwise.training.rules import reaches_target
 if TYPE_CHECKING:
     from rich.table import Table
 
-# A row is always one line, for readers of a pipe; a narrow terminal wraps it.
+# A row is always one line, for readers of a pipe.
 _WIDTH = 100_000
+_LEAST_TEXT = 30
+"""Columns for a text on a narrow terminal."""
 
 
 def print_jobs(jobs: Iterable[v1.Job]) -> None:
@@ -46,11 +51,10 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
 
 def print_job(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
     """A job's configuration and progress, its arms, its batch sizes and its power limits."""
-    table = _table("", "")
-    table.show_header = False
-    for name, text in (*_facts(job), *_unusual(trials), *_warnings(job)):
-        table.add_row(name, text)
-    _show(table, "")
+    facts = (*_facts(job), *_unusual(trials), *_warnings(job))
+    indent = max(len(name) for name, _ in facts) + 2
+    for name, text in facts:
+        _print_text(f"{name:{indent}}{text}", indent)
     if job.arms:
         print()  # noqa: T201 - the command's answer
         print_arms(job.arms, mark_of(job))
@@ -94,7 +98,7 @@ def print_batch_sizes(states: Iterable[v1.BatchSizeState], mark: str) -> None:
             reasons.append(f"{state.batch_size}: {state.reason}")
     _show(table, "")
     for reason in reasons:
-        print(reason)  # noqa: T201 - the command's answer
+        _print_text(reason, 2)
 
 
 def _expected_cost(state: v1.BatchSizeState) -> str:
@@ -119,8 +123,9 @@ def print_power_limits(limits: Iterable[v1.PowerLimit]) -> None:
     _show(table, "")
 
 
-def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
+def print_trials(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
     """One row per trial of a job."""
+    spec = job.spec
     table = _table(
         *("*trial", "*batch size", "type", "status", "ended by", "target"),
         *("*epoch", "*metric", "*time", "*energy", "*cost", "monitor", "started", "lease expires"),
@@ -131,7 +136,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
             str(trial.id.trial_number),
             str(trial.id.batch_size),
             _type(spec, trial),
-            enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_") + (", excluded" if trial.excluded else ""),
+            enum_name(v1.TrialStatus.Name(trial.status), "TRIAL_STATUS_") + _uncounted(job, trial),
             end_reason(trial.end_reason) if trial.end_reason else "",
             target(spec, trial),
             str(trial.last_epoch) if trial.last_epoch else "",
@@ -140,7 +145,7 @@ def print_trials(spec: v1.JobSpec, trials: Iterable[v1.Trial]) -> None:
             joules(trial.energy_joules) + mark if trial.HasField("cost") else "",
             joules(trial.cost) + mark + _computed(trial) if trial.HasField("cost") else "",
             monitor_text(trial.monitor),
-            moment(trial.start_time),
+            moment(trial.start_time) if trial.HasField("start_time") else "unknown",
             lease(trial),
         )
     _show(table, "no trials")
@@ -222,6 +227,9 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         yield "pinned", f"every launch gets batch size {sizes(pinned)}"
     if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
         yield "banned", sizes(banned)
+    if job.reset_after:
+        when = f"{moment(job.reset_time)}, " if job.HasField("reset_time") else ""
+        yield "reset", f"{when}after trial {job.reset_after}: {_numbered(job.reset_after)} not count"
     if job.baseline_requested:
         yield "baseline", f"requested: one of the next launches gets batch size {spec.default_batch_size}"
     if job.advice:
@@ -244,6 +252,18 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
         yield "monitor", f"{_monitors(job)}{mixed}"
     yield "trials", str(job.num_trials)
     yield "registered", moment(job.create_time)
+
+
+def _numbered(last: int) -> str:
+    """The trials up to a number, and the verb that follows."""
+    return "trial 1 does" if last == 1 else f"trials 1-{last} do"
+
+
+def _uncounted(job: v1.Job, trial: v1.Trial) -> str:
+    """Why a trial does not count; empty if it does."""
+    if trial.id.trial_number <= job.reset_after:
+        return ", before reset"
+    return ", excluded" if trial.excluded else ""
 
 
 def _unusual(trials: Iterable[v1.Trial]) -> Iterable[tuple[str, str]]:
@@ -313,12 +333,48 @@ def _table(*columns: str) -> Table:
     return result
 
 
+def _terminal_width() -> int | None:
+    """The columns of the terminal; None if the output goes to a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _print_text(text: str, indent: int) -> None:
+    """A line, which a terminal gets as several lines that are indented after the first."""
+    width = _terminal_width()
+    if width is not None:
+        width = max(width, indent + _LEAST_TEXT)
+        # The spaces behind a name are those of a column.
+        text = textwrap.fill(
+            text,
+            width,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
+    print(text)  # noqa: T201 - the command's answer
+
+
+def _narrow(table: Table) -> None:
+    """Breaks the headings that are wider than what is below them."""
+    for column in table.columns:
+        heading = str(column.header)
+        words = heading.split()
+        width = max(map(len, (*words, *map(str, column.cells))))
+        column.header = textwrap.fill(heading, width, break_long_words=False)
+        column.vertical = "bottom"
+
+
 def _show(table: Table, when_empty: str) -> None:
     from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
 
     # Job ids come from users: "[red]" or ":smile:" in one is text.
     console = Console(width=_WIDTH, markup=False, emoji=False, highlight=False)
-    # Not printed by rich, which handles a closed pipe differently.
+    width = _terminal_width()
+    if width is not None and console.measure(table).maximum > width:
+        _narrow(table)
+    # Not printed by rich, which handles a closed pipe differently and fills every line with spaces.
     with console.capture() as shown:
         console.print(table if table.row_count else when_empty)
-    print(shown.get(), end="")  # noqa: T201 - the command's answer
+    for line in shown.get().splitlines():
+        print(line.rstrip())  # noqa: T201 - the command's answer

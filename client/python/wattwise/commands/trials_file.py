@@ -20,7 +20,7 @@ from wattwise.training.rules import reaches_target
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
 OPTIONAL = ("end_reason", "power_limit_watts", "start_time")
 LONGEST_NAME = 200
-MOST_EPOCHS = 10_000
+MOST_EPOCHS = 5_000
 """The most measurements of one trial that a server accepts."""
 
 _KNOWN = (*REQUIRED, *OPTIONAL)
@@ -212,7 +212,12 @@ class _Reader:
         self._check_order(known)
         trial.measurements = [measurement for _, measurement in known]
         if len(known) > MOST_EPOCHS:
-            self._fault(rows[0].line, "epoch", f"trial {name!r} has {len(known)} rows; keep at most {MOST_EPOCHS}")
+            self._fault(
+                rows[0].line,
+                "epoch",
+                f"trial {name!r} has {len(known)} lines; an import takes at most {MOST_EPOCHS} of one trial: leave out "
+                "some of its earlier epochs, and keep the last one",
+            )
         if reason in _DECIDED and len(known) == len(measured):
             self._check_decided(rows, reason, trial.measurements)
         trial.end_reason = _UNDECIDED.get(reason or "", v1.END_REASON_COMPLETED)
@@ -241,8 +246,17 @@ class _Reader:
             raise ValueError(f"is not a batch size of the job; it has {', '.join(map(str, self._spec.batch_sizes))}")
         return size
 
+    def _epoch(self, text: str) -> int:
+        epoch, most = _whole(text), self._spec.max_epochs
+        if epoch > most:
+            raise ValueError(
+                f"is beyond the job's max_epochs, {most}, at which a launch ends; leave out later epochs, or use a "
+                "job with a larger max_epochs"
+            )
+        return epoch
+
     def _measurement(self, row: _Row) -> v1.Measurement | None:
-        epoch = self._value(row, "epoch", _whole)
+        epoch = self._value(row, "epoch", self._epoch)
         seconds = self._value(row, "time_seconds", _above_zero)
         joules = self._value(row, "energy_joules", _not_negative)
         metric = self._value(row, "metric", _metric)

@@ -125,7 +125,9 @@ def _drive(
     monitor_name = f"{'estimate, not measured' if monitor.kind == 'estimate' else monitor.kind}: {monitor!r}"
     with _server(server, folder, board) as address, board.shown():
         board.say(f"run {folder.job_id!r} in {folder.path}; server {address}; energy monitor {monitor_name}")
-        drive(RecurringRun(file, folder, spec, address, credentials, monitor, board, interruption))
+        # The run's own server has another port each time.
+        name = server or f"sqlite:///{folder.path.resolve() / 'wattwise.db'}"
+        drive(RecurringRun(file, folder, spec, address, name, credentials, monitor, board, interruption))
     for line in summary(folder.history.read(), file.job.default_batch_size, monitor_name):
         board.say(line)
 

@@ -32,6 +32,13 @@ ADVICE = (
 )
 """Against missed targets, in the server's words."""
 
+_STEPS = {
+    "fix the command": {"error", "completed", "lost"},
+    ADVICE: {"cost bound", "max epochs"},
+    "register the job under a new job_id with smaller batch_sizes": {"out of memory"},
+}
+"""What helps against the end reasons of failed trials."""
+
 _MAX_RUNS = 9_999
 
 
@@ -159,10 +166,11 @@ class RunFolder:
         failed = [record for record in tries if record.failed]
         if len(failed) >= max_tries:
             reasons = Counter(record.end_reason for record in failed).most_common()
+            steps = [step for step, against in _STEPS.items() if against & dict(reasons).keys()] + ["raise max_tries"]
             raise TriesExhaustedError(
                 f"recurrence {recurrence} has had {len(failed)} failed trials (max_tries = {max_tries}); end reasons: "
-                f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. Fix the command if it fails; if the "
-                f"target is missed, {ADVICE}; or raise max_tries. --fresh begins a new run"
+                f"{', '.join(f'{reason} ({count})' for reason, count in reasons)}. What may help: "
+                f"{', or '.join(steps)}. --fresh begins a new run"
             )
         launch = LaunchRecord(number, recurrence, len(tries) + 1, new_request_id())
         path = self._launches / f"{number:06}.json"

@@ -47,6 +47,7 @@ class LaunchContext:
     recurrence: int
     try_number: int
     log_dir: Path
+    server_name: str = ""
 
 
 def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
@@ -67,6 +68,7 @@ def command_line(file: JobFile, context: LaunchContext) -> CommandLine:
         **{name.upper(): value for name, value in values.items()},
         "REASON": context.reason,
         "SERVER": context.server,
+        "SERVER_NAME": context.server_name,
         "JOB_ID": context.spec.job_id,
         "JOB_SPEC": spec_to_json(context.spec),
         "TRIAL_NUMBER": context.trial_number,

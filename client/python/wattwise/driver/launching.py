@@ -62,6 +62,7 @@ class RecurringRun:
         folder: the run's folder.
         spec: the job under this run's job id, with its GPUs.
         server: the server's address.
+        server_name: its name in the spool: the address, or the database of the run's own server.
         credentials: for the server.
         monitor: the driver's monitor.
         board: shows the progress.
@@ -72,6 +73,7 @@ class RecurringRun:
     folder: RunFolder
     spec: JobSpec
     server: str
+    server_name: str
     credentials: Credentials
     monitor: WindowMonitor
     board: Board
@@ -141,7 +143,7 @@ class Launcher:
 
     def _deliver_spooled(self, claim: Claim, reason: v1.EndReason.ValueType) -> None:
         """Delivers what a client in the command could not; `reason` is how a client was ended that did not say so."""
-        path = Spool.from_env().path_of(self.run.server, self.job.job_id, claim.launch.request_id)
+        path = Spool.from_env().path_of(self.run.server_name, self.job.job_id, claim.launch.request_id)
         with suppress(OSError, ValueError):
             journal = None if path is None else Journal.open(path)
             if journal is None:
@@ -160,7 +162,7 @@ class Launcher:
         """The trial in the form in which a server that does not know it takes it."""
         start = trial.start_time.ToNanoseconds() / 1e9
         record = SpooledRecord(
-            self.run.server,
+            self.run.server_name,
             self.run.spec.to_proto(),
             claim.launch.request_id,
             trial.id.trial_number,
@@ -195,6 +197,7 @@ class Launcher:
                 target_metric=repr(self.job.target_metric),
                 max_epochs=str(self.job.max_epochs),
                 server=run.server,
+                server_name=run.server_name,
                 monitor=name_of(run.monitor),
                 trial_number=str(trial.id.trial_number),
                 request_id=launch.request_id,

@@ -10,7 +10,7 @@ from wattwise import v1
 from wattwise.commands.humanize import end_reason
 from wattwise.driver.folder import ADVICE
 from wattwise.driver.launching import PATIENCE_SECONDS, Launcher, RecurringRun
-from wattwise.driver.outcome import OUTPUT, last_lines
+from wattwise.driver.outcome import OUTPUT, described, last_lines
 from wattwise.driver.preflight import job_faults
 from wattwise.errors import WattwiseError, log
 from wattwise.rpc.client import Client
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _SEARCH_SECONDS, _FIRST_SECONDS, _ONCE_SECONDS = 10.0, 60.0, 10.0
 _WAIT_SECONDS = 0.5
 _PREEMPTED = end_reason(v1.END_REASON_PREEMPTED)
+_OUT_OF_MEMORY = end_reason(v1.END_REASON_OUT_OF_MEMORY)
 _FAILED = {
     end_reason(reason)
     for reason in (
@@ -72,8 +73,8 @@ def drive(run: RecurringRun) -> None:
 
 def _deliver_spooled(run: RecurringRun, client: Client) -> None:
     """Delivers trials of commands that were killed, or that asked the server for trials of their own."""
-    paths = Spool.from_env().paths(run.server, run.spec.job_id)
-    failure = deliver_files(client, paths, LAUNCH_SECONDS).failure
+    paths = Spool.from_env().paths(run.server_name, run.spec.job_id)
+    failure = deliver_files(client, paths, LAUNCH_SECONDS, server=run.server_name).failure
     if failure is not None:
         log.info("spooled trials of job %r are not delivered yet: %s", run.spec.job_id, failure)
 
@@ -127,7 +128,13 @@ def _check_default(run: RecurringRun, record: TrialRecord) -> None:
     is_default = record.batch_size == run.file.job.default_batch_size
     if record.recurrence > 1 or record.reached or not is_default or record.end_reason not in _FAILED:
         return
-    if record.exit_code and record.end_reason in ("error", "out of memory"):
+    if record.end_reason == _OUT_OF_MEMORY:
+        advice = (
+            f"see {run.folder.trial_folder(record.trial) / OUTPUT}. Run this again to go on with smaller batch sizes, "
+            "if there are any; otherwise free memory, or register the job under a new job_id with smaller batch_sizes "
+            "and a smaller default_batch_size"
+        )
+    elif record.exit_code and record.end_reason == "error":
         advice = f"its command exited with {_output(run, record)}, and fix the command"
     elif record.end_reason == "completed":
         advice = (
@@ -149,4 +156,4 @@ def _output(run: RecurringRun, record: TrialRecord) -> str:
     """A command's exit status, the last line of its output, and the file with the others."""
     folder = run.folder.trial_folder(record.trial)
     last = f' after "{lines[-1]}"' if (lines := last_lines(folder)) else ""
-    return f"status {record.exit_code}{last}; see {folder / OUTPUT}"
+    return f"status {described(record.exit_code or 0)}{last}; see {folder / OUTPUT}"

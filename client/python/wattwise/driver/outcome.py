@@ -66,6 +66,16 @@ class LaunchOutcome:
         write_json(folder / _MEASURED, asdict(self))
 
 
+def described(exit_code: int) -> str:
+    """An exit status with what a status above 128 usually means: "137 (killed by SIGKILL, …)"."""
+    if exit_code == 128 + signal.SIGKILL:
+        return f"{exit_code} (killed by SIGKILL, probably by the kernel because the machine's memory ran out)"
+    try:
+        return f"{exit_code} (ended by {signal.Signals(exit_code - 128).name})"
+    except ValueError:
+        return str(exit_code)
+
+
 def saved_outcome(folder: Path) -> LaunchOutcome | None:
     """The outcome that `save` kept; None if the command had not ended."""
     saved = read_json(folder / _MEASURED)

@@ -13,7 +13,7 @@ from wattwise import v1
 from wattwise.commands.humanize import COMPUTED_MARK, duration, estimate_mark, joules
 from wattwise.driver.folder import LaunchRecord
 from wattwise.driver.history import TrialRecord
-from wattwise.driver.outcome import OUTPUT, last_lines
+from wattwise.driver.outcome import OUTPUT, described, last_lines
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -132,7 +132,9 @@ class Board:
             return
         lines = last_lines(folder)
         what = "the last lines of" if lines else "it printed nothing to"
-        self.say(f"the command exited with status {exit_code}; {what} {folder / OUTPUT}{':' if lines else ''}")
+        self.say(
+            f"the command exited with status {described(exit_code)}; {what} {folder / OUTPUT}{':' if lines else ''}"
+        )
         for line in lines:
             self.say(f"  | {line}")
 

@@ -25,8 +25,9 @@ def fit_attempts(bso: BatchSizeOptimizer, fit: Callable[[Attempt], T], max_tries
         trainer = fit_attempts(bso, fit)
 
     A trial that misses its target, or whose memory runs out in a single process, is followed by the next one: within
-    `fit`, the callback does not raise `TrainFailError`. What `fit` returned for it is released before the next call.
-    Save the model after `fit_attempts`, not in `fit`.
+    `fit`, the callback does not raise `TrainFailError`. What `fit` built and returned for it is released before the
+    next call, unless you keep it elsewhere: every call builds its model anew. Save the model after `fit_attempts`, not
+    in `fit`. Any other exception in `fit` ends the trial for the reason that it shows, and is raised.
 
     Args:
         bso: the optimizer.
@@ -35,6 +36,7 @@ def fit_attempts(bso: BatchSizeOptimizer, fit: Callable[[Attempt], T], max_tries
 
     Raises:
         TrainFailError: if no trial reached the target; says what to change.
+        Exception: what `fit` raised, also if memory ran out in the last trial.
         WattwiseError: as documented at `BatchSizeOptimizer.attempts`.
     """
     fitted: T | None = None

@@ -27,6 +27,17 @@ def check_address(address: object) -> str:
     )
 
 
+def server_of(address: str) -> str:
+    """The same text for the spellings of a server's address; those of this machine's loopback become localhost."""
+    found = re.fullmatch(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:\[([^][]+)\]|([^][:,/]+)):(\w+)", address)
+    if found is None:
+        return address
+    host, port = (found[1] or found[2]).lower(), found[3]
+    if _packed(host) in (b"\x7f\0\0\1", b"\0" * 15 + b"\1"):
+        host = "localhost"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(address: str) -> bool:
     """Whether traffic to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket."""
     if address.startswith(("unix:", "unix-abstract:")):
@@ -40,10 +51,16 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_loopback_ip(host: str) -> bool:
+    packed = _packed(host)
+    return packed == b"\0" * 15 + b"\1" or (len(packed) == 4 and packed.startswith(b"\x7f"))
+
+
+def _packed(host: str) -> bytes:
+    """An IP address as bytes; empty if it is none."""
     # Not from `ipaddress`, which takes longer to import than the rest of this package.
-    for family, loopback in ((socket.AF_INET, b"\x7f"), (socket.AF_INET6, b"\0" * 15 + b"\1")):
+    for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            return socket.inet_pton(family, host).startswith(loopback)
+            return socket.inet_pton(family, host)
         except OSError:  # noqa: PERF203 - two iterations
             continue
-    return False
+    return b""

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class Attempt:
     """One trial of `BatchSizeOptimizer.attempts`, with the calls of the optimizer.
 
-    A `with attempt:` block ends the trial if an exception leaves it. If the memory ran out and another attempt follows,
-    the block swallows the exception and the loop goes on, with a single process; every other exception leaves the loop.
+    A `with attempt:` block ends the trial if an exception leaves it, for the reason that the exception shows. If the
+    memory ran out and another attempt follows, the block swallows the exception and the loop goes on, with a single
+    process; every other exception leaves the loop.
 
         for attempt in bso.attempts():
             with attempt:
@@ -32,11 +33,11 @@ class Attempt:
         number: counts the attempts from 1. A checkpoint continues the count.
     """
 
-    def __init__(self, bso: BatchSizeOptimizer, running: RunningTrial, number: int, *, last: bool) -> None:
+    def __init__(self, bso: BatchSizeOptimizer, running: RunningTrial, number: int, max_tries: int) -> None:
         self.number = number
         self._bso = bso
         self._running = running
-        self._last = last
+        self._max_tries = max_tries
 
     def __enter__(self) -> Self:
         return self
@@ -47,12 +48,17 @@ class Attempt:
         if error is None:
             return False
         self._running.close(end_reason(error))
-        goes_on = end_reason(error) == v1.END_REASON_OUT_OF_MEMORY and not (self._last or self.target_reached)
-        # The other ranks wait for this one in the middle of a step.
-        goes_on = goes_on and self.trial.world_size == 1
-        if goes_on:
-            log.warning("attempt %d ran out of memory with batch size %d: %s", self.number, self.batch_size, error)
-        return goes_on
+        if end_reason(error) != v1.END_REASON_OUT_OF_MEMORY or self.target_reached or self.trial.world_size > 1:
+            # With several ranks the others wait for this one in the middle of a step.
+            return False
+        # The text only: the exception itself keeps the model alive.
+        what, last = str(error) or type(error).__name__, self.number >= self._max_tries
+        remedy = self._running.remedy() if last else "the next attempt follows"
+        log.warning(
+            "attempt %d of %d ran out of memory with batch size %d (%s): %s",
+            *(self.number, self._max_tries, self.batch_size, what, remedy),
+        )
+        return not last
 
     @property
     def batch_size(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +18,12 @@ from wattwise.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
     ServerError,
+    ServerUnavailableError,
     TrialNotFoundError,
     WattwiseError,
     log,
 )
+from wattwise.rpc.address import server_of
 from wattwise.rpc.client import Client
 from wattwise.training.journal import Journal, TrialRecord
 
@@ -41,13 +44,21 @@ REFUSALS = (
 """What the server answers to a trial that it will never take, as long as nobody changes something."""
 
 
+_FALLBACK = "-fallback"
+
+
+def fallback_request(request_id: str) -> str:
+    """The request id of a fallback trial that replaces the unanswered request of its launch."""
+    return f"{request_id}{_FALLBACK}"
+
+
 class Delivery(NamedTuple):
     """What became of the trials in some files.
 
     Attributes:
         delivered: how many the server took, or does not want because their job was deleted.
         refused: how many it refused.
-        failure: the error that ended the delivery early; None if there was none.
+        failure: an error that left a trial undelivered, but is no refusal; None if there was none.
     """
 
     delivered: int = 0
@@ -59,27 +70,60 @@ def deliver_record(client: Client, record: TrialRecord, timeout: float) -> v1.Tr
     """Delivers one trial, and registers its job if the server does not know it.
 
     Returns:
-        The trial; None if its job was deleted while it ran, and is not to come back.
+        The trial; None if it was deleted with its job, and is not to come back.
 
     Raises:
         WattwiseError: if it cannot be delivered in time; REFUSALS if the server refused it.
     """
-    deadline, request = time.monotonic() + timeout, record.request()
+    deadline = time.monotonic() + timeout
 
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
 
+    if record.base is not None:
+        record = _resumed(client, record, timeout)
+    _end_unanswered(client, record, left())
+    request = record.request()
     try:
-        return client.import_trial(request, timeout=timeout).trial
-    except JobNotFoundError:
-        if record.trial_number and was_deleted(client, record.trial_id, left()):
-            return None
-        client.register_job(record.job, timeout=left())
-    return client.import_trial(request, timeout=left()).trial
+        try:
+            return client.import_trial(request, timeout=left()).trial
+        except JobNotFoundError:
+            # Lost with the server's database, or never registered: the server knows which jobs were deleted.
+            client.register_job(record.job, timeout=left())
+            return client.import_trial(request, timeout=left()).trial
+    except TrialNotFoundError:
+        return None
+
+
+def _resumed(client: Client, record: TrialRecord, timeout: float) -> TrialRecord:
+    """A trial that was continued without the server, with the sums that the server knows of it."""
+    try:
+        answer = client.get_next_batch_size(
+            record.job.job_id, request_id=record.request_id, resume=True, timeout=timeout
+        )
+    except (JobNotFoundError, TrialNotFoundError):
+        return record
+    return record.resumed(answer.trial)
+
+
+def _end_unanswered(client: Client, record: TrialRecord, timeout: float) -> None:
+    """Ends the trial that the server may have dispatched before a launch took its fallback: nobody trains it.
+
+    Raises:
+        WattwiseError: if the server does not answer in time.
+    """
+    request_id = record.request_id.removesuffix(_FALLBACK)
+    if request_id == record.request_id:
+        return
+    deadline = time.monotonic() + timeout
+    with suppress(*REFUSALS):
+        # To resume dispatches nothing, and brings back a trial that counts as lost.
+        found = client.get_next_batch_size(record.job.job_id, request_id=request_id, resume=True, timeout=timeout)
+        client.end_trial(found.trial.id, v1.END_REASON_PREEMPTED, timeout=max(0.0, deadline - time.monotonic()))
 
 
 def was_deleted(client: Client, trial: v1.TrialId, timeout: float) -> bool:
-    """Whether a trial that is not found was deleted with its job while it ran, rather than lost with the database.
+    """Whether a trial that is not found was deleted with its job, rather than lost with the database.
 
     Raises:
         WattwiseError: if the server does not answer.
@@ -90,30 +134,46 @@ def was_deleted(client: Client, trial: v1.TrialId, timeout: float) -> bool:
         return False
 
 
-def deliver_files(client: Client, paths: Iterable[Path], seconds: float, *, refused_before: bool = False) -> Delivery:
+def deliver_files(
+    client: Client,
+    paths: Sequence[Path],
+    seconds: float,
+    *,
+    server: str | None = None,
+    refused_before: bool = False,
+) -> Delivery:
     """Delivers the trials in these files whose processes have ended, and deletes the files.
 
+    A trial that cannot be delivered now does not keep those behind it from being delivered, unless the server refuses
+    the caller, or leaves two calls in a row unanswered.
+
     Args:
-        client: of the server that they ran for.
+        client: of the server that they are delivered to.
         paths: the files, in the order of delivery.
         seconds: for all of them; what is not delivered by then stays.
+        server: the server that they ran for, as the files name it; None is that of the client, "" is any.
         refused_before: whether those that the server has refused before are tried again.
     """
-    delivered = refused = 0
+    delivered = refused = unanswered = 0
+    failure: WattwiseError | None = None
+    wanted = server_of(client.address if server is None else server)
     deadline = time.monotonic() + seconds
-    for path in paths:
-        left = deadline - time.monotonic()
-        if left <= 0:
+    for behind, path in zip(reversed(range(len(paths))), paths, strict=True):
+        if time.monotonic() >= deadline:
             break
         journal = _opened(path)
         if journal is None:
             continue
+        keeps = True
         try:
-            if journal.record.server != client.address or (journal.record.refusal and not refused_before):
+            of_another = wanted and server_of(journal.record.server) != wanted
+            if of_another or (journal.record.refusal and not refused_before):
                 continue
-            trial = deliver_record(client, journal.record, min(left, _CALL_SECONDS))
-            journal.delete()
-            delivered += 1
+            # Reading a large file takes time too.
+            left = max(0.0, deadline - time.monotonic())
+            trial = deliver_record(client, journal.record, min(left / 2 if behind else left, _CALL_SECONDS))
+            keeps = False
+            delivered, unanswered = delivered + 1, 0
             if trial is None:
                 log.info("the spooled trial in %s is dropped: its job %r was deleted", path, journal.record.job.job_id)
             else:
@@ -126,13 +186,20 @@ def deliver_files(client: Client, paths: Iterable[Path], seconds: float, *, refu
                 "`wattwise spool drop` drops it",
                 *(path, error),
             )
-        except (ServerError, ResourceExhaustedError) as error:
-            log.info("the spooled trial in %s cannot be delivered now: %s", path, error)
         except WattwiseError as error:
-            return Delivery(delivered, refused, error)
+            log.info("the spooled trial in %s cannot be delivered now: %s", path, error)
+            away = isinstance(error, ServerUnavailableError) and not error.reason
+            failure, unanswered = error, unanswered + away
+            if unanswered > 1 or not (away or _concerns_one(error)):
+                break
         finally:
-            journal.release()
-    return Delivery(delivered, refused)
+            journal.release() if keeps else journal.delete()
+    return Delivery(delivered, refused, failure)
+
+
+def _concerns_one(error: WattwiseError) -> bool:
+    """Whether another trial may be delivered although the server did not take one."""
+    return isinstance(error, ServerError | ResourceExhaustedError | ServerUnavailableError)
 
 
 def _opened(path: Path) -> Journal | None:

@@ -6,12 +6,13 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise.errors import NoDriverError, ResumeError, WattwiseError, log
+from wattwise.errors import JobNotFoundError, NoDriverError, ResumeError, TrialNotFoundError, log
 from wattwise.monitor import Monitor, monitor_kinds
 from wattwise.monitor.named import named_monitor
 from wattwise.rpc.client import Client
@@ -61,7 +62,7 @@ class DriverLaunch:
         self._reason = variables.get("REASON")
         self._monitor_name = variables.get("MONITOR")
         self._sent = v1.JobSpec()
-        self._away = False
+        self._away = self._unknown = False
 
     @property
     def job_key(self) -> tuple[str, str]:
@@ -97,8 +98,11 @@ class DriverLaunch:
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
         """Returns the driver's trial. Its batch size is known, so no fallback is needed.
 
+        A server that does not know it has lost its database, or has an older one: the trial is delivered at its end.
+
         Raises:
             NoDriverError: if the server returns another trial than the variables name.
+            JobNotFoundError: if the job was deleted.
             WattwiseError: as documented at `BatchSizeOptimizer.get_batch_size`.
         """
         del fallback
@@ -107,24 +111,43 @@ class DriverLaunch:
         with self._endpoint.start_client(self._request_id, warns=False) as client:
             try:
                 # Before register_job, which would create a deleted job again.
-                answer = client.get_next_batch_size(self._trial.job_id, request_id=self._request_id)
+                answer = self._ask(client)
+                if answer is None:
+                    # The session asks for it again, and warns of the loss.
+                    self._unknown = True
+                    return self._start_locally(kind)
+                found = answer.trial.id
+                if found != self._trial:
+                    raise NoDriverError(
+                        f"the server at {self.server} returns trial {found.trial_number} with batch size "
+                        f"{found.batch_size}, but the variables name trial {self._trial.trial_number} with "
+                        f"{self._trial.batch_size}: are they from an earlier launch, or for another server?"
+                    )
+                job = client.register_job(spec).job
             except NO_TRIAL as error:
-                return self._start_away(kind, error)
-            found = answer.trial.id
-            if found != self._trial:
-                raise NoDriverError(
-                    f"the server at {self.server} returns trial {found.trial_number} with batch size "
-                    f"{found.batch_size}, but the variables name trial {self._trial.trial_number} with "
-                    f"{self._trial.batch_size}: are they from an earlier launch, or for another server?"
-                )
-            self._write(ClientFile(joined=True))
-            job = client.register_job(spec).job
+                log.warning("%s. Training starts nevertheless, and is reported when the server is back", error)
+                self._away = True
+                return self._start_locally(kind)
+        self._write(ClientFile(joined=True))
         return StartedTrial(TrialInfo(answer.trial, job, self._reason or answer.reason, self._request_id, kind))
 
-    def _start_away(self, kind: str, cause: WattwiseError) -> StartedTrial:
+    def _ask(self, client: Client) -> v1.GetNextBatchSizeResponse | None:
+        """The trial of the driver's request, which lives on if it was lost; None if the server does not know it."""
+        ended = False
+        try:
+            with suppress(TrialNotFoundError):
+                ended = client.heartbeat(self._trial).stop_train
+            # To resume never dispatches another trial, but a preempted one has to stay as it is.
+            return client.get_next_batch_size(self._trial.job_id, request_id=self._request_id, resume=not ended)
+        except TrialNotFoundError:
+            return None
+        except JobNotFoundError:
+            if ended:
+                raise
+            return None
+
+    def _start_locally(self, kind: str) -> StartedTrial:
         """Trains the driver's trial without the server: everything that training needs is in the variables."""
-        log.warning("%s. Training starts nevertheless, and is reported when the server is back", cause)
-        self._away = True
         self._write(ClientFile(joined=True))
         trial = v1.Trial(id=self._trial, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(time.time_ns())
@@ -133,7 +156,9 @@ class DriverLaunch:
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial. The driver sees the exit status and ends an undecided trial."""
-        return self._endpoint.session(info, self._sent, timeout, ends_completed=False, away=self._away)
+        return self._endpoint.session(
+            info, self._sent, timeout, ends_completed=False, away=self._away, resumes=self._unknown
+        )
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""

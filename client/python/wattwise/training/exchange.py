@@ -66,7 +66,7 @@ class Exchange:
         self._answered = 0
         self._refusal: WattwiseError | None = None
         # The trainer has warned of unconnected ranks before it had a trial.
-        self._warned = {v1.WARNING_REASON_UNCONNECTED_RANKS}
+        self._warned = {v1.WARNING_REASON_UNCONNECTED_RANKS, v1.WARNING_REASON_NO_ENERGY}
         self._outage_warned = False
         self._outage_ended_at = 0.0
 
@@ -88,6 +88,15 @@ class Exchange:
             self.pending.append(report)
             self.changed.notify_all()
             return report
+
+    def change(self, change: Callable[[v1.TrainingResult], None]) -> None:
+        """Changes the pending measurements; the trainer's thread keeps its own."""
+        with self.changed:
+            for place, (number, result) in enumerate(self.pending):
+                changed = v1.TrainingResult()
+                changed.CopyFrom(result)
+                change(changed)
+                self.pending[place] = PendingReport(number, changed)
 
     def skip(self, epoch: int) -> None:
         """Drops the pending measurements up to an epoch, which the server has."""

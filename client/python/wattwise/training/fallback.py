@@ -19,6 +19,7 @@ def checked_fallback(chosen: object, job: JobSpec) -> int | None:
 
     Raises:
         InvalidArgumentError: if it is not one of the job's batch sizes, or "default".
+        InvalidJobSpecError: if a value of the job has the wrong type.
     """
     name = "fallback"
     if chosen is None:
@@ -28,9 +29,11 @@ def checked_fallback(chosen: object, job: JobSpec) -> int | None:
         chosen = int(text) if text.isascii() and text.isdecimal() else text
     if chosen == DEFAULT:
         return job.default_batch_size
-    if isinstance(chosen, int) and not isinstance(chosen, bool) and chosen in job.batch_sizes:
+    # Wrong batch sizes are a fault of the job, not of the fallback.
+    sizes = job.to_proto().batch_sizes
+    if isinstance(chosen, int) and not isinstance(chosen, bool) and (chosen in sizes or not sizes):
         return chosen
     raise InvalidArgumentError(
-        f"{name}={chosen!r} is invalid: use one of the job's batch_sizes, "
-        f"{', '.join(map(str, job.batch_sizes))}, or {DEFAULT!r} for its default_batch_size"
+        f"{name}={chosen!r} is invalid: use one of the job's batch_sizes, {', '.join(map(str, sizes))}, or {DEFAULT!r} "
+        "for its default_batch_size; to train without a fallback, omit it"
     )

@@ -18,17 +18,20 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from wattwise import v1
 from wattwise.errors import log
+from wattwise.rpc.client import new_request_id
+from wattwise.training.resume import carry_on
+from wattwise.training.rules import own_decision
 
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 """Of no other program: the folder of the spool may hold other files."""
 _VERSION = 1
-_MAX_RESULTS = 10_000
+_MAX_RESULTS = 5_000
 """Epochs that a record keeps, the newest ones; about as many as the server keeps of a trial at most."""
 _MAX_BYTES = 8 * 2**20
 """The size at which a file is rewritten without the epochs that its record has dropped."""
@@ -48,6 +51,9 @@ class TrialRecord:
         results: its measurements by ascending epoch, each with the time at which the epoch ended.
         end_reason: why its trainer ended it; unspecified while it runs.
         refusal: why the server refused it; empty unless it did.
+        base: the sums that its process counts on from, if it continues a checkpoint and could not ask the server,
+            which may know of more; None otherwise.
+        spare_id: names what this process trains if the trial of `request_id` cannot continue; only with a base.
     """
 
     server: str
@@ -59,6 +65,8 @@ class TrialRecord:
     results: list[tuple[v1.TrainingResult, float]] = field(default_factory=list)
     end_reason: v1.EndReason.ValueType = v1.END_REASON_UNSPECIFIED
     refusal: str = ""
+    base: v1.TrainingResult | None = None
+    spare_id: str = ""
 
     @classmethod
     def from_lines(cls, lines: list[str]) -> TrialRecord:
@@ -82,6 +90,9 @@ class TrialRecord:
                 int(head["batch_size"]),
                 float(head["start_time"]),
             )
+            if "base" in head:
+                record.base = ParseDict(head["base"], v1.TrainingResult(), ignore_unknown_fields=True)
+                record.spare_id = str(head["spare_id"])
             for document in documents[1:]:
                 if "result" in document:
                     result = ParseDict(document["result"], v1.TrainingResult(), ignore_unknown_fields=True)
@@ -98,7 +109,7 @@ class TrialRecord:
 
     def lines(self) -> list[str]:
         """The whole journal."""
-        head = {
+        head: dict[str, object] = {
             "version": _VERSION,
             "server": self.server,
             "job": _plain(self.job),
@@ -107,6 +118,8 @@ class TrialRecord:
             "batch_size": self.batch_size,
             "start_time": self.start_time,
         }
+        if self.base is not None:
+            head |= {"base": _plain(self.base), "spare_id": self.spare_id}
         lines = [head, *(_result_line(*each) for each in self.results)]
         if self.end_reason:
             lines.append({"end_reason": v1.EndReason.Name(self.end_reason)})
@@ -125,6 +138,27 @@ class TrialRecord:
     def leave_out(self, epoch: int) -> None:
         """Removes the measurement of an epoch."""
         self.results = [each for each in self.results if each[0].current_epoch != epoch]
+
+    def resumed(self, trial: v1.Trial) -> TrialRecord:
+        """The record of a trial that the server has resumed, or was asked to: it carries on what the server knows."""
+        if self.base is None:
+            return self
+        if trial.status == v1.TRIAL_STATUS_FAILED:
+            # Its trainer has ended it, and nothing can be added to it.
+            return replace(self, request_id=self.spare_id, base=None, spare_id="")
+        results = []
+        for result, at in self.results:
+            carried = v1.TrainingResult()
+            carried.CopyFrom(result)
+            carry_on(carried, self.base, trial)
+            results.append((carried, at))
+        return replace(self, results=results, base=None, spare_id="")
+
+    def ended_by_trainer(self, spec: v1.JobSpec) -> bool:
+        """Whether its trainer ended the trial for good, rather than a decision; `spec` has all defaults filled in."""
+        if self.end_reason == v1.END_REASON_COMPLETED:
+            return not self.results or not own_decision(spec, self.results[-1][0]).stop_train
+        return self.end_reason in (v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_MEMORY)
 
     @property
     def trial_id(self) -> v1.TrialId:
@@ -159,8 +193,9 @@ class TrialRecord:
 class Journal:
     """A trial's record and the file that it is kept in.
 
-    A file that cannot be written never disturbs the training: this is warned of once, and the next change tries again.
-    May be called by a signal handler.
+    Several sessions of a process may share it; each of them deletes or releases it once. A file that cannot be written
+    never disturbs the training: this is warned of once, and the next change tries again. May be called by a signal
+    handler.
 
     Attributes:
         record: the trial.
@@ -176,6 +211,8 @@ class Journal:
         self._incomplete = False
         self._warned = False
         self._lock = threading.RLock()
+        self._users = 1
+        self._undelivered = False
 
     @classmethod
     def create(cls, record: TrialRecord, path: Path) -> Journal:
@@ -238,9 +275,32 @@ class Journal:
         """Records that the trial goes on after all."""
         with self._lock:
             if self.record.end_reason or self.record.refusal:
-                self.record.end_reason, self.record.refusal = v1.END_REASON_UNSPECIFIED, ""
-                self._incomplete = True
-                self._append({})
+                self.replace(replace(self.record, end_reason=v1.END_REASON_UNSPECIFIED, refusal=""))
+
+    def share(self) -> bool:
+        """Adds a user; returns whether the file is open."""
+        with self._lock:
+            self._users += self.kept
+            return self.kept
+
+    def count_from(self, base: v1.TrainingResult) -> None:
+        """Records the sums that this process counts on from, unless an earlier one did, without the server as well."""
+        with self._lock:
+            if self.record.base is None:
+                self.replace(replace(self.record, base=base, spare_id=new_request_id()))
+
+    def carry_on(self, trial: v1.Trial) -> None:
+        """Carries on what the server knows of the trial, if a process has counted without it."""
+        with self._lock:
+            if self.record.base is not None:
+                self.replace(self.record.resumed(trial))
+
+    def replace(self, record: TrialRecord) -> None:
+        """Writes the record of the trial anew."""
+        with self._lock:
+            self.record = record
+            self._incomplete = True
+            self._append({})
 
     def end(self, reason: v1.EndReason.ValueType) -> None:
         """Records why the trainer ends the trial; the first reason counts."""
@@ -256,18 +316,25 @@ class Journal:
             self._append({"refusal": refusal})
 
     def delete(self) -> None:
-        """Deletes the file: the server knows how the trial ended."""
+        """Deletes the file with its last user, unless another one released it: the server knows how the trial ended."""
         with self._lock:
-            if self._descriptor >= 0 and self.path is not None:
+            if self._users == 1 and not self._undelivered and self._descriptor >= 0 and self.path is not None:
                 with contextlib.suppress(OSError):
                     self.path.unlink(missing_ok=True)
-            self.release()
+            self.leave()
 
     def release(self) -> None:
         """Leaves the file to whoever delivers it."""
         with self._lock:
-            descriptor, self._descriptor = self._descriptor, -1
-            if descriptor >= 0:
+            self._undelivered = True
+            self.leave()
+
+    def leave(self) -> None:
+        """Leaves the file to its other users, or to whoever delivers it."""
+        with self._lock:
+            self._users -= 1
+            if self._users <= 0 <= self._descriptor:
+                descriptor, self._descriptor = self._descriptor, -1
                 _descriptors.discard(descriptor)
                 os.close(descriptor)
 
@@ -319,7 +386,7 @@ def _written(record: TrialRecord, path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _write(descriptor, "".join(f"{line}\n" for line in record.lines()).encode())
         draft.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         os.close(descriptor)
         with contextlib.suppress(OSError):
@@ -335,7 +402,8 @@ def _write(descriptor: int, data: bytes) -> None:
     os.fsync(descriptor)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +12,7 @@ from typing import Protocol
 
 from wattwise import v1
 from wattwise.errors import (
+    InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
     ResourceExhaustedError,
@@ -26,8 +29,9 @@ from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
-from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files
-from wattwise.training.journal import TrialRecord
+from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request
+from wattwise.training.job_faults import check_valid
+from wattwise.training.journal import Journal, TrialRecord
 from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
 from wattwise.training.session import Session
@@ -35,6 +39,8 @@ from wattwise.training.spool import Spool
 from wattwise.training.trial import StartedTrial, TrialInfo
 
 _ASK_SECONDS, _SEARCH_SECONDS = 60.0, 10.0
+_BESIDE_SECONDS = 60.0
+"""How long earlier trials are delivered beside the training."""
 
 NO_TRIAL = (
     NoBatchSizeConvergedError,
@@ -44,6 +50,10 @@ NO_TRIAL = (
     UnsupportedCallError,
 )
 """Errors that do not come from the trainer's own configuration: a launch with a fallback trains nevertheless."""
+
+
+class LostTrialError(ResumeError):
+    """The server does not know the trial of a checkpoint, nor that it was deleted."""
 
 
 class Launch(Protocol):
@@ -110,6 +120,7 @@ class Endpoint:
         timeout: seconds that the calls of `start` may take.
         search_timeout: seconds of them for a server that cannot be reached at all.
         spool: keeps what the server does not know.
+        name: the server's name in the spool, which does not change with its address.
     """
 
     server: str
@@ -117,6 +128,7 @@ class Endpoint:
     timeout: float
     search_timeout: float
     spool: Spool
+    name: str
 
     @classmethod
     def of(cls, server: str, timeout: float | None, credentials: Credentials | None) -> Endpoint:
@@ -127,7 +139,9 @@ class Endpoint:
         """
         ask, search = (_ASK_SECONDS, _SEARCH_SECONDS) if timeout is None else (check_seconds("timeout", timeout),) * 2
         given = Credentials.from_env() if credentials is None else credentials
-        return cls(server, given, ask, search, Spool.from_env())
+        # The server of `wattwise run` has another port each time it starts.
+        of_driver = os.environ.get("WATTWISE_SERVER_NAME") if server == os.environ.get("WATTWISE_SERVER") else None
+        return cls(server, given, ask, search, Spool.from_env(), of_driver or server)
 
     def client(self, request_id: str, timeout: float, search_timeout: float | None, *, warns: bool = True) -> Client:
         """A client for single calls."""
@@ -157,7 +171,7 @@ class Endpoint:
         """A session of the trial of the job as it was registered; see `Session` for the other arguments."""
         trial = info.snapshot
         start = trial.start_time.ToNanoseconds() / 1e9
-        record = TrialRecord(self.server, job, info.request_id, info.id.trial_number, info.id.batch_size, start)
+        record = TrialRecord(self.name, job, info.request_id, info.id.trial_number, info.id.batch_size, start)
         return Session(
             self.server,
             info.id,
@@ -195,10 +209,12 @@ class ServerLaunch:
         self._endpoint = Endpoint.of(server, timeout, credentials)
         self._request_id = new_request_id()
         self._saved: SavedTrial | None = None
-        self._registered = False
+        # The request id of an earlier trial of this process that the server has decided; empty if there is none.
+        self._decided = ""
         # As the server was sent it.
         self._job = v1.JobSpec()
-        self._away = False
+        self._away = self._unasked = False
+        self._held: Journal | None = None
 
     @property
     def job_key(self) -> tuple[str, str]:
@@ -223,11 +239,26 @@ class ServerLaunch:
 
     def repeat(self, *, registered: bool) -> None:
         """Makes `start` ask for another trial of the job."""
-        self._saved, self._request_id, self._registered = None, new_request_id(), registered
-        self._away = False
+        self._decided = self._request_id if registered else ""
+        self._saved, self._request_id = None, new_request_id()
+        self._away = self._unasked = False
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
         """Registers the job and asks for its next trial, or resumes the trial of the checkpoint."""
+        if self._saved is not None:
+            # Nobody may deliver, and so end, the trial from now on.
+            name, saved = self._endpoint.name, self._saved
+            self._held = self._endpoint.spool.hold(name, saved.job_id, saved.request_id)
+        try:
+            started = self._start(monitor, fallback)
+        except BaseException:
+            self._let_go()
+            raise
+        if started.decision is not None:
+            self._let_go()
+        return started
+
+    def _start(self, monitor: Monitor, fallback: int | None) -> StartedTrial:
         kind, spec = str(monitor_kinds(monitor)), with_gpu(self._spec, monitor)
         self._job = spec.to_proto()
         if self._saved is not None and not self._saved.trial_number:
@@ -240,7 +271,7 @@ class ServerLaunch:
             else:
                 try:
                     started = self._resume(client, spec, kind, self._saved)
-                except NO_TRIAL as error:
+                except (*NO_TRIAL, LostTrialError) as error:
                     if fallback is None:
                         raise
                     return self._resume_away(kind, self._saved, error)
@@ -255,7 +286,9 @@ class ServerLaunch:
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial."""
-        return self._endpoint.session(info, self._job, timeout, away=self._away, resumes=self._away)
+        session = self._endpoint.session(info, self._job, timeout, away=self._away, resumes=self._unasked)
+        self._let_go()
+        return session
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""
@@ -264,37 +297,71 @@ class ServerLaunch:
     def record_power_limit(self, watts: float) -> None:
         """Does nothing: no launcher waits for it."""
 
+    def _let_go(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.leave()
+
     def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
-        job_id, job = str(spec.job_id), v1.Job(spec=resolved(self._job))
+        job_id, job = str(spec.job_id), None
         try:
-            if self._registered:
-                # Before register_job, which would create a deleted job again.
-                answer = self._next(client, job_id)
-                job = client.register_job(spec).job
-            else:
-                job = client.register_job(spec).job
-                self._deliver_earlier(client)
-                answer = self._next(client, job_id)
+            if self._decided:
+                self._check_not_deleted(client, job_id)
+            job = client.register_job(spec).job
+            if not self._decided:
+                self._deliver_earlier()
+            answer = self._next(client, job_id)
         except NO_TRIAL as error:
             if fallback is None:
                 raise
             return self._fall_back(job, kind, fallback, error)
         return StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._request_id, kind))
 
-    def _deliver_earlier(self, client: Client) -> None:
-        """Delivers what earlier launches of the job could not; what takes too long is left to later ones."""
-        paths = self._endpoint.spool.paths(self._endpoint.server, self._job.job_id)
-        failure = deliver_files(client, paths, LAUNCH_SECONDS).failure
-        if failure is not None:
-            log.info("spooled trials of job %r are not delivered yet: %s", self._job.job_id, failure)
+    def _check_not_deleted(self, client: Client, job_id: str) -> None:
+        """Checks that to register the job does not bring a deleted one back; one that was lost comes back.
 
-    def _fall_back(self, job: v1.Job, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
+        Raises:
+            TrialNotFoundError: if the job of the earlier trial was deleted.
+        """
+        # The server knows the launches of deleted jobs, but not those of a database that was lost.
+        earlier = v1.ImportTrialRequest(
+            job_id=job_id,
+            request_id=self._decided,
+            batch_size=self._job.default_batch_size,
+            end_reason=v1.END_REASON_PREEMPTED,
+            validate_only=True,
+        )
+        with contextlib.suppress(InvalidRequestError, JobNotFoundError, UnsupportedCallError):
+            client.import_trial(earlier)
+
+    def _deliver_earlier(self) -> None:
+        """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""
+        endpoint, job_id = self._endpoint, self._job.job_id
+        paths = endpoint.spool.paths(endpoint.name, job_id)
+
+        def deliver() -> None:
+            with endpoint.client(new_request_id(), LAUNCH_SECONDS, 0.0, warns=False) as client:
+                failure = deliver_files(client, paths, _BESIDE_SECONDS, server=endpoint.name).failure
+            if failure is not None:
+                log.info("spooled trials of job %r are not delivered yet: %s", job_id, failure)
+
+        if paths:
+            thread = threading.Thread(target=deliver, name="wattwise-delivery", daemon=True)
+            thread.start()
+            thread.join(LAUNCH_SECONDS)
+
+    def _fall_back(self, job: v1.Job | None, kind: str, batch_size: int, cause: WattwiseError) -> StartedTrial:
+        """Trains without the server, which may have registered the job."""
+        if job is None:
+            # Otherwise a job that the server refuses would be trained, and never delivered.
+            check_valid(self._job)
+            job = v1.Job(spec=resolved(self._job))
         log.warning(
             "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
             *(cause, batch_size, "at its end" if isinstance(cause, NoBatchSizeConvergedError) else _LATER),
         )
-        # The server may have dispatched a trial with another batch size for the request that failed.
-        self._request_id = new_request_id()
+        # The server may have dispatched a trial with another batch size, which the delivery ends.
+        self._request_id = fallback_request(self._request_id)
         trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size)
         trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(time.time_ns())
@@ -319,6 +386,10 @@ class ServerLaunch:
                 f"the checkpoint's batch size {saved.batch_size} is not one of the job's batch_sizes: omit "
                 "load_state_dict() to get a new trial"
             )
+        record = self._endpoint.spool.read(self._endpoint.name, saved.job_id, saved.request_id)
+        if record is not None and record.ended_by_trainer(job.spec):
+            raise saved.ended(record.end_reason)
+        self._unasked = True
         trial = v1.Trial(id=saved.trial_id, type=trial_type, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
         return StartedTrial(TrialInfo(trial, job, reason, saved.request_id, kind), saved.progress)
@@ -330,6 +401,12 @@ class ServerLaunch:
     def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial:
         try:
             ended = client.heartbeat(saved.trial_id).stop_train
+        except (JobNotFoundError, TrialNotFoundError) as error:
+            raise LostTrialError(
+                f"{saved.name} of the checkpoint is no longer on the server, which may have lost its database: omit "
+                f"load_state_dict() to get a new trial, or pass a fallback to continue this one without it ({error})"
+            ) from None
+        try:
             # Before register_job, which would create a deleted job again.
             answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
         except JobNotFoundError:

@@ -25,7 +25,7 @@ def checked_reduction(name: MetricReduction) -> MetricReduction:
     Raises:
         InvalidArgumentError: if it is not a reduction.
     """
-    if name not in _REDUCTIONS:
+    if name not in tuple(_REDUCTIONS):
         raise InvalidArgumentError(f"reduce_metric={name!r} is not known; use one of {', '.join(_REDUCTIONS)}")
     return name
 

@@ -14,6 +14,7 @@ from wattwise.errors import (
     JobNotFoundError,
     OperationOrderError,
     TrainFailError,
+    TrialNotFoundError,
     log,
 )
 from wattwise.monitor import Monitor, default_monitor
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 _newest: WeakValueDictionary[tuple[str, str], RunningTrial] = WeakValueDictionary()
 """The newest trial of this process by server and job. A trial that runs is kept alive by the hooks for its end."""
-
-_MISSED = "launch the job again, or raise max_tries: the server takes the misses into account"
 
 
 class BatchSizeOptimizer:
@@ -77,14 +76,15 @@ class BatchSizeOptimizer:
         world_size: the number of ranks.
         broadcast: sends an object of rank 0 to all ranks: called on every rank, with bytes on rank 0 and None on the
             others, it returns the bytes on each, like `bcast` of mpi4py. `reduce_metric` must be "first".
-        fallback: the batch size to train with if the server cannot be reached or has no batch size left: one of the
-            job's, or "default" for its default. The trial is measured as usual, ends at the target or the last epoch,
-            and is delivered to the server later. None reads the variable WATTWISE_FALLBACK; if that is not set either,
-            `get_batch_size` raises the error.
+        fallback: the batch size to train with if the server cannot be reached, is out of order or has no batch size
+            left: one of the job's, or "default" for its default. The trial is measured as usual, ends at the target or
+            the last epoch, and is delivered to the server later. None reads the variable WATTWISE_FALLBACK; if that is
+            not set either, `get_batch_size` raises the error.
 
     Raises:
         InvalidArgumentError: if `job` is not a JobSpec, `reduce_metric` is unknown, `fallback` is not one of the job's
             batch sizes, a timeout is not a number, or `rank`, `world_size` and `broadcast` do not fit together.
+        InvalidJobSpecError: if there is a fallback and a value of the job has the wrong type.
     """
 
     def __init__(
@@ -233,19 +233,20 @@ class BatchSizeOptimizer:
         """Returns the global batch size to train with; asks the server the first time.
 
         Args:
-            fallback: as for the constructor, instead of that one. It does not hide errors in the job, the address or
-                the credentials, which only you can correct. `bso.trial.fallback` says whether it was needed.
+            fallback: as for the constructor, instead of that one. `bso.trial.fallback` says whether it was needed.
 
         Raises:
             InvalidArgumentError: if `fallback` is not one of the job's batch sizes.
             InvalidAddressError: if the server's address is malformed.
-            ServerUnavailableError: if the server cannot be reached in time; names its address and the cause.
             UnauthenticatedError, PermissionDeniedError: if the server requires a token, or another one.
             CredentialsError: if the token or the certificates cannot be used.
-            UnsupportedCallError: if another gRPC server listens at the address.
-            InvalidJobSpecError: if the job's configuration is invalid.
+            InvalidJobSpecError: if the job's configuration is invalid; with a fallback also if there is no server.
             JobDiffersError: if the job is registered with another configuration.
-            NoBatchSizeConvergedError: if no batch size is left to try.
+            ServerUnavailableError: without a fallback, if the server cannot be reached in time, its name does not
+                resolve, or its certificate is not accepted; names its address and the cause.
+            UnsupportedCallError: without a fallback, if another gRPC server listens at the address.
+            ServerError, ResourceExhaustedError: without a fallback, if the server fails, or has reached a limit.
+            NoBatchSizeConvergedError: without a fallback, if no batch size is left to try.
             ResumeError: if the trial of the loaded checkpoint cannot continue.
             MonitorError: if the energy or the GPUs cannot be measured; says what to pass instead.
         """
@@ -326,13 +327,17 @@ class BatchSizeOptimizer:
             # `model` has reached the target.
 
         A trial that ends without its target raises nothing in the loop; the next one begins once the body of the loop
-        has ended. All calls of this object work on the current trial, so that callbacks, `data_loader`,
-        `PowerLimitOptimizer` and `state_dict` may be used in the loop. The first trial is that of the loaded
-        checkpoint, or of `get_batch_size` if that was called before and the trial is not over. A process of
-        `wattwise run` has one trial, and the driver starts the next process.
+        has ended. The variables of the body then still refer to the earlier model: if memory does not suffice for two,
+        set them to None before the next one is built.
+
+        All calls of this object work on the current trial, so that callbacks, `data_loader`, `PowerLimitOptimizer` and
+        `state_dict` may be used in the loop. The first trial is that of the loaded checkpoint, or of `get_batch_size`
+        if that was called before and the trial is not over. A process of `wattwise run` has one trial, and the driver
+        starts the next process.
 
         Leaving the loop early, by `break`, `return` or an exception, does not end the trial, as with `epochs`. In a
-        `with attempt:` block a trial that runs out of memory is followed by the next one.
+        `with attempt:` block an exception ends it; one that runs out of memory is followed by the next trial, unless it
+        was the last.
 
         Args:
             max_tries: the number of trials at most.
@@ -347,29 +352,29 @@ class BatchSizeOptimizer:
         if self.training_finished and not self._begins_again and self._launch.repeatable:
             self._begin_again(1)
         self.get_batch_size()
+        tries = max_tries if self._launch.repeatable else 1
         while True:
             trial = self._trial("attempts()")
-            last = self._attempt >= max_tries or not self._launch.repeatable
             trial.raises_failure = False
             try:
-                yield Attempt(self, trial, self._attempt, last=last)
+                yield Attempt(self, trial, self._attempt, tries)
             finally:
                 trial.raises_failure = True
             if self.target_reached:
                 return
             trial.close_for_another(v1.END_REASON_COMPLETED)
-            if last:
-                raise TrainFailError(
-                    f"training is over and none of {self._attempt} attempts reached the target; the last: "
-                    f"{trial.outcome}; {trial.advice() or _MISSED}",
-                    trial.decision,
-                )
-            log.warning("attempt %d of %d missed the target: %s", self._attempt, max_tries, trial.outcome)
+            missed = "training is over and the target was not reached"
+            if self._attempt > 1:
+                missed = f"{missed} in {self._attempt} attempts; the last"
+            if self._attempt >= tries:
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision)
+            if not trial.out_of_memory:
+                log.warning("attempt %d of %d did not reach the target: %s", self._attempt, tries, trial.outcome)
             self._begin_again(self._attempt + 1)
             try:
                 self.get_batch_size()
-            except JobNotFoundError as error:
-                raise TrainFailError.of(trial.decision) or error from None
+            except (JobNotFoundError, TrialNotFoundError):
+                raise TrainFailError(f"{missed}: {trial.outcome}; {trial.remedy()}", trial.decision) from None
 
     def on_evaluate(self, metric: float) -> None:
         """Closes the window, reports the epoch, and opens the next window. Does nothing once training is over.
@@ -484,5 +489,7 @@ class BatchSizeOptimizer:
 
 def _positive(name: str, number: int, default: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise InvalidArgumentError(f"{name}={number!r} is not a positive integer; omit it for {default}")
+        raise InvalidArgumentError(
+            f"{name}={number!r} is invalid: pass an integer of 1 or more, or omit it for {default}"
+        )
     return number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattwise import v1
-from wattwise.training.resume import Progress
+from wattwise.training.resume import Progress, Sums
 
 
 class PowerUsage:
@@ -14,27 +14,27 @@ class PowerUsage:
     the profile itself. So the computed sums never shrink, and are set from the first result on.
 
     Args:
-        snapshot: the trial when this launch got it; a resumed one may have computed sums.
+        known: the sums of the trial when this launch got it; those of a resumed one may be computed.
         progress: the measured sums where this launch starts.
 
     Attributes:
         limit_watts: the limit that the GPUs have now; None while it is unknown.
     """
 
-    def __init__(self, snapshot: v1.Trial, progress: Progress) -> None:
+    def __init__(self, known: Sums, progress: Progress) -> None:
         self.limit_watts: float | None = None
         self._measured = progress.time_seconds, progress.energy_joules
         self._floor: v1.ComputedUsage | None = None
         self._computed: v1.ComputedUsage | None = None
         self._samples: tuple[v1.PowerSample, v1.PowerSample] | None = None
         self._steps = 0
-        if snapshot.HasField("computed"):
+        if known.HasField("computed"):
             # Results after these need computed sums, also if this launch is not in observer mode.
-            known = self._floor = snapshot.computed
+            used = self._floor = known.computed
             self._computed = v1.ComputedUsage(
-                time_seconds=progress.time_seconds + known.time_seconds - snapshot.time_seconds,
-                energy_joules=progress.energy_joules + known.energy_joules - snapshot.energy_joules,
-                power_limit_watts=known.power_limit_watts,
+                time_seconds=progress.time_seconds + used.time_seconds - known.time_seconds,
+                energy_joules=progress.energy_joules + used.energy_joules - known.energy_joules,
+                power_limit_watts=used.power_limit_watts,
             )
 
     def observe(self, limit_watts: float) -> None:

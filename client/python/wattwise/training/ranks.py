@@ -46,16 +46,20 @@ class Ranks:
         """
         if rank is None and size is None and broadcast is None:
             return None
-        if size is None or rank is None or (broadcast is None and size != 1):
+        given = {"rank": rank, "world_size": size, "broadcast": broadcast}
+        missing = [name for name, value in given.items() if value is None]
+        if missing and (missing != ["broadcast"] or size != 1):
+            passed = [name for name in given if name not in missing]
             raise InvalidArgumentError(
-                f"got rank={rank!r}, world_size={size!r} and broadcast={broadcast!r}: pass all three, or none of them "
-                "to use torch.distributed"
+                f"got {' and '.join(passed)} without {' and '.join(missing)}: pass all three, or none of them to use "
+                "torch.distributed"
             )
-        for name, value, least in (("world_size", size, 1), ("rank", rank, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidArgumentError(f"{name}={value!r} is not an integer of {least} or more")
-        if rank >= size:
-            raise InvalidArgumentError(f"rank={rank} is not below world_size={size}: ranks count from 0")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InvalidArgumentError(f"world_size={size!r} is invalid: pass the number of ranks, 1 or more")
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < size:
+            raise InvalidArgumentError(
+                f"rank={rank!r} is invalid: pass an integer from 0 to world_size - 1 = {size - 1}"
+            )
         if broadcast is not None and not callable(broadcast):
             raise InvalidArgumentError(
                 f"broadcast={broadcast!r} cannot be called: pass a function that gets bytes on rank 0 and None on the "

@@ -10,10 +10,10 @@ from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseErr
 from wattwise.monitor import Monitor
 from wattwise.training.metric import metric_value
 from wattwise.training.power_usage import PowerUsage
-from wattwise.training.resume import Progress
-from wattwise.training.rules import decision_without_server
+from wattwise.training.resume import Progress, Sums
+from wattwise.training.rules import own_decision
 from wattwise.training.session import Session
-from wattwise.training.trial import StartedTrial
+from wattwise.training.trial import TrialInfo
 from wattwise.training.windows import TrainingWindows, monitor_message
 
 
@@ -23,6 +23,7 @@ class EpochOutcome(NamedTuple):
     Attributes:
         progress: the sums up to the end of the epoch.
         decision: the decision, if there is one.
+        own: whether the decision is this trainer's, because the server did not answer.
         over: whether the trial is over.
         by_server: whether the server said so.
         refusal: the server's error, if it refused the report.
@@ -30,6 +31,7 @@ class EpochOutcome(NamedTuple):
 
     progress: Progress
     decision: v1.Decision | None
+    own: bool
     over: bool
     by_server: bool
     refusal: WattwiseError | None = None
@@ -42,16 +44,16 @@ class Reporter:
         power: what the results say about power limits.
     """
 
-    def __init__(self, session: Session, monitor: Monitor, started: StartedTrial) -> None:
+    def __init__(self, session: Session, monitor: Monitor, info: TrialInfo, progress: Progress, known: Sums) -> None:
         self._session = session
-        self._spec = started.info.job.spec
-        self._trial = started.info.snapshot
+        self._spec = info.job.spec
+        self._trial = info.snapshot
         name = f"wattwise {self._trial.id.job_id} {self._trial.id.trial_number}"
         self._windows = TrainingWindows(
             monitor, name, self._spec.gpu.max_power_watts, weighs_energy=self._spec.eta_knob > 0
         )
-        _, self._windows.time_seconds, self._windows.energy_joules = started.progress
-        self.power = PowerUsage(self._trial, started.progress)
+        _, self._windows.time_seconds, self._windows.energy_joules = progress
+        self.power = PowerUsage(known, progress)
         self._warned_of_nan = False
 
     def open_window(self) -> None:
@@ -73,23 +75,24 @@ class Reporter:
         self._warn_of_nan(epoch, value)
         windows.close()
         progress = Progress(epoch, windows.time_seconds, windows.energy_joules)
-        over, decision = False, None
+        over, own = False, None
         try:
             result = self._result(progress, value)
             # The server refuses other numbers for an epoch that was reported before the checkpoint was loaded.
             reported_before = epoch <= self._trial.last_epoch
             decision = session.decision if reported_before else session.report(result)
+            progress = Progress(epoch, result.time_seconds, result.energy_joules)
             if decision is None and not (reported_before or session.over):
-                decision = decision_without_server(self._spec, result)
-                over = decision is not None
-                if over:
-                    session.decide()
+                own = own_decision(self._spec, result)
+                over = own.stop_train
+            if over:
+                session.decide()
         except (InvalidResultError, InvalidRequestError) as refusal:
-            return EpochOutcome(progress, None, over=False, by_server=False, refusal=refusal)
+            return EpochOutcome(progress, None, own=False, over=False, by_server=False, refusal=refusal)
         finally:
             if not (over or session.over):
                 windows.reopen()
-        return EpochOutcome(progress, decision, over or session.over, session.over)
+        return EpochOutcome(progress, own or decision, own is not None, over or session.over, session.over)
 
     def close_window(self) -> None:
         """Closes the window, if one is open; what it measured does not count."""

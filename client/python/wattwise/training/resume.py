@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from wattwise import v1
 from wattwise.errors import ResumeError
@@ -20,6 +20,49 @@ class Progress(NamedTuple):
     epoch: int = 0
     time_seconds: float = 0.0
     energy_joules: float = 0.0
+
+
+Sums: TypeAlias = v1.TrainingResult | v1.Trial
+"""What has the sums of a trial: `time_seconds`, `energy_joules` and, in observer mode, `computed`."""
+
+
+def largest(*several: Sums) -> v1.TrainingResult:
+    """The largest of each sum."""
+    most = v1.TrainingResult()
+    for each in several:
+        most.time_seconds = max(most.time_seconds, each.time_seconds)
+        most.energy_joules = max(most.energy_joules, each.energy_joules)
+        if each.HasField("computed"):
+            used = most.computed
+            used.time_seconds = max(used.time_seconds, each.computed.time_seconds)
+            used.energy_joules = max(used.energy_joules, each.computed.energy_joules)
+            used.power_limit_watts = each.computed.power_limit_watts
+    return most
+
+
+def carry_on(result: v1.TrainingResult, base: Sums, known: Sums) -> None:
+    """Makes a result that was counted from `base` carry on `known`, the sums of the server; they never shrink.
+
+    Results up to the base, which are those of earlier processes, become at least `known`.
+    """
+    seconds, joules = result.time_seconds, result.energy_joules
+    result.time_seconds = _carried(seconds, base.time_seconds, known.time_seconds)
+    result.energy_joules = _carried(joules, base.energy_joules, known.energy_joules)
+    if not known.HasField("computed"):
+        return
+    if result.HasField("computed"):
+        before = base.computed if base.HasField("computed") else base
+        used = result.computed
+        used.time_seconds = _carried(used.time_seconds, before.time_seconds, known.computed.time_seconds)
+        used.energy_joules = _carried(used.energy_joules, before.energy_joules, known.computed.energy_joules)
+    else:
+        result.computed.CopyFrom(known.computed)
+        result.computed.time_seconds += max(0.0, seconds - base.time_seconds)
+        result.computed.energy_joules += max(0.0, joules - base.energy_joules)
+
+
+def _carried(value: float, base: float, known: float) -> float:
+    return max(value, known) if known <= base else known + max(0.0, value - base)
 
 
 class SavedTrial(NamedTuple):
@@ -77,16 +120,19 @@ class SavedTrial(NamedTuple):
         if SavedTrial.of(trial, self.request_id, self.progress) != self:
             raise self.gone()
         if trial.status == v1.TRIAL_STATUS_FAILED:
-            reason = v1.EndReason.Name(trial.end_reason)
-            raise ResumeError(
-                f"{self._name} was ended by its trainer ({reason}) and cannot continue; {_NEW_TRIAL}. A trial that "
-                "ended as END_REASON_PREEMPTED, or whose process was killed, can continue"
-            )
+            raise self.ended(trial.end_reason)
+
+    def ended(self, reason: v1.EndReason.ValueType) -> ResumeError:
+        """The error for a trial that its trainer has ended."""
+        return ResumeError(
+            f"{self.name} was ended by its trainer ({v1.EndReason.Name(reason)}) and cannot continue; {_NEW_TRIAL}. "
+            "A trial that ended as END_REASON_PREEMPTED, or whose process was killed, can continue"
+        )
 
     def gone(self) -> ResumeError:
         """The error for a trial that the server does not have."""
         return ResumeError(
-            f"{self._name} of the checkpoint is gone: the job was deleted and registered again; {_NEW_TRIAL}"
+            f"{self.name} of the checkpoint is gone: the job was deleted and registered again; {_NEW_TRIAL}"
         )
 
     @property
@@ -95,8 +141,9 @@ class SavedTrial(NamedTuple):
         return v1.TrialId(job_id=self.job_id, batch_size=self.batch_size, trial_number=self.trial_number)
 
     @property
-    def _name(self) -> str:
-        return f"trial {self.trial_number} of job {self.job_id!r}"
+    def name(self) -> str:
+        """The trial in messages."""
+        return f"trial {self.trial_number or 'on the fallback'} of job {self.job_id!r}"
 
     def progress_in(self, trial: v1.Trial) -> Progress:
         """Where training continues: at the checkpoint's epoch, with the time and energy that were reported."""

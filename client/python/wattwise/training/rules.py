@@ -55,28 +55,24 @@ def reaches_target(spec: v1.JobSpec, metric: float) -> bool:
     return metric <= spec.target_metric
 
 
-def decision_without_server(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision | None:
-    """Stops training at the target or the last epoch while there is no answer of the server.
+def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
+    """The decision while there is no answer of the server: training stops at the target or the last epoch.
 
     The cost bound is known to the server only, so `converged` stays False.
 
     Args:
         spec: the job with all defaults filled in.
         result: the newest measurement.
-
-    Returns:
-        The decision to stop; None while training continues.
     """
     used = result.computed if result.HasField("computed") else result
     # Infinite metrics were replaced by NaN before.
     reached = reaches_target(spec, result.metric)
-    if not reached and result.current_epoch < spec.max_epochs:
-        return None
+    over = reached or result.current_epoch >= spec.max_epochs
+    what = "target reached" if reached else "max epochs reached" if over else "continue"
     return v1.Decision(
-        stop_train=True,
+        stop_train=over,
         target_reached=reached,
-        message=f"{'target reached' if reached else 'max epochs reached'} without the server: "
-        f"metric {result.metric:.6g}, target {spec.target_metric:.6g} in epoch {result.current_epoch} of "
-        f"{spec.max_epochs}; the result is delivered when the server is back",
+        message=f"{what} without the server: metric {result.metric:.6g}, target {spec.target_metric:.6g} in epoch "
+        f"{result.current_epoch} of {spec.max_epochs}; the result is delivered when the server is back",
         cost=cost(spec, used.time_seconds, used.energy_joules),
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
 
 from wattwise import v1
-from wattwise.errors import OperationOrderError, TrainFailError, WattwiseError, log
+from wattwise.errors import JobNotFoundError, OperationOrderError, TrainFailError, WattwiseError, log
 from wattwise.monitor import Monitor
 from wattwise.rpc.client import Client
 from wattwise.training.exits import EndActions, ExitGuard
@@ -63,6 +62,8 @@ class RunningTrial:
         self._end_actions = EndActions()
         self._guard = ExitGuard(self._end)
         self._decision = started.decision
+        # The server's decision after which this trainer made its own; None if that was the first.
+        self._superseded: v1.Decision | None = None
         self.ended = self._closed = started.decision is not None
         self.raises_failure = True
         self._failure_raised = False
@@ -71,9 +72,9 @@ class RunningTrial:
             return
         if monitor is not None and ranks.rank == 0:
             self._session = launch.session(self.info, report_timeout)
-            self._session.catch_up(started.info.snapshot.last_epoch, started.progress.epoch)
+            self.progress, known = self._session.continue_from(started)
             self._session.start()
-            self._reporter = Reporter(self._session, monitor, started)
+            self._reporter = Reporter(self._session, monitor, started.info, self.progress, known)
         self._guard.install()
 
     @property
@@ -87,7 +88,8 @@ class RunningTrial:
         session = self._own_session
         if session is None or (self.ended and not session.stopped):
             return self._decision
-        return session.decision
+        newest = session.decision
+        return self._decision if newest is self._superseded and not session.stopped else newest
 
     @property
     def undecided(self) -> bool:
@@ -103,6 +105,11 @@ class RunningTrial:
     def failure(self) -> TrainFailError | None:
         """The error of a missed target; None if it was reached, the trial goes on, or another attempt follows."""
         return TrainFailError.of(self.decision) if self.raises_failure else None
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the trial was ended because memory ran out."""
+        return self._end_reason == v1.END_REASON_OUT_OF_MEMORY
 
     @property
     def outcome(self) -> str:
@@ -139,6 +146,8 @@ class RunningTrial:
             metric = reduced(self._ranks.gather(lambda: metric_value(metric)), reduction)
         outcome = self._ranks.on_first(lambda: self._rank_0().end_epoch(self.progress.epoch + 1, metric))
         self.progress, self._decision = outcome.progress, outcome.decision or self._decision
+        if outcome.own and self._session is not None:
+            self._superseded = self._session.decision
         if outcome.refusal is not None:
             raise outcome.refusal
         if outcome.over:
@@ -174,18 +183,32 @@ class RunningTrial:
         if self._reporter is not None:
             self._reporter.close_window()
 
-    def advice(self) -> str:
-        """What to change in the job so that a launch may deliver a model; empty if the server has no advice.
+    def remedy(self) -> str:
+        """What to do so that a launch may deliver a model, after a trial that has not; all ranks must call it."""
+        return self._ranks.on_first(lambda: self._advice() or self._usual_remedy)
 
-        All ranks must call it.
-        """
-
-        def ask() -> str:
-            with contextlib.suppress(WattwiseError), self.client(_END_SECONDS) as client:
+    def _advice(self) -> str:
+        """What the server advises; empty if it has no advice."""
+        try:
+            with self.client(_END_SECONDS) as client:
                 return client.get_job(self.info.id.job_id).advice
+        except JobNotFoundError:
+            # That of a fallback trial may not have been registered yet.
+            return "" if self.info.fallback else "the job is no longer on the server"
+        except WattwiseError:
             return ""
 
-        return self._ranks.on_first(ask)
+    @property
+    def _usual_remedy(self) -> str:
+        if not self._launch.repeatable:
+            return "wattwise run starts the next try"
+        if self.out_of_memory:
+            return "launch the job again: the server chooses a batch size that may fit"
+        if self.decision is None or not self.decision.stop_train:
+            return "train every epoch of attempt.epochs(), and call on_evaluate(metric) in each"
+        # The server's decision ends with the advice to launch the job again.
+        again = "" if self.stopped_by_server else "launch the job again, or "
+        return f"{again}raise max_tries: the server takes the misses into account"
 
     def call_at_end(self, action: Callable[[], None]) -> None:
         """Calls `action` once, as soon as the trial is over or the process ends, before the server is notified.

@@ -25,12 +25,15 @@ from wattwise.rpc.credentials import Credentials
 from wattwise.training.delivery import REFUSALS, deliver_record, was_deleted
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
+from wattwise.training.resume import Progress, Sums, carry_on, largest
 from wattwise.training.stream import ResultStream
+from wattwise.training.trial import StartedTrial
 
 BEATS_PER_LEASE = 3
 
 _LONGEST_PAUSE = 5.0
 _LONGEST_STREAM_PAUSE = 60.0
+_RESUMABLE = (v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
 
 
 class Session:
@@ -50,7 +53,8 @@ class Session:
         request_id: the name of the calls in the server's log and in errors; None gives each call its own.
         ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
         away: whether the server was away when the trial started, which was warned of.
-        resumes: whether the server has to be asked to resume the trial before it is reported.
+        resumes: whether the trial is that of a checkpoint and the server was not asked to resume it, which is done
+            before it is reported.
     """
 
     def __init__(
@@ -79,7 +83,12 @@ class Session:
         elif away:
             self._exchange.begin_away()
         self._resumes = resumes
+        self._carrying = threading.RLock()
+        # What this process counts on from, and what the server knew, since the server has resumed the trial.
+        self._carried: tuple[Sums, v1.Trial] | None = None
         self._decided = False
+        # The server knows how the trial ended, and every epoch that it may count.
+        self._settled = False
         # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
         self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, request_id=request_id)
         self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
@@ -106,20 +115,33 @@ class Session:
         """See `Exchange.claim_outage_warning`."""
         return self._exchange.claim_outage_warning(begun_at)
 
-    def catch_up(self, reported: int, trained: int) -> None:
+    def continue_from(self, started: StartedTrial) -> tuple[Progress, Sums]:
         """Sends what an earlier process of the trial could not deliver; called before `start`.
 
-        Args:
-            reported: the last epoch that the server has.
-            trained: the last epoch of the checkpoint; later ones are trained again.
+        Returns:
+            Where training starts, with the time and energy of all epochs that the server or the journal has; and the
+            sums up to there.
         """
-        if self._exchange.detached:
-            return
-        for result, _ in self._journal.record.results:
-            if reported < result.current_epoch <= trained:
-                again = v1.TrainingResult(trial=self._trial)
-                again.MergeFrom(result)
-                self._exchange.post(again)
+        journal, (epoch, seconds, joules), trial = self._journal, started.progress, started.info.snapshot
+        if not self._resumes:
+            # An earlier process may have trained without the server.
+            journal.carry_on(trial)
+        results = [result for result, _ in journal.record.results]
+        known = largest(trial, *results[-1:])
+        progress = Progress(epoch, max(seconds, known.time_seconds), max(joules, known.energy_joules))
+        base = largest(
+            known, v1.TrainingResult(time_seconds=progress.time_seconds, energy_joules=progress.energy_joules)
+        )
+        if self._resumes:
+            journal.count_from(base)
+        if not self._exchange.detached:
+            for result in results:
+                if trial.last_epoch < result.current_epoch <= epoch:
+                    again = v1.TrainingResult(trial=self._trial)
+                    again.MergeFrom(result)
+                    carry_on(again, base, trial)
+                    self._exchange.post(again)
+        return progress, known
 
     def start(self) -> None:
         """Starts the session's thread."""
@@ -128,16 +150,21 @@ class Session:
     def report(self, result: v1.TrainingResult) -> v1.Decision | None:
         """Reports the measurement of an epoch and returns the decision; None if the server is away.
 
-        While the server is known to be away this returns at once; the measurements are sent when it is back.
+        While the server is known to be away this returns at once; the measurements are sent when it is back. The sums
+        of a trial that was resumed late are increased to carry on those that the server had.
 
         Raises:
             InvalidResultError: if the server refused this measurement, or one that was kept while it was away.
         """
-        if not self.over:
-            self._journal.add(result)
-        if self._exchange.detached:
-            return None
-        return self._exchange.answer_to(self._exchange.post(result), self._timeout)
+        with self._carrying:
+            if self._carried is not None:
+                carry_on(result, *self._carried)
+            if not self.over:
+                self._journal.add(result)
+            if self._exchange.detached:
+                return None
+            report = self._exchange.post(result)
+        return self._exchange.answer_to(report, self._timeout)
 
     def decide(self) -> None:
         """Notes that the trainer has decided the trial: one that the server does not have can be imported now."""
@@ -174,13 +201,16 @@ class Session:
                     self._call()
                 self._rest()
             self._end()
+            if self._exchange.stopped and not self._settled:
+                self._check_stopped()
         except Exception:  # noqa: BLE001 - no failure in here may disturb the training
             log.exception("the trial is no longer reported: this is a bug in wattwise")
         finally:
             self._client.close()
-            if self._exchange.stopped:
+            if self._settled:
                 self._journal.delete()
-            self._journal.release()
+            else:
+                self._journal.release()
             self._exchange.finish()
 
     def _stream(self) -> None:
@@ -204,8 +234,13 @@ class Session:
         """Sends the pending report or a heartbeat as a single call, which shows whether the server is there."""
         if self._exchange.over:
             return
-        report = self._exchange.next_report
+        report = None
         try:
+            if self._resumes:
+                self._resume(self._timeout)
+            if self._exchange.over or self._exchange.detached:
+                return
+            report = self._exchange.next_report
             self._exchange.answer(report, self._send(report, self._timeout))
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
@@ -215,26 +250,51 @@ class Session:
             else:
                 self._exchange.lost(str(error))
 
-    def _send(self, report: PendingReport | None, timeout: float) -> v1.Decision:
-        if self._resumes:
-            request_id = self._journal.record.request_id
+    def _resume(self, timeout: float) -> None:
+        """Asks the server to resume the trial; what follows carries on the sums that it has."""
+        request_id = self._journal.record.request_id
+        try:
             answer = self._client.get_next_batch_size(
                 self._trial.job_id, request_id=request_id, resume=True, timeout=timeout
             )
-            self._resumes = False
-            self._exchange.skip(answer.trial.last_epoch)
-            if report is not None and report.result.current_epoch <= answer.trial.last_epoch:
-                report = None
+        except (JobNotFoundError, TrialNotFoundError):
+            # A trial that was deleted is told to stop.
+            decision = self._client.heartbeat(self._trial, timeout=timeout)
+            if not decision.stop_train:
+                raise
+            self._exchange.answer(None, decision)
+            return
+        self._resumes, trial = False, answer.trial
+        if trial.id != self._trial:
+            self._detach(f"it knows the request as trial {trial.id.trial_number}")
+        elif trial.status == v1.TRIAL_STATUS_FAILED:
+            log.warning(
+                "trial %d of job %r of the checkpoint was ended by its trainer (%s) before: what is trained now is "
+                "delivered at its end, as another trial",
+                *(trial.id.trial_number, trial.id.job_id, v1.EndReason.Name(trial.end_reason)),
+            )
+            self._journal.carry_on(trial)
+            self._exchange.detach()
+        else:
+            with self._carrying:
+                base = self._journal.record.base
+                self._journal.carry_on(trial)
+                if base is not None:
+                    self._carried = base, trial
+                    self._exchange.change(lambda result: carry_on(result, base, trial))
+                self._exchange.skip(trial.last_epoch)
+
+    def _send(self, report: PendingReport | None, timeout: float) -> v1.Decision:
         if report is None:
             return self._client.heartbeat(self._trial, timeout=timeout)
         return self._client.report_result(report.result, timeout=timeout)
 
-    def _detach(self, error: WattwiseError) -> None:
+    def _detach(self, cause: object) -> None:
         """Goes on without the server: its database was lost, or is an older one."""
         log.warning(
             "the Wattwise server no longer has trial %d of job %r: was its database lost or restored? (%s) Training "
             "continues; when it ends, the job is registered again if need be, and the whole trial is delivered",
-            *(self._trial.trial_number, self._trial.job_id, error),
+            *(self._trial.trial_number, self._trial.job_id, cause),
         )
         self._exchange.detach()
 
@@ -264,7 +324,7 @@ class Session:
             raise
         if trial is not None:
             log.info("the server has this trial as trial %d of job %r", trial.id.trial_number, trial.id.job_id)
-        self._journal.delete()
+        self._settled = True
 
     def _where(self, remedy: str) -> str:
         """Where an undelivered trial is kept, and what delivers it."""
@@ -310,19 +370,60 @@ class Session:
     def _finish(self, ending: Ending, *, driver_ends: bool) -> None:
         try:
             self._flush(ending)
-            if not (driver_ends or self._exchange.stopped):
-                retrying(lambda left: self._client.end_trial(self._trial, ending.reason, timeout=left), _left(ending))
-        except (JobNotFoundError, TrialNotFoundError) as error:
-            if not was_deleted(self._client, self._trial, _left(ending)):
-                self._detach(error)
+            if self._exchange.stopped or self._exchange.detached:
                 return
-        self._journal.delete()
+            if driver_ends:
+                self._settled = True
+                return
+            trial = retrying(
+                lambda left: self._client.end_trial(self._trial, ending.reason, timeout=left), _left(ending)
+            )
+        except (JobNotFoundError, TrialNotFoundError) as error:
+            if was_deleted(self._client, self._trial, _left(ending)):
+                self._settled = True
+            else:
+                self._detach(error)
+            return
+        self._settle(trial, _left(ending))
+
+    def _settle(self, trial: v1.Trial, timeout: float) -> None:
+        """Delivers what the server lacks of a trial that has ended and that may still gain it.
+
+        Raises:
+            WattwiseError: if it cannot be delivered.
+        """
+        measured = [result.current_epoch for result, _ in self._journal.record.results]
+        if trial.end_reason in _RESUMABLE and measured and measured[-1] > trial.last_epoch:
+            self._journal.end(trial.end_reason)
+            self._import(timeout)
+        else:
+            self._settled = True
+
+    def _check_stopped(self) -> None:
+        """Settles a trial that the server has stopped: another process may have ended it, rather than a decision."""
+        decision = self._exchange.decision or v1.Decision()
+        over_bound = decision.HasField("cost_bound") and decision.cost > decision.cost_bound
+        if decision.target_reached or over_bound:
+            self._settled = True
+            return
+        try:
+            # This does not change a trial that has ended.
+            trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
+            self._settle(trial, self._timeout)
+        except (JobNotFoundError, TrialNotFoundError):
+            self._settled = True
+        except WattwiseError as error:
+            log.debug("the end of the trial is not known: %s", error)
 
     def _flush(self, ending: Ending) -> None:
-        while not self._exchange.stopped and (report := self._exchange.next_report) is not None:
+        if self._resumes and not self._exchange.stopped:
+            retrying(self._resume, _left(ending))
+        while not (self._exchange.stopped or self._exchange.detached):
+            if (report := self._exchange.next_report) is None:
+                return
             try:
                 decision = retrying(functools.partial(self._send, report), _left(ending))
-            except (InvalidResultError, InvalidRequestError) as error:  # noqa: PERF203 - each iteration is a call
+            except (InvalidResultError, InvalidRequestError) as error:
                 log.warning("the server refused the measurement of epoch %d: %s", report.result.current_epoch, error)
                 self._exchange.refuse(report, error)
             else:

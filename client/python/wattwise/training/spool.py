@@ -9,9 +9,11 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from wattwise.errors import log
-from wattwise.training.journal import DRAFT_SUFFIX, SUFFIX, Journal, TrialRecord
+from wattwise.rpc.address import server_of
+from wattwise.training.journal import DRAFT_SUFFIX, SUFFIX, Journal, TrialRecord, sync_folder
 
 MAX_TRIALS, MAX_BYTES = 1_000, 64 * 2**20
 """Of one job."""
@@ -20,7 +22,12 @@ MAX_TRIALS_IN_ALL, MAX_BYTES_IN_ALL = 10_000, 512 * 2**20
 _DRAFT_SECONDS = 3600.0
 _SAFE = frozenset(string.ascii_letters + string.digits + "-_+@=,")
 _LONGEST_NAME = 100
-_TAKE_OVER_SECONDS = 2.0
+_TAKE_OVER_SECONDS = 0.25
+"""A launch that resumes a trial may wait twice."""
+
+_shared: WeakValueDictionary[Path, Journal] = WeakValueDictionary()
+"""The journals of the trials of this process: a second optimizer of a launch shares that of the first."""
+os.register_at_fork(after_in_child=_shared.clear)
 
 
 class Spool:
@@ -58,28 +65,56 @@ class Spool:
         if self.folder is None:
             return Journal(record)
         path = self.folder_of(record.server, record.job.job_id) / f"{safe_name(record.request_id)}{SUFFIX}"
+        shared = _shared.get(path)
+        if shared is not None and shared.share():
+            shared.resume()
+            return shared
         try:
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            for folder in reversed(self.folder.parents):
+                _make(folder)
             for folder in (self.folder, path.parent.parent, path.parent):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            if path.exists() and (found := _taken_over(path)) is not None:
-                found.resume()
-                return found
-            self._make_room(path.parent)
-            return Journal.create(record, path)
+                _make(folder, 0o700)
+            journal = _taken_over(path)
+            if journal is not None:
+                journal.resume()
+            else:
+                self._make_room(path.parent)
+                journal = Journal.create(record, path)
+        except _InUseError as error:
+            log.warning(
+                "%s: this process keeps no journal of the trial, so that what the server has not received when it is "
+                "killed is lost",
+                error,
+            )
+            return Journal(record)
         except OSError as error:
             self.warn(error)
             return Journal(record)
+        _shared[path] = journal
+        return journal
+
+    def hold(self, server: str, job_id: str, request_id: str) -> Journal | None:
+        """Opens the journal of a trial that is about to be resumed: nobody delivers it then. None if there is none.
+
+        `journal` then shares it; the caller leaves it afterwards.
+        """
+        path = self.path_of(server, job_id, request_id)
+        shared = path and _shared.get(path)
+        if shared and shared.share():
+            return shared
+        with contextlib.suppress(OSError):
+            if path is not None and (journal := _taken_over(path)) is not None:
+                _shared[path] = journal
+                return journal
+        return None
 
     def folder_of(self, server: str, job_id: str) -> Path:
-        """The folder of a job's journals.
+        """The folder of a job's journals; all spellings of a server's address have the same.
 
         Raises:
             ValueError: if the spool keeps nothing.
         """
-        if self.folder is None:
-            raise ValueError("the spool is off")
-        return self.folder / safe_name(server) / safe_name(job_id)
+        return self._folder_of(server) / safe_name(job_id)
 
     def paths(self, server: str | None = None, job_id: str | None = None) -> list[Path]:
         """The journals, oldest first: all, those of a server, or those of one of its jobs."""
@@ -88,7 +123,7 @@ class Spool:
         if server is None:
             return [path for _, _, path in _journals(self.folder, depth=2)]
         if job_id is None:
-            return [path for _, _, path in _journals(self.folder / safe_name(server), depth=1)]
+            return [path for _, _, path in _journals(self._folder_of(server), depth=1)]
         return [path for _, _, path in _journals(self.folder_of(server, job_id))]
 
     def path_of(self, server: str, job_id: str, request_id: str) -> Path | None:
@@ -97,6 +132,19 @@ class Spool:
             return None
         path = self.folder_of(server, job_id) / f"{safe_name(request_id)}{SUFFIX}"
         return path if path.exists() else None
+
+    def read(self, server: str, job_id: str, request_id: str) -> TrialRecord | None:
+        """What the journal of a trial says, whoever has it; None if there is none that can be read."""
+        path = self.path_of(server, job_id, request_id)
+        with contextlib.suppress(OSError, ValueError):
+            if path is not None:
+                return TrialRecord.from_lines(path.read_text(encoding="utf-8", errors="replace").splitlines())
+        return None
+
+    def _folder_of(self, server: str) -> Path:
+        if self.folder is None:
+            raise ValueError("the spool is off")
+        return self.folder / safe_name(server_of(server))
 
     def warn(self, error: Exception) -> None:
         """Warns once in a process that nothing is kept."""
@@ -154,20 +202,54 @@ def safe_name(text: str) -> str:
     return f"{name[:_LONGEST_NAME]}~{zlib.crc32(data):08x}{zlib.adler32(data):08x}"
 
 
+def _make(folder: Path, mode: int = 0o777) -> None:
+    """Creates a folder and makes its name durable, unless it exists."""
+    try:
+        folder.mkdir(mode)
+    except FileExistsError:
+        return
+    # A folder that may be written need not be readable.
+    with contextlib.suppress(OSError):
+        sync_folder(folder.parent)
+
+
+class _InUseError(OSError):
+    """Another process has the journal."""
+
+
 def _taken_over(path: Path) -> Journal | None:
-    """The journal of a trial that is resumed; None if it was delivered, or is unreadable."""
+    """The journal of a trial that is resumed; None if there is none, such as after its delivery, or it is unreadable.
+
+    Raises:
+        _InUseError: if it belongs to another process.
+    """
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     while True:
         try:
             journal = Journal.open(path)
         except ValueError:
             return None
-        if journal is not None or not path.exists():
+        if journal is not None:
             return journal
+        if not path.exists():
+            return None
         if time.monotonic() > deadline:
-            raise OSError(f"{path} belongs to another process that trains this trial")
-        # Another process is delivering it.
+            raise _InUseError(f"{path} is in use by {_holder(path)}, which trains this trial or delivers it")
+        # Most likely another process delivers it.
         time.sleep(0.02)
+
+
+def _holder(path: Path) -> str:
+    """The process that has locked a file, such as "process 4711 (python train.py)"."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        inode = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # 1: FLOCK ADVISORY WRITE 4711 fe:01:1835013 0 EOF
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and words[4].isdecimal():
+                command = Path(f"/proc/{words[4]}/cmdline").read_text(encoding="utf-8", errors="replace")
+                return f"process {words[4]} ({command.replace(chr(0), ' ').strip()[:_LONGEST_NAME]})"
+    return "another process"
 
 
 def _journals(folder: Path, depth: int = 0) -> list[tuple[float, int, Path]]:

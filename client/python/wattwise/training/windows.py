@@ -111,7 +111,7 @@ class TrainingWindows:
         if self._warns_of_no_energy and not self.energy_joules:
             log.warning(
                 "the monitor measured no energy in %.3g s, so the cost of this trial is that of its time alone; check "
-                "the monitor, or set eta_knob=0 if energy is not to count",
+                "the monitor, or set eta_knob=0 under a new job_id if energy is not to count",
                 self.time_seconds,
             )
         self._warns_of_no_energy = False

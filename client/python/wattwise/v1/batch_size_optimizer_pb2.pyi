@@ -326,6 +326,7 @@ class ImportTrialRequest(google.protobuf.message.Message):
     POWER_LIMIT_WATTS_FIELD_NUMBER: builtins.int
     START_TIME_FIELD_NUMBER: builtins.int
     MONITOR_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job. Required: an empty id is refused as unknown."""
     request_id: builtins.str
@@ -342,15 +343,17 @@ class ImportTrialRequest(google.protobuf.message.Message):
     """
     power_limit_watts: builtins.float
     """The GPU power limit that the trial was trained at, in watts. Must be above 0. Unset: unknown."""
+    validate_only: builtins.bool
+    """True: nothing is changed, and the answer is the one that the import would get now. False: the trial is imported."""
     @property
     def measurements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Measurement]:
         """The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
-        trial do not count. Empty: the trial ended before its first epoch did.
+        trial do not count. At most 10000. Empty: the trial ended before its first epoch did.
         """
 
     @property
     def start_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the trial started. Unset: its duration before now."""
+        """When the trial started. A new trial that started before the job was reset is excluded. Unset: unknown."""
 
     @property
     def monitor(self) -> wattwise.v1.trial_pb2.Monitor:
@@ -367,9 +370,10 @@ class ImportTrialRequest(google.protobuf.message.Message):
         power_limit_watts: builtins.float | None = ...,
         start_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         monitor: wattwise.v1.trial_pb2.Monitor | None = ...,
+        validate_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "start_time", b"start_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "request_id", b"request_id", "start_time", b"start_time"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_watts", b"_power_limit_watts", "batch_size", b"batch_size", "end_reason", b"end_reason", "job_id", b"job_id", "measurements", b"measurements", "monitor", b"monitor", "power_limit_watts", b"power_limit_watts", "request_id", b"request_id", "start_time", b"start_time", "validate_only", b"validate_only"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_watts", b"_power_limit_watts"]) -> typing.Literal["power_limit_watts"] | None: ...
 
 Global___ImportTrialRequest: typing_extensions.TypeAlias = ImportTrialRequest

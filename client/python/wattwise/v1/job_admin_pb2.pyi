@@ -371,8 +371,10 @@ class SetBatchSizeStateRequest(google.protobuf.message.Message):
     """One of the job's batch sizes. Required: 0 is refused."""
     status: wattwise.v1.job_pb2.BatchSizeStatus.ValueType
     """BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
-    count; it is no longer banned or pinned. BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen
-    cannot be banned. BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
+    count; it is no longer banned or pinned. Memory: smaller batch sizes are then taken to fit, too, and larger ones may be
+    chosen again unless one of them, or one in between, ran out of memory itself.
+    BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen cannot be banned.
+    BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
     """
     def __init__(
         self,

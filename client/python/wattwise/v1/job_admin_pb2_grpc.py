@@ -140,21 +140,24 @@ class JobAdminServicer(object):
 
     def ResetJob(self, request, context):
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-        runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+        runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
+        stay banned, and known power limits and what prior jobs told stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetTrialExcluded(self, request, context):
-        """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count.
+        """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
+        profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetBatchSizeState(self, request, context):
-        """Allows, bans or pins a batch size.
+        """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
+        a pinned batch size have no cost bound.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,7 +165,7 @@ class JobAdminServicer(object):
 
     def SetJobPaused(self, request, context):
         """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-        if none is known; their results count.
+        if none is known; their results count. These trials have no cost bound.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,7 +173,7 @@ class JobAdminServicer(object):
 
     def RequestBaseline(self, request, context):
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-        While a batch size is pinned or the search is paused, the launch after that gets it.
+        While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,7 +181,8 @@ class JobAdminServicer(object):
 
     def SetJobPolicy(self, request, context):
         """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-        fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+        fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
+        told is ignored while the policy does not read it, and counts again once the policy is changed back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

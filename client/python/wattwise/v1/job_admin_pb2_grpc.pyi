@@ -344,28 +344,34 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
 
     ResetJob: _JobAdminResetJobType
     """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-    runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+    runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
+    stay banned, and known power limits and what prior jobs told stay.
     """
 
     SetTrialExcluded: _JobAdminSetTrialExcludedType
-    """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count."""
+    """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
+    profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+    """
 
     SetBatchSizeState: _JobAdminSetBatchSizeStateType
-    """Allows, bans or pins a batch size."""
+    """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
+    a pinned batch size have no cost bound.
+    """
 
     SetJobPaused: _JobAdminSetJobPausedType
     """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-    if none is known; their results count.
+    if none is known; their results count. These trials have no cost bound.
     """
 
     RequestBaseline: _JobAdminRequestBaselineType
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-    While a batch size is pinned or the search is paused, the launch after that gets it.
+    While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
     """
 
     SetJobPolicy: _JobAdminSetJobPolicyType
     """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-    fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+    fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
+    told is ignored while the policy does not read it, and counts again once the policy is changed back.
     """
 
     WatchJob: _JobAdminWatchJobType
@@ -477,7 +483,8 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.ResetJobResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.ResetJobResponse]]:
         """Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-        runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+        runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
+        stay banned, and known power limits and what prior jobs told stay.
         """
 
     @abc.abstractmethod
@@ -486,7 +493,9 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.SetTrialExcludedRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.SetTrialExcludedResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetTrialExcludedResponse]]:
-        """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count."""
+        """Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
+        profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+        """
 
     @abc.abstractmethod
     def SetBatchSizeState(
@@ -494,7 +503,9 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.SetBatchSizeStateRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetBatchSizeStateResponse]]:
-        """Allows, bans or pins a batch size."""
+        """Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
+        a pinned batch size have no cost bound.
+        """
 
     @abc.abstractmethod
     def SetJobPaused(
@@ -503,7 +514,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.SetJobPausedResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetJobPausedResponse]]:
         """Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-        if none is known; their results count.
+        if none is known; their results count. These trials have no cost bound.
         """
 
     @abc.abstractmethod
@@ -513,7 +524,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.RequestBaselineResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.RequestBaselineResponse]]:
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-        While a batch size is pinned or the search is paused, the launch after that gets it.
+        While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
         """
 
     @abc.abstractmethod
@@ -523,7 +534,8 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattwise.v1.job_admin_pb2.SetJobPolicyResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.SetJobPolicyResponse]]:
         """Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-        fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+        fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
+        told is ignored while the policy does not read it, and counts again once the policy is changed back.
         """
 
     @abc.abstractmethod

@@ -188,7 +188,7 @@ class JobSpec(google.protobuf.message.Message):
     registration creates a new job.
     """
     job_id_prefix: builtins.str
-    """Prefix of job_id, such as the name of the model or the team. Must not be empty."""
+    """What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". Must not be empty."""
     default_batch_size: builtins.int
     """The batch size in use so far, which is tried first. Must be one of batch_sizes; 0 is refused."""
     eta_knob: builtins.float
@@ -247,7 +247,7 @@ class JobSpec(google.protobuf.message.Message):
     @property
     def prior_job_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created, only by
-        POLICY_KNOWLEDGE_GRADIENT. Empty: none.
+        POLICY_KNOWLEDGE_GRADIENT; refused with another policy. ResetJob and SetTrialExcluded keep what they told. Empty: none.
         """
 
     def __init__(
@@ -471,6 +471,8 @@ class Job(google.protobuf.message.Message):
     PAUSED_FIELD_NUMBER: builtins.int
     BASELINE_REQUESTED_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    RESET_AFTER_FIELD_NUMBER: builtins.int
+    RESET_TIME_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
     pruning_round: builtins.int
@@ -494,6 +496,8 @@ class Job(google.protobuf.message.Message):
     """Whether SetJobPaused has paused the search: launches get the best known batch size."""
     baseline_requested: builtins.bool
     """Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet."""
+    reset_after: builtins.int
+    """Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none."""
     @property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
@@ -536,6 +540,10 @@ class Job(google.protobuf.message.Message):
         Empty: nothing.
         """
 
+    @property
+    def reset_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When ResetJob was called last. Unset: never."""
+
     def __init__(
         self,
         *,
@@ -556,9 +564,11 @@ class Job(google.protobuf.message.Message):
         paused: builtins.bool = ...,
         baseline_requested: builtins.bool = ...,
         warnings: collections.abc.Iterable[wattwise.v1.trial_pb2.TrialWarning] | None = ...,
+        reset_after: builtins.int = ...,
+        reset_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "reset_time", b"reset_time", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
     @typing.overload

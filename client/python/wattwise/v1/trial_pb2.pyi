@@ -35,8 +35,8 @@ class _TrialTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     TRIAL_TYPE_MAB: _TrialType.ValueType  # 3
     """By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
     TRIAL_TYPE_REQUESTED: _TrialType.ValueType  # 4
-    """By a person: the job was paused, its batch size was pinned, or a baseline was requested. Its result counts like that
-    of a concurrent trial.
+    """By a person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its
+    result counts like that of a concurrent trial.
     """
     TRIAL_TYPE_IMPORTED: _TrialType.ValueType  # 5
     """Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial."""
@@ -53,8 +53,8 @@ TRIAL_TYPE_CONCURRENT: TrialType.ValueType  # 2
 TRIAL_TYPE_MAB: TrialType.ValueType  # 3
 """By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running."""
 TRIAL_TYPE_REQUESTED: TrialType.ValueType  # 4
-"""By a person: the job was paused, its batch size was pinned, or a baseline was requested. Its result counts like that
-of a concurrent trial.
+"""By a person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its
+result counts like that of a concurrent trial.
 """
 TRIAL_TYPE_IMPORTED: TrialType.ValueType  # 5
 """Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial."""
@@ -163,7 +163,9 @@ class _WarningReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     WARNING_REASON_TARGET_REACHED_AT_ONCE: _WarningReason.ValueType  # 1
     """The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong?"""
     WARNING_REASON_METRIC_OUT_OF_RANGE: _WarningReason.ValueType  # 2
-    """The metric is outside of [0, 1], and the target is inside. Is one of them in percent?"""
+    """Of the metric and the target, one is within [0, 1] and the other is not; a metric within only counts from the second
+    epoch on, and if it is above 0. Is one of them in percent? Only if a higher metric is better.
+    """
     WARNING_REASON_METRIC_MOVES_AWAY: _WarningReason.ValueType  # 3
     """The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong?"""
     WARNING_REASON_NO_ENERGY: _WarningReason.ValueType  # 4
@@ -172,6 +174,10 @@ class _WarningReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """The trial's monitor differs from that of the job's earlier trials, so that their costs are not comparable."""
     WARNING_REASON_UNCONNECTED_RANKS: _WarningReason.ValueType  # 6
     """The launch has several processes that are not connected to each other, so that each trains a trial of its own."""
+    WARNING_REASON_POWER_OUT_OF_RANGE: _WarningReason.ValueType  # 7
+    """An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
+    joules, and its time in seconds?
+    """
 
 class WarningReason(_WarningReason, metaclass=_WarningReasonEnumTypeWrapper):
     """What a warning is about."""
@@ -181,7 +187,9 @@ WARNING_REASON_UNSPECIFIED: WarningReason.ValueType  # 0
 WARNING_REASON_TARGET_REACHED_AT_ONCE: WarningReason.ValueType  # 1
 """The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong?"""
 WARNING_REASON_METRIC_OUT_OF_RANGE: WarningReason.ValueType  # 2
-"""The metric is outside of [0, 1], and the target is inside. Is one of them in percent?"""
+"""Of the metric and the target, one is within [0, 1] and the other is not; a metric within only counts from the second
+epoch on, and if it is above 0. Is one of them in percent? Only if a higher metric is better.
+"""
 WARNING_REASON_METRIC_MOVES_AWAY: WarningReason.ValueType  # 3
 """The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong?"""
 WARNING_REASON_NO_ENERGY: WarningReason.ValueType  # 4
@@ -190,6 +198,10 @@ WARNING_REASON_MONITORS_DIFFER: WarningReason.ValueType  # 5
 """The trial's monitor differs from that of the job's earlier trials, so that their costs are not comparable."""
 WARNING_REASON_UNCONNECTED_RANKS: WarningReason.ValueType  # 6
 """The launch has several processes that are not connected to each other, so that each trains a trial of its own."""
+WARNING_REASON_POWER_OUT_OF_RANGE: WarningReason.ValueType  # 7
+"""An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
+joules, and its time in seconds?
+"""
 Global___WarningReason: typing_extensions.TypeAlias = WarningReason
 
 @typing.final
@@ -271,11 +283,11 @@ class Trial(google.protobuf.message.Message):
 
     @property
     def start_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the trial was dispatched. Always set."""
+        """When the trial was dispatched, or started if it was imported. Unset: it was imported without its start time."""
 
     @property
     def end_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When the trial ended. Unset: it is running."""
+        """When the trial ended; of a trial that was imported without times, when it was imported. Unset: it is running."""
 
     @property
     def lease_expire_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
@@ -508,7 +520,7 @@ class Decision(google.protobuf.message.Message):
     """Cost of the newest report, in joules: eta * energy + (1 - eta) * max_power_watts * time. 0: no report yet."""
     cost_bound: builtins.float
     """The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-    converged yet, or this is the best known batch size.
+    converged yet, this is the best known batch size, or a person requested the trial.
     """
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TrialWarning]:

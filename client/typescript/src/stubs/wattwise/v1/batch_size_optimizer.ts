@@ -159,7 +159,7 @@ export interface ImportTrialRequest {
   batchSize: number;
   /**
    * The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
-   * trial do not count. Empty: the trial ended before its first epoch did.
+   * trial do not count. At most 10000. Empty: the trial ended before its first epoch did.
    */
   measurements: Measurement[];
   /**
@@ -172,12 +172,16 @@ export interface ImportTrialRequest {
   powerLimitWatts?:
     | number
     | undefined;
-  /** When the trial started. Unset: its duration before now. */
+  /** When the trial started. A new trial that started before the job was reset is excluded. Unset: unknown. */
   startTime:
     | Date
     | undefined;
   /** What measured the energy. Unset: unknown. */
-  monitor: Monitor | undefined;
+  monitor:
+    | Monitor
+    | undefined;
+  /** True: nothing is changed, and the answer is the one that the import would get now. False: the trial is imported. */
+  validateOnly: boolean;
 }
 
 /** Response of ImportTrial. */
@@ -1035,6 +1039,7 @@ function createBaseImportTrialRequest(): ImportTrialRequest {
     powerLimitWatts: undefined,
     startTime: undefined,
     monitor: undefined,
+    validateOnly: false,
   };
 }
 
@@ -1063,6 +1068,9 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
     }
     if (message.monitor !== undefined) {
       Monitor.encode(message.monitor, writer.uint32(66).fork()).join();
+    }
+    if (message.validateOnly !== false) {
+      writer.uint32(72).bool(message.validateOnly);
     }
     return writer;
   },
@@ -1144,6 +1152,14 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
             message.monitor = Monitor.decode(reader, reader.uint32());
             continue;
           }
+          case 9: {
+            if (tag !== 72) {
+              break;
+            }
+
+            message.validateOnly = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1171,6 +1187,7 @@ export const ImportTrialRequest: MessageFns<ImportTrialRequest> = {
     message.monitor = (object.monitor !== undefined && object.monitor !== null)
       ? Monitor.fromPartial(object.monitor)
       : undefined;
+    message.validateOnly = object.validateOnly ?? false;
     return message;
   },
 };

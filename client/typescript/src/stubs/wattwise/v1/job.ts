@@ -204,7 +204,7 @@ export interface JobSpec {
   jobId?:
     | string
     | undefined;
-  /** Prefix of job_id, such as the name of the model or the team. Must not be empty. */
+  /** What job_id must start with, such as the name of the model or the team: "mnist" for "mnist-nightly". Must not be empty. */
   jobIdPrefix: string;
   /** The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates. */
   batchSizes: number[];
@@ -296,7 +296,7 @@ export interface JobSpec {
     | undefined;
   /**
    * Jobs whose trials tell how many epochs each batch size takes. Only read when the job is created, only by
-   * POLICY_KNOWLEDGE_GRADIENT. Empty: none.
+   * POLICY_KNOWLEDGE_GRADIENT; refused with another policy. ResetJob and SetTrialExcluded keep what they told. Empty: none.
    */
   priorJobIds: string[];
 }
@@ -435,6 +435,10 @@ export interface Job {
    * Empty: nothing.
    */
   warnings: TrialWarning[];
+  /** Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none. */
+  resetAfter: number;
+  /** When ResetJob was called last. Unset: never. */
+  resetTime: Date | undefined;
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -1262,6 +1266,8 @@ function createBaseJob(): Job {
     paused: false,
     baselineRequested: false,
     warnings: [],
+    resetAfter: 0,
+    resetTime: undefined,
   };
 }
 
@@ -1321,6 +1327,12 @@ export const Job: MessageFns<Job> = {
     }
     for (const v of message.warnings) {
       TrialWarning.encode(v!, writer.uint32(138).fork()).join();
+    }
+    if (message.resetAfter !== 0) {
+      writer.uint32(144).int32(message.resetAfter);
+    }
+    if (message.resetTime !== undefined) {
+      Timestamp.encode(toTimestamp(message.resetTime), writer.uint32(154).fork()).join();
     }
     return writer;
   },
@@ -1484,6 +1496,22 @@ export const Job: MessageFns<Job> = {
             message.warnings.push(TrialWarning.decode(reader, reader.uint32()));
             continue;
           }
+          case 18: {
+            if (tag !== 144) {
+              break;
+            }
+
+            message.resetAfter = reader.int32();
+            continue;
+          }
+          case 19: {
+            if (tag !== 154) {
+              break;
+            }
+
+            message.resetTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1522,6 +1550,8 @@ export const Job: MessageFns<Job> = {
     message.paused = object.paused ?? false;
     message.baselineRequested = object.baselineRequested ?? false;
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
+    message.resetAfter = object.resetAfter ?? 0;
+    message.resetTime = object.resetTime ?? undefined;
     return message;
   },
 };

@@ -162,8 +162,10 @@ export interface SetBatchSizeStateRequest {
   batchSize: number;
   /**
    * BATCH_SIZE_STATUS_ALLOWED: it may be chosen, also if it was pruned, set aside or out of memory, whose causes no longer
-   * count; it is no longer banned or pinned. BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen
-   * cannot be banned. BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
+   * count; it is no longer banned or pinned. Memory: smaller batch sizes are then taken to fit, too, and larger ones may be
+   * chosen again unless one of them, or one in between, ran out of memory itself.
+   * BATCH_SIZE_STATUS_BANNED: it is not chosen; the last one that may be chosen cannot be banned.
+   * BATCH_SIZE_STATUS_PINNED: every launch gets it. Any other status is refused.
    */
   status: BatchSizeStatus;
 }
@@ -1801,7 +1803,8 @@ export const JobAdminService = {
   },
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
+   * stay banned, and known power limits and what prior jobs told stay.
    */
   resetJob: {
     path: "/wattwise.v1.JobAdmin/ResetJob" as const,
@@ -1812,7 +1815,10 @@ export const JobAdminService = {
     responseSerialize: (value: ResetJobResponse): Buffer => Buffer.from(ResetJobResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): ResetJobResponse => ResetJobResponse.decode(value),
   },
-  /** Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. */
+  /**
+   * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
+   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+   */
   setTrialExcluded: {
     path: "/wattwise.v1.JobAdmin/SetTrialExcluded" as const,
     requestStream: false as const,
@@ -1824,7 +1830,10 @@ export const JobAdminService = {
       Buffer.from(SetTrialExcludedResponse.encode(value).finish()),
     responseDeserialize: (value: Buffer): SetTrialExcludedResponse => SetTrialExcludedResponse.decode(value),
   },
-  /** Allows, bans or pins a batch size. */
+  /**
+   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
+   * a pinned batch size have no cost bound.
+   */
   setBatchSizeState: {
     path: "/wattwise.v1.JobAdmin/SetBatchSizeState" as const,
     requestStream: false as const,
@@ -1838,7 +1847,7 @@ export const JobAdminService = {
   },
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count.
+   * if none is known; their results count. These trials have no cost bound.
    */
   setJobPaused: {
     path: "/wattwise.v1.JobAdmin/SetJobPaused" as const,
@@ -1852,7 +1861,7 @@ export const JobAdminService = {
   },
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-   * While a batch size is pinned or the search is paused, the launch after that gets it.
+   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
    */
   requestBaseline: {
     path: "/wattwise.v1.JobAdmin/RequestBaseline" as const,
@@ -1867,7 +1876,8 @@ export const JobAdminService = {
   },
   /**
    * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
+   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
    */
   setJobPolicy: {
     path: "/wattwise.v1.JobAdmin/SetJobPolicy" as const,
@@ -1911,26 +1921,34 @@ export interface JobAdminServer extends UntypedServiceImplementation {
   deleteJob: handleUnaryCall<DeleteJobRequest, DeleteJobResponse>;
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
+   * stay banned, and known power limits and what prior jobs told stay.
    */
   resetJob: handleUnaryCall<ResetJobRequest, ResetJobResponse>;
-  /** Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. */
+  /**
+   * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
+   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+   */
   setTrialExcluded: handleUnaryCall<SetTrialExcludedRequest, SetTrialExcludedResponse>;
-  /** Allows, bans or pins a batch size. */
+  /**
+   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
+   * a pinned batch size have no cost bound.
+   */
   setBatchSizeState: handleUnaryCall<SetBatchSizeStateRequest, SetBatchSizeStateResponse>;
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count.
+   * if none is known; their results count. These trials have no cost bound.
    */
   setJobPaused: handleUnaryCall<SetJobPausedRequest, SetJobPausedResponse>;
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-   * While a batch size is pinned or the search is paused, the launch after that gets it.
+   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
    */
   requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
   /**
    * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
+   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
    */
   setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
   /**
@@ -2027,7 +2045,8 @@ export interface JobAdminClient extends Client {
   ): ClientUnaryCall;
   /**
    * Begins the search again, as if no trial had been dispatched before: no earlier trial counts, not even one that still
-   * runs. The trials stay in the history, banned batch sizes stay banned, and known power limits stay.
+   * runs. A trial that started before and is imported later is excluded. The trials stay in the history, banned batch sizes
+   * stay banned, and known power limits and what prior jobs told stay.
    */
   resetJob(
     request: ResetJobRequest,
@@ -2044,7 +2063,10 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: ResetJobResponse) => void,
   ): ClientUnaryCall;
-  /** Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. */
+  /**
+   * Excludes a trial from the job's search, or includes it again; the search is rebuilt from the trials that count. Its power
+   * profile goes and comes back with it. INVALID_ARGUMENT for a trial from before a reset, which cannot count again.
+   */
   setTrialExcluded(
     request: SetTrialExcludedRequest,
     callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
@@ -2060,7 +2082,10 @@ export interface JobAdminClient extends Client {
     options: Partial<CallOptions>,
     callback: (error: ServiceError | null, response: SetTrialExcludedResponse) => void,
   ): ClientUnaryCall;
-  /** Allows, bans or pins a batch size. */
+  /**
+   * Allows, bans or pins a batch size. Like every call here, one that asks for what is already so changes nothing. Trials of
+   * a pinned batch size have no cost bound.
+   */
   setBatchSizeState(
     request: SetBatchSizeStateRequest,
     callback: (error: ServiceError | null, response: SetBatchSizeStateResponse) => void,
@@ -2078,7 +2103,7 @@ export interface JobAdminClient extends Client {
   ): ClientUnaryCall;
   /**
    * Pauses the search, or resumes it. While it is paused, every launch gets the best known batch size, or the default one
-   * if none is known; their results count.
+   * if none is known; their results count. These trials have no cost bound.
    */
   setJobPaused(
     request: SetJobPausedRequest,
@@ -2097,7 +2122,7 @@ export interface JobAdminClient extends Client {
   ): ClientUnaryCall;
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
-   * While a batch size is pinned or the search is paused, the launch after that gets it.
+   * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
    */
   requestBaseline(
     request: RequestBaselineRequest,
@@ -2116,7 +2141,8 @@ export interface JobAdminClient extends Client {
   ): ClientUnaryCall;
   /**
    * Changes the policy; the search is rebuilt from the job's trials. INVALID_ARGUMENT if the job's configuration has a
-   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed.
+   * fault under the new policy. Launches that register the job with the earlier policy are still confirmed. What prior jobs
+   * told is ignored while the policy does not read it, and counts again once the policy is changed back.
    */
   setJobPolicy(
     request: SetJobPolicyRequest,

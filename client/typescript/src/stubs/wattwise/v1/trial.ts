@@ -19,8 +19,8 @@ export enum TrialType {
   /** TRIAL_TYPE_MAB - By the bandit of POLICY_PRUNING_GTS. Every trial of any other policy has this type, also while others are running. */
   TRIAL_TYPE_MAB = "TRIAL_TYPE_MAB",
   /**
-   * TRIAL_TYPE_REQUESTED - By a person: the job was paused, its batch size was pinned, or a baseline was requested. Its result counts like that
-   * of a concurrent trial.
+   * TRIAL_TYPE_REQUESTED - By a person: the job was paused, its batch size was pinned, or a baseline was requested. It has no cost bound. Its
+   * result counts like that of a concurrent trial.
    */
   TRIAL_TYPE_REQUESTED = "TRIAL_TYPE_REQUESTED",
   /** TRIAL_TYPE_IMPORTED - Not dispatched: it ran without the server and was imported. Its result counts like that of a concurrent trial. */
@@ -232,7 +232,10 @@ export enum WarningReason {
   WARNING_REASON_UNSPECIFIED = "WARNING_REASON_UNSPECIFIED",
   /** WARNING_REASON_TARGET_REACHED_AT_ONCE - The first epoch of the job's first trial reached the target. Is the target too easy, or higher_is_better_metric wrong? */
   WARNING_REASON_TARGET_REACHED_AT_ONCE = "WARNING_REASON_TARGET_REACHED_AT_ONCE",
-  /** WARNING_REASON_METRIC_OUT_OF_RANGE - The metric is outside of [0, 1], and the target is inside. Is one of them in percent? */
+  /**
+   * WARNING_REASON_METRIC_OUT_OF_RANGE - Of the metric and the target, one is within [0, 1] and the other is not; a metric within only counts from the second
+   * epoch on, and if it is above 0. Is one of them in percent? Only if a higher metric is better.
+   */
   WARNING_REASON_METRIC_OUT_OF_RANGE = "WARNING_REASON_METRIC_OUT_OF_RANGE",
   /** WARNING_REASON_METRIC_MOVES_AWAY - The trial missed the target, and no epoch was better than its first one. Is higher_is_better_metric wrong? */
   WARNING_REASON_METRIC_MOVES_AWAY = "WARNING_REASON_METRIC_MOVES_AWAY",
@@ -242,6 +245,11 @@ export enum WarningReason {
   WARNING_REASON_MONITORS_DIFFER = "WARNING_REASON_MONITORS_DIFFER",
   /** WARNING_REASON_UNCONNECTED_RANKS - The launch has several processes that are not connected to each other, so that each trains a trial of its own. */
   WARNING_REASON_UNCONNECTED_RANKS = "WARNING_REASON_UNCONNECTED_RANKS",
+  /**
+   * WARNING_REASON_POWER_OUT_OF_RANGE - An imported trial whose monitor is unknown used more energy in its time than the job's GPUs can draw. Is its energy in
+   * joules, and its time in seconds?
+   */
+  WARNING_REASON_POWER_OUT_OF_RANGE = "WARNING_REASON_POWER_OUT_OF_RANGE",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -268,6 +276,9 @@ export function warningReasonFromJSON(object: any): WarningReason {
     case 6:
     case "WARNING_REASON_UNCONNECTED_RANKS":
       return WarningReason.WARNING_REASON_UNCONNECTED_RANKS;
+    case 7:
+    case "WARNING_REASON_POWER_OUT_OF_RANGE":
+      return WarningReason.WARNING_REASON_POWER_OUT_OF_RANGE;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -291,6 +302,8 @@ export function warningReasonToNumber(object: WarningReason): number {
       return 5;
     case WarningReason.WARNING_REASON_UNCONNECTED_RANKS:
       return 6;
+    case WarningReason.WARNING_REASON_POWER_OUT_OF_RANGE:
+      return 7;
     case WarningReason.UNRECOGNIZED:
     default:
       return -1;
@@ -319,11 +332,11 @@ export interface Trial {
   status: TrialStatus;
   /** Why the trial ended. Unspecified: it is running. */
   endReason: EndReason;
-  /** When the trial was dispatched. Always set. */
+  /** When the trial was dispatched, or started if it was imported. Unset: it was imported without its start time. */
   startTime:
     | Date
     | undefined;
-  /** When the trial ended. Unset: it is running. */
+  /** When the trial ended; of a trial that was imported without times, when it was imported. Unset: it is running. */
   endTime:
     | Date
     | undefined;
@@ -462,7 +475,7 @@ export interface Decision {
   cost: number;
   /**
    * The cost at which the trial is stopped, in joules. Unset: there is no bound, since early stopping is off, nothing has
-   * converged yet, or this is the best known batch size.
+   * converged yet, this is the best known batch size, or a person requested the trial.
    */
   costBound?:
     | number

@@ -1,0 +1,8 @@
+-- Which jobs and which of their dispatched launches were deleted, so that no trainer delivers them as new ones.
+CREATE TABLE deletions (
+    job_id TEXT NOT NULL,
+    request_id TEXT NOT NULL,               -- '': the job itself
+    create_time INTEGER NOT NULL,           -- of the job; the start of the launch
+    delete_time INTEGER NOT NULL,
+    PRIMARY KEY (job_id, request_id)
+) WITHOUT ROWID;

@@ -1,0 +1,81 @@
+"""`fit_attempts` without any trainer."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+from wattwise import Attempt, BatchSizeOptimizer, Client, TrainFailError, fit_attempts, v1
+
+from tests.client.training.script import StepMonitor, job_spec
+
+
+class Model:
+    """Stands for something large; it refers to itself, like a model and its optimizer do."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def launched(address: str) -> BatchSizeOptimizer:
+    """A launch that has no trial yet."""
+    job = job_spec(max_epochs=1, default_batch_size=32, policy="POLICY_KNOWLEDGE_GRADIENT")
+    return BatchSizeOptimizer(address, job, monitor=StepMonitor())
+
+
+def end_reasons(address: str, bso: BatchSizeOptimizer) -> list[v1.EndReason.ValueType]:
+    """Why the job's trials ended, by number."""
+    with Client(address) as client:
+        return [trial.end_reason for trial in client.list_trials(bso.trial.id.job_id)]
+
+
+@pytest.mark.usefixtures("caplog")
+def test_model_is_released_before_the_next_call(grpc_addr: str) -> None:
+    """Neither a miss nor memory that runs out keeps the earlier model alive; the last one is returned."""
+    bso, models = launched(grpc_addr), list[weakref.ref[Model]]()
+
+    def fit(attempt: Attempt) -> Model:
+        assert [each() for each in models] == [None] * (attempt.number - 1)
+        model = Model()
+        models.append(weakref.ref(model))
+        if attempt.number == 1:
+            raise MemoryError
+        for _ in attempt.epochs():
+            attempt.on_evaluate(0.95 if attempt.number == 3 else 0.1)
+        return model
+
+    assert fit_attempts(bso, fit) is models[-1]()
+    assert end_reasons(grpc_addr, bso) == [
+        v1.END_REASON_OUT_OF_MEMORY,
+        v1.END_REASON_MAX_EPOCHS,
+        v1.END_REASON_TARGET_REACHED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ZeroDivisionError(), v1.END_REASON_ERROR),
+        (SystemExit(3), v1.END_REASON_ERROR),
+        (KeyboardInterrupt(), v1.END_REASON_PREEMPTED),
+    ],
+)
+def test_exception_in_fit(grpc_addr: str, error: BaseException, reason: v1.EndReason.ValueType) -> None:
+    """An exception other than memory that runs out ends the trial with its reason and is raised; no attempt follows."""
+    bso = launched(grpc_addr)
+
+    def fit(attempt: Attempt) -> None:
+        next(attempt.epochs())
+        raise error
+
+    with pytest.raises(type(error)):
+        fit_attempts(bso, fit)
+    assert end_reasons(grpc_addr, bso) == [reason]
+
+
+def test_fit_that_ends_early(grpc_addr: str) -> None:
+    """A fit that returns before its trial is decided is a failed attempt."""
+    bso = launched(grpc_addr)
+    with pytest.raises(TrainFailError, match="on_evaluate"):
+        fit_attempts(bso, lambda _: None, max_tries=2)
+    assert end_reasons(grpc_addr, bso) == [v1.END_REASON_COMPLETED] * 2
