@@ -58,7 +58,7 @@ def test_large_requests_take_no_memory(server: LiveServer) -> None:
 
 @pytest.mark.parametrize("method", [WATCH, REPORT])
 def test_unfinished_requests_take_no_memory(server: LiveServer, method: str) -> None:
-    """Requests of four megabytes whose last byte never comes are refused by their first."""
+    """Requests of four megabytes whose last byte never comes are refused by their first bytes."""
     serves(server)
 
     def attack(connection: Connection) -> None:
@@ -70,6 +70,20 @@ def test_unfinished_requests_take_no_memory(server: LiveServer, method: str) -> 
     with Peak(server.process.pid) as peak, ExitStack() as open_ones, ThreadPoolExecutor() as pool:
         connections = [open_ones.enter_context(closing(Connection(server.address))) for _ in range(8)]
         list(pool.map(attack, connections))
+        serves(server)
+    assert peak.grown < MEGABYTES
+
+
+def test_requests_that_stop_before_their_end_take_no_memory(server: LiveServer) -> None:
+    """Of requests of an allowed size whose last byte never comes the server keeps a limited number, the newest."""
+    serves(server)
+    with Peak(server.process.pid) as peak, ExitStack() as open_ones:
+        connections = [open_ones.enter_context(closing(Connection(server.address))) for _ in range(8)]
+        first = connections[0].open(REPORT)
+        for number in range(400):
+            connection = connections[number % 8]
+            connection.send(connection.open(REPORT), unfinished(500_000), 0.2)
+        wait_until(lambda: first in connections[0].over)
         serves(server)
     assert peak.grown < MEGABYTES
 

@@ -29,18 +29,12 @@ _DEADLINE_MARGIN_SECONDS = 0.2
 
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
-_MAKERS = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-
+_MAKERS = {True: grpc.stream_stream_rpc_method_handler, False: grpc.stream_unary_rpc_method_handler}
 
 _OPEN_STREAMS = 1_000
 """Streams of the health and reflection services."""
 
-_UNFINISHED_CALLS = 200
+_UNFINISHED_CALLS = 64
 """Calls whose request has not arrived. A request comes with its call, so that few are on their way at a time; those of
 strangers that never come take less than 100 MB."""
 
@@ -73,29 +67,37 @@ class StreamLimit:
 
 
 class Arrivals:
-    """The calls whose request has not arrived yet. Beyond a number of them the oldest are cancelled.
+    """Receives the requests of calls with one request. If too many are on their way, the oldest calls are refused.
 
-    gRPC hands a call over before its request is there, and a client that never sends it would occupy memory for ever.
+    gRPC hands a call over before its request is there. A client that never sends it, or sends all but the end of it,
+    would occupy memory for ever.
 
     Args:
-        limit: The largest number.
+        limit: The largest number of calls without their request.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
-    def expect(self, task: asyncio.Task[Any]) -> None:
-        """The task waits for the request of its call."""
-        self._tasks[task] = None
-        if len(self._tasks) > self._limit:
-            self._tasks = {each: None for each in self._tasks if not each.done()}
-            for oldest in list(self._tasks)[: max(0, len(self._tasks) - self._limit)]:
-                oldest.cancel()
-
-    def arrived(self, task: asyncio.Task[Any]) -> None:
-        """The task has the request of its call."""
-        self._tasks.pop(task, None)
+    async def request(self, context: Context) -> bytes | None:
+        """The request of a call, in the call's own task; None if its client sends none. A refused call ends here."""
+        task, tasks = _current_task(), self._tasks
+        tasks[task] = None
+        if len(tasks) > self._limit:
+            oldest = next(iter(tasks))
+            del tasks[oldest]
+            oldest.cancel()
+        try:
+            data: Any = await context.read()
+        except asyncio.CancelledError:
+            # Still there: cancelled by the client or its deadline.
+            if task in tasks:
+                raise
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls are waiting for their request")
+        finally:
+            tasks.pop(task, None)
+        return data if isinstance(data, bytes) else None
 
 
 class Drain:
@@ -195,7 +197,6 @@ class Methods(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         """The wrapped method; for an unknown one, a handler that refuses the call."""
         method = handler_call_details.method
-        self._arrivals.expect(_current_task())
         return self._wrapped.get(method) or self._refusing_unknown(method)
 
     def drain(self) -> None:
@@ -222,11 +223,12 @@ class Methods(grpc.GenericRpcHandler):
             answer = self._limited(answer)
 
         async def run(data: Any, context: Context) -> Any:
+            if not handler.request_streaming:
+                data = await arrivals.request(context)
             call = Call(method, context, streams=streams)
             current_call.set(call)
             ended = [listener.call_started(call) for listener in listeners]
             task = _current_task()
-            arrivals.arrived(task)
             if ours:
                 active.add(task)
             try:
@@ -257,7 +259,12 @@ class Methods(grpc.GenericRpcHandler):
                     end()
                 call.context = None
 
-        make = _MAKERS[handler.request_streaming, handler.response_streaming]
+        # As if every client sent a stream: gRPC would receive a single request without a limit of calls.
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
         # gRPC passes the bytes on: an exception of its own deserializer could not be turned into a status.
         return make(run, None, _counted(handler.response_serializer, sent))
 
@@ -311,7 +318,6 @@ class Methods(grpc.GenericRpcHandler):
 
     def _refusing_unknown(self, method: str) -> Handler:
         async def refuse(_requests: Any, context: Context) -> None:
-            self._arrivals.arrived(_current_task())
             current_call.set(Call(method, context))
             for listener in self._listeners:
                 listener.unknown_method_called()
@@ -330,6 +336,8 @@ def _current_task() -> asyncio.Task[Any]:
 
 
 def _parsed(parse: Parse, data: Any) -> Any:
+    if data is None:
+        raise InvalidRequestError(Violation("request", "is missing; send one message"))
     try:
         return parse(data) if parse is not None else data
     except DecodeError as error:
