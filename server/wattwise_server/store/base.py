@@ -87,6 +87,10 @@ class Transaction(Protocol):
         A trial tells its dispatch and, once it has ended, its newest end.
         """
 
+    @property
+    def num_running(self) -> int:
+        """How many trials were running before this block."""
+
     async def events(self) -> Sequence[JobEvent]:
         """All events of the job in their order, without what this block has saved."""
 

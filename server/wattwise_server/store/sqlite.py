@@ -358,6 +358,11 @@ class SqliteTransaction:
         self.job, self.deleted = None, True
         return running
 
+    @property
+    def num_running(self) -> int:
+        """How many trials were running before this block."""
+        return len(self._cached.running)
+
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
         latest = self._cached.running | self._changed

@@ -107,9 +107,10 @@ class Importer:
                 answer = await self._imported(tx, imported)
                 if imported.validate_only:
                     raise _ValidatedError(answer)  # noqa: TRY301 - leaves the transaction without saving it
-                return answer
         except _ValidatedError as validated:
             return validated.answer
+        await self._lifecycle.stop_others(self._store, imported.job_id)
+        return answer
 
     async def _imported(self, tx: Transaction, imported: ImportedTrial) -> tuple[Trial, bool]:
         if tx.job is None:
@@ -145,7 +146,7 @@ class Importer:
             reason = imported.end_reason or EndReason.COMPLETED
             return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
         job = self._lifecycle.succeed(tx, job, trial, verdict)
-        self._lifecycle.stop_over_bound(tx, job)
+        await self._lifecycle.stop_over_bound(tx, job)
         return await tx.trial(trial.number) or trial, known is None
 
     async def _check_not_deleted(self, imported: ImportedTrial, started: datetime | None) -> None:
