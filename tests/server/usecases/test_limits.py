@@ -179,7 +179,7 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
         await site.optimizer.heartbeat(other.key)
         compared.append(0)
     assert (await stopping).converged
-    assert sum(compared) > 300
+    assert sum(compared) >= len(dear)
     assert max(compared) <= 32, "between two answers"
     ends = [(await site.administration.trial(key))[0].end_reason for key in dear]
     # Not all: with each that is stopped the bound of the next rises.
