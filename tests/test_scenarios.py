@@ -16,9 +16,10 @@ from google.rpc import status_pb2
 from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.errors import ServiceError
+from wattwise_server.rpc.calls import StreamLimit
+from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.rpc.statuses import details_of
-from wattwise_server.rpc.streams import StreamLimit
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
@@ -50,7 +51,8 @@ class InProcess:
         self.trainers = BatchSizeOptimizerService(
             self.optimizer, Importer(store, clock), PowerLimitProfiler(store, clock), streams
         )
-        self.people = JobAdminService(Administration(store, clock), Control(store, clock), streams)
+        control = Control(store, clock)
+        self.people = JobAdminService(Administration(store, clock), control, streams, PageTokens(b""))
 
     async def call(self, method: str, request: Message) -> Any:
         service = next(s for s in (self.trainers, self.people) if method in type(s).__dict__)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from wattwise import v1
 
@@ -18,10 +19,11 @@ from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.observability.telemetry import telemetry
-from wattwise_server.rpc.calls import Methods
+from wattwise_server.rpc.calls import Methods, StreamLimit
+from wattwise_server.rpc.health import HealthService
 from wattwise_server.rpc.listening import bind
+from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
-from wattwise_server.rpc.streams import StreamLimit
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
@@ -40,13 +42,25 @@ SERVICES = tuple(
     )
 )
 
+MAX_REQUEST_BYTES = 512 * 1024
+
+_MOST_FILES = 2**20
+
 _SWEEP_SECONDS = 0.25
 _PRUNE_SECONDS = 600.0
 _STOP_SECONDS = 2.0
 
 _OPTIONS = (
-    # Far above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Of one connection. A client's further calls wait until others end.
+    ("grpc.max_concurrent_streams", 100),
+    # Calls that wait until the event loop takes them; above the first number gRPC cancels some, above the second all.
+    ("grpc.server.max_pending_requests", 4_000),
+    ("grpc.server.max_pending_requests_hard_limit", 8_000),
+    # Connections that stay silent, and those without a call; a client opens another one when it has something to say.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 300_000),
     # A port that is taken is an error; without this two servers would share it.
     ("grpc.so_reuseport", 0),
     # Trainers ping to notice that the server has vanished, and the server pings them.
@@ -55,6 +69,21 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
+
+
+_RESERVED_FILES = 128
+"""For the database, the log, certificates and metrics."""
+
+
+def raise_file_limit() -> int:
+    """Raises the number of files that this process may open as far as it is allowed to; returns the number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return most
+    return most if soft == resource.RLIM_INFINITY else soft
 
 
 async def run(config: Config, announce: Callable[[str], None]) -> None:
@@ -69,11 +98,14 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     """
     # Before the address is announced: its reader may send a signal at once, and SIGHUP must never end the server.
     stop, hangup = _signalled(signal.SIGTERM, signal.SIGINT), _signalled(signal.SIGHUP)
-    clock = steady_clock()
+    clock, files = steady_clock(), raise_file_limit()
     guard = Guard(config.address, config.security)
     with telemetry(config) as watch:
-        methods = Methods(watch.listeners, guard.authorization)
-        server = grpc.aio.server(handlers=(methods,), options=_OPTIONS)
+        streams = StreamLimit(config.limits.max_streams)
+        methods = Methods(watch.listeners, guard.authorization, streams)
+        connections = max(1, files - _RESERVED_FILES)
+        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
+        server = grpc.aio.server(handlers=(methods,), options=options)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
         address = bind(server, config.address, guard.certificates)
         async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
@@ -81,16 +113,17 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             importer = Importer(store, clock, config.limits, watch.observer)
             administration = Administration(store, clock, watch.observer)
             power_limits = PowerLimitProfiler(store, clock, watch.observer)
-            streams = StreamLimit(config.limits.max_streams)
             trainers = BatchSizeOptimizerService(optimizer, importer, power_limits, streams)
             v1.add_BatchSizeOptimizerServicer_to_server(trainers, methods.registry)
-            admins = JobAdminService(administration, Control(store, clock, watch.observer), streams)
+            control, tokens = Control(store, clock, watch.observer), PageTokens(store.page_token_key)
+            admins = JobAdminService(administration, control, streams, tokens)
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
-            async with _serving(server, methods, config.grace_seconds), sweeping, pruning:
+            async with _serving(server, methods, store.check_file, config.grace_seconds), sweeping, pruning:
                 with watch.serving_metrics():
-                    log_event(log, logging.INFO, "serving", address=address, database=config.database)
+                    serving = {"address": address, "database": config.database, "max_connections": connections}
+                    log_event(log, logging.INFO, "serving", **serving)
                     announce(address)
                     await stop.wait()
                     log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")
@@ -98,16 +131,19 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _serving(server: grpc.aio.Server, methods: Methods, grace_seconds: float) -> AsyncIterator[None]:
-    health_servicer = health.aio.HealthServicer()
+async def _serving(
+    server: grpc.aio.Server, methods: Methods, check: Callable[[], None], grace_seconds: float
+) -> AsyncIterator[None]:
+    """Answers calls; health says so as long as `check` raises no ServiceError."""
+    health_servicer = HealthService(("", *SERVICES))
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, methods.registry)
     reflected = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, methods.registry)  # type: ignore[no-untyped-call]
     await server.start()
     try:
-        for name in ("", *SERVICES):
-            await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        yield
+        await health_servicer.follow(check)
+        async with _repeating(lambda: health_servicer.follow(check), _SWEEP_SECONDS, "check the database's file"):
+            yield
     finally:
         await health_servicer.enter_graceful_shutdown()
         methods.drain()

@@ -19,6 +19,8 @@ class Limits:
         max_jobs_per_prefix: Jobs under one job_id_prefix; further ones are refused. Catches launchers that register a
             new job for every launch and therefore never learn. 100 is low and suits teams that name their jobs by
             hand; far above 100,000, listing jobs becomes slow. 0 means no limit.
+        max_running_trials: Running trials of one job; a further launch is refused until one of them ends. Catches
+            launchers that start trials and never train them. 1,000 is far above what one job needs; 0 means no limit.
         max_epochs_kept: How many of a trial's newest measurements are kept, 1 to 50,000. Decisions do not depend on
             it; GetTrial shows no others. 1,000 is enough for charts, 50,000 is the most that one response can hold.
         max_streams: Open StreamResults and WatchJob calls; a trainer whose stream is refused falls back to unary calls.
@@ -30,6 +32,7 @@ class Limits:
     """
 
     max_jobs_per_prefix: int = 100_000
+    max_running_trials: int = 1_000
     max_epochs_kept: int = LARGEST_EPOCHS_KEPT
     max_streams: int = 10_000
     keep_measurements_days: float = 0.0

@@ -198,6 +198,20 @@ class TooManyJobsError(ServiceError):
         )
 
 
+class TooManyTrialsError(ServiceError):
+    """The limit of running trials of one job is reached."""
+
+    reason = "ERROR_REASON_TOO_MANY_TRIALS"
+    retryable = True
+
+    def __init__(self, job_id: str, limit: int) -> None:
+        super().__init__(
+            f"job {job_id!r} has {limit} running trials, the limit of this server: wait until some end, end those that "
+            "nobody trains, or ask the operator to raise --max-running-trials",
+            metadata={"job_id": job_id, "limit": str(limit)},
+        )
+
+
 class TooManyStreamsError(ServiceError):
     """The limit of open streams is reached."""
 

@@ -119,6 +119,7 @@ const BY_REASON: Partial<Record<ErrorReason, ErrorClass>> = {
   [ErrorReason.ERROR_REASON_INVALID_RESULT]: InvalidResultError,
   [ErrorReason.ERROR_REASON_INVALID_REQUEST]: InvalidRequestError,
   [ErrorReason.ERROR_REASON_TOO_MANY_JOBS]: ResourceExhaustedError,
+  [ErrorReason.ERROR_REASON_TOO_MANY_TRIALS]: ResourceExhaustedError,
   [ErrorReason.ERROR_REASON_TOO_MANY_STREAMS]: ResourceExhaustedError,
   [ErrorReason.ERROR_REASON_STORAGE_UNAVAILABLE]: ServerUnavailableError,
   [ErrorReason.ERROR_REASON_SHUTTING_DOWN]: ServerUnavailableError,

@@ -98,6 +98,8 @@ def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
     add_option(
         group, "max_jobs_per_prefix", count, usual.max_jobs_per_prefix, "jobs under one job_id_prefix; 0: no limit"
     )
+    text = "running trials of one job; 0: no limit"
+    add_option(group, "max_running_trials", count, usual.max_running_trials, text)
     add_option(group, "max_streams", count, usual.max_streams, "open streams; 0: no limit")
     add_option(group, "max_epochs_kept", epochs, usual.max_epochs_kept, "how many of a trial's newest epochs are kept")
     text = "days after a trial's end until its per-epoch measurements are deleted; 0: never"
@@ -122,6 +124,7 @@ def config_of(args: argparse.Namespace) -> Config:
         ),
         limits=Limits(
             max_jobs_per_prefix=args.max_jobs_per_prefix,
+            max_running_trials=args.max_running_trials,
             max_epochs_kept=args.max_epochs_kept,
             max_streams=args.max_streams,
             keep_measurements_days=args.keep_measurements_days,

@@ -9,13 +9,18 @@ import json
 import logging
 import math
 import sys
+import time
 from collections.abc import Mapping
+from contextvars import Context
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TextIO
 
 from wattwise_server.observability.call import current_call, current_trace
 
 FORMATS = ("human", "json")
+
+REFUSED = "call refused"
+"""The event of a refused call, the only one that callers can cause without limit and that changes nothing."""
 
 _MAX_VALUE = 1000
 _NOISY = ("aiosqlite", "asyncio", "filelock", "grpc", "opentelemetry")
@@ -28,7 +33,7 @@ def configure(level: str, form: str) -> None:
         level: The lowest severity that is logged: debug, info, warning or error.
         form: One of `FORMATS`.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else HumanFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     for name in _NOISY:
@@ -51,6 +56,64 @@ def log_event(log: logging.Logger, level: int, event: str, **fields: object) -> 
 def log_exception(log: logging.Logger, event: str, error: BaseException, **fields: object) -> None:
     """Logs an unexpected exception with its traceback."""
     log.error(event, extra={"fields": fields}, exc_info=error)
+
+
+class RefusalLimit:
+    """Which refusals are logged: of each host and reason, only the first few in a while.
+
+    Args:
+        lines: How many are logged in each span of time.
+        seconds: The length of the span.
+        max_sources: How many pairs of host and reason are counted apart; further ones are counted together.
+    """
+
+    def __init__(self, lines: int = 20, seconds: float = 10.0, max_sources: int = 1_000) -> None:
+        self._lines = lines
+        self._seconds = seconds
+        self._max_sources = max_sources
+        self._ends = 0.0
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def admits(self, host: str, reason: str) -> bool:
+        """Counts a refusal; returns whether it is to be logged."""
+        source = (host, reason)
+        if source not in self._counts and len(self._counts) >= self._max_sources:
+            source = ("others", "any")
+        self._counts[source] = count = self._counts.get(source, 0) + 1
+        return count <= self._lines
+
+    def left_out(self, now: float) -> list[tuple[str, str, int]]:
+        """Host, reason and number of the refusals that were not logged, once their span of time is over.
+
+        Args:
+            now: Seconds on a clock that does not jump.
+        """
+        if now < self._ends:
+            return []
+        counts, self._counts, self._ends = self._counts, {}, now + self._seconds
+        return [(*source, count - self._lines) for source, count in counts.items() if count > self._lines]
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._refusals = RefusalLimit()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for host, reason, count in self._refusals.left_out(time.monotonic()):
+            summary = logging.makeLogRecord(
+                {"name": record.name, "levelno": logging.WARNING, "levelname": "WARNING", "msg": "refusals not logged"}
+            )
+            summary.fields = {"peer": host, "reason": reason, "count": count}
+            # Without the fields of the call that happens to be running.
+            Context().run(super().emit, summary)
+        if record.msg != REFUSED or self._refusals.admits(_host(), str(getattr(record, "fields", {}).get("reason"))):
+            super().emit(record)
+
+
+def _host() -> str:
+    call = current_call.get()
+    return call.peer.rpartition(":")[0] if call is not None else ""
 
 
 class _Formatter(logging.Formatter):

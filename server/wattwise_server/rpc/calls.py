@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from inspect import isasyncgenfunction
 from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError, Violation
+from wattwise_server.errors import InvalidRequestError, ServiceError, ShuttingDownError, TooManyStreamsError, Violation
 from wattwise_server.observability.call import Call, CallListener, current_call
-from wattwise_server.observability.logs import log_event
+from wattwise_server.observability.logs import REFUSED, log_event
 from wattwise_server.rpc.statuses import Details, details_of, details_of_bug
 from wattwise_server.security.authorization import Authorization
 
@@ -29,12 +29,75 @@ _DEADLINE_MARGIN_SECONDS = 0.2
 
 _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
-_MAKERS = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
+_MAKERS = {True: grpc.stream_stream_rpc_method_handler, False: grpc.stream_unary_rpc_method_handler}
+
+_OPEN_STREAMS = 1_000
+"""Streams of the health and reflection services."""
+
+_UNFINISHED_CALLS = 64
+"""Calls whose request has not arrived. A request comes with its call, so that few are on their way at a time; those of
+strangers that never come take less than 100 MB."""
+
+
+class StreamLimit:
+    """Limits how many streams are open at a time.
+
+    Args:
+        limit: The largest number; 0 means no limit.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open = 0
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Counts one stream for the length of the block.
+
+        Raises:
+            TooManyStreamsError: the limit is reached.
+        """
+        if self._limit and self._open >= self._limit:
+            raise TooManyStreamsError(self._limit)
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+
+
+class Arrivals:
+    """Receives the requests of calls with one request. If too many are on their way, the oldest calls are refused.
+
+    gRPC hands a call over before its request is there. A client that never sends it, or sends all but the end of it,
+    would occupy memory for ever.
+
+    Args:
+        limit: The largest number of calls without their request.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    async def request(self, context: Context) -> bytes | None:
+        """The request of a call, in the call's own task; None if its client sends none. A refused call ends here."""
+        task, tasks = _current_task(), self._tasks
+        tasks[task] = None
+        if len(tasks) > self._limit:
+            oldest = next(iter(tasks))
+            del tasks[oldest]
+            oldest.cancel()
+        try:
+            data: Any = await context.read()
+        except asyncio.CancelledError:
+            # Still there: cancelled by the client or its deadline.
+            if task in tasks:
+                raise
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls are waiting for their request")
+        finally:
+            tasks.pop(task, None)
+        return data if isinstance(data, bytes) else None
 
 
 class Drain:
@@ -99,11 +162,20 @@ class Methods(grpc.GenericRpcHandler):
     Args:
         listeners: Notified of every call to Wattwise's own services.
         authorization: Checks tokens; None answers every caller.
+        streams: Limits the streams of the health and reflection services, and is limited by them.
     """
 
-    def __init__(self, listeners: Sequence[CallListener] = (), authorization: Authorization | None = None) -> None:
+    def __init__(
+        self,
+        listeners: Sequence[CallListener] = (),
+        authorization: Authorization | None = None,
+        streams: StreamLimit | None = None,
+    ) -> None:
         self._listeners = tuple(listeners)
         self._authorization = authorization
+        self._streams = streams or StreamLimit(0)
+        self._open_streams = StreamLimit(_OPEN_STREAMS)
+        self._arrivals = Arrivals(_UNFINISHED_CALLS)
         self._drain = Drain()
         self._active: set[asyncio.Task[Any]] = set()
         self._wrapped: dict[str, Handler] = {}
@@ -138,7 +210,7 @@ class Methods(grpc.GenericRpcHandler):
 
     def _wrap(self, handler: Handler, method: str) -> Handler:
         ours = method.startswith("/wattwise.")
-        drain, active = self._drain, self._active
+        drain, active, arrivals = self._drain, self._active, self._arrivals
         streams = handler.request_streaming or handler.response_streaming
         listeners = self._listeners if ours else ()
         received, sent = (
@@ -147,8 +219,12 @@ class Methods(grpc.GenericRpcHandler):
         )
 
         answer = self._answering(handler, received)
+        if streams and not ours:
+            answer = self._limited(answer)
 
         async def run(data: Any, context: Context) -> Any:
+            if not handler.request_streaming:
+                data = await arrivals.request(context)
             call = Call(method, context, streams=streams)
             current_call.set(call)
             ended = [listener.call_started(call) for listener in listeners]
@@ -183,7 +259,12 @@ class Methods(grpc.GenericRpcHandler):
                     end()
                 call.context = None
 
-        make = _MAKERS[handler.request_streaming, handler.response_streaming]
+        # As if every client sent a stream: gRPC would receive a single request without a limit of calls.
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
         # gRPC passes the bytes on: an exception of its own deserializer could not be turned into a status.
         return make(run, None, _counted(handler.response_serializer, sent))
 
@@ -228,13 +309,20 @@ class Methods(grpc.GenericRpcHandler):
 
         return answer
 
+    def _limited(self, answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def answer_within_limits(call: Call, context: Context, data: Any) -> Any:
+            with self._streams.opened(), self._open_streams.opened():
+                return await answer(call, context, data)
+
+        return answer_within_limits
+
     def _refusing_unknown(self, method: str) -> Handler:
         async def refuse(_requests: Any, context: Context) -> None:
             current_call.set(Call(method, context))
             for listener in self._listeners:
                 listener.unknown_method_called()
             message = "unknown method; the server may be older than its client"
-            log_event(log, logging.INFO, "call refused", code="UNIMPLEMENTED", message=message, method=method)
+            log_event(log, logging.INFO, REFUSED, code="UNIMPLEMENTED", message=message, method=method)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
 
         return grpc.stream_stream_rpc_method_handler(refuse)
@@ -248,6 +336,8 @@ def _current_task() -> asyncio.Task[Any]:
 
 
 def _parsed(parse: Parse, data: Any) -> Any:
+    if data is None:
+        raise InvalidRequestError(Violation("request", "is missing; send one message"))
     try:
         return parse(data) if parse is not None else data
     except DecodeError as error:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
+import hmac
+from typing import TypeAlias
+
+from wattwise import v1
 
 from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.observability.call import current_call
+
+ListRequest: TypeAlias = v1.ListJobsRequest | v1.ListTrialsRequest
 
 USUAL_PAGE = 50
 LARGEST_PAGE = 1000
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
+_CODE_BYTES, _PLACE_BYTES = 16, 8
 JOBS_AT_A_TIME = 8
 """Few: a job of an older server, with a thousand batch sizes, takes 250 kB on the wire."""
 
@@ -28,24 +37,58 @@ def page_size(requested: int) -> int:
     return min(requested or USUAL_PAGE, LARGEST_PAGE)
 
 
-def page_token(kind: str, place: int) -> str:
-    """The page token of the place where the next page of a kind of list begins."""
-    return base64.urlsafe_b64encode(f"{kind}:{place}".encode()).decode()
+class PageTokens:
+    """Makes page tokens, which say nothing to anyone else and are good for one caller and one list.
 
+    A token is a code of the caller, the request and the place, followed by the place, encrypted with that code as its
+    nonce: a synthetic initialization vector, as in RFC 5297, from HMAC.
 
-def place(kind: str, page_token: str) -> int:
-    """The place where a page begins; 0 for an empty page token.
-
-    Raises:
-        InvalidRequestError: the page token was not made by `page_token` for this kind of list.
+    Args:
+        key: Of the database, so that tokens outlive the server.
     """
-    if not page_token:
-        return 0
-    try:
-        named, _, number = base64.b64decode(page_token, altchars=b"-_", validate=True).decode("ascii").partition(":")
-        if named == kind and number.isdecimal() and int(number) < 2**63:
-            return int(number)
-    except (binascii.Error, ValueError):
-        pass
-    fault = "is not a page token of this list; pass next_page_token as received, or nothing for the first page"
-    raise InvalidRequestError(Violation("page_token", fault))
+
+    def __init__(self, key: bytes) -> None:
+        self._code_key, self._place_key = (hmac.digest(key, purpose, "sha256") for purpose in (b"code", b"place"))
+
+    def token(self, request: ListRequest, place: int) -> str:
+        """The token of the place where the next page of a list begins."""
+        number = place.to_bytes(_PLACE_BYTES, "big")
+        code = self._code(request, number)
+        return base64.urlsafe_b64encode(code + self._encrypted(code, number)).decode()
+
+    def place(self, request: ListRequest) -> int:
+        """The place where the page of a request begins; 0 for the first one.
+
+        Raises:
+            InvalidRequestError: its page token is not one of this list and this caller.
+        """
+        if not request.page_token:
+            return 0
+        try:
+            data = base64.b64decode(request.page_token, altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            data = b""
+        code, number = data[:_CODE_BYTES], self._encrypted(data[:_CODE_BYTES], data[_CODE_BYTES:])
+        if len(number) == _PLACE_BYTES and hmac.compare_digest(code, self._code(request, number)):
+            return int.from_bytes(number, "big")
+        fault = (
+            "is not a page token of this list; pass next_page_token as received, with the same token and the other "
+            "fields unchanged, or nothing for the first page"
+        )
+        raise InvalidRequestError(Violation("page_token", fault))
+
+    def _code(self, request: ListRequest, number: bytes) -> bytes:
+        listed = copy.deepcopy(request)
+        # Pages of one list may have different sizes.
+        listed.ClearField("page_token")
+        listed.ClearField("page_size")
+        call = current_call.get()
+        caller = call.token_id.encode() if call is not None else b""
+        parts = (type(request).__name__.encode(), caller, listed.SerializeToString(deterministic=True), number)
+        content = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+        return hmac.digest(self._code_key, content, "sha256")[:_CODE_BYTES]
+
+    def _encrypted(self, code: bytes, number: bytes) -> bytes:
+        """Encrypts a place, or decrypts it again."""
+        stream = hmac.digest(self._place_key, code, "sha256")
+        return bytes(one ^ other for one, other in zip(number, stream, strict=False))

@@ -9,9 +9,9 @@ from wattwise import v1
 
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.rpc import convert
-from wattwise_server.rpc.calls import Context
-from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, page_size, page_token, place
-from wattwise_server.rpc.streams import StreamLimit, TrialStream
+from wattwise_server.rpc.calls import Context, StreamLimit
+from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, PageTokens, page_size
+from wattwise_server.rpc.streams import TrialStream
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
@@ -88,8 +88,11 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 class JobAdminService(v1.JobAdminServicer):
     """The calls of people and tools."""
 
-    def __init__(self, administration: Administration, control: Control, streams: StreamLimit) -> None:
+    def __init__(
+        self, administration: Administration, control: Control, streams: StreamLimit, tokens: PageTokens
+    ) -> None:
         self._administration = administration
+        self._tokens = tokens
         self._control = control
         self._streams = streams
 
@@ -99,7 +102,7 @@ class JobAdminService(v1.JobAdminServicer):
 
     async def ListJobs(self, request: v1.ListJobsRequest, context: Context) -> v1.ListJobsResponse:
         """A page of jobs."""
-        size, after = page_size(request.page_size), place("jobs", request.page_token)
+        size, after = page_size(request.page_size), self._tokens.place(request)
         page = v1.ListJobsResponse()
         while len(page.jobs) < size and page.ByteSize() < PAGE_BYTES:
             wanted = min(size - len(page.jobs), JOBS_AT_A_TIME)
@@ -108,17 +111,17 @@ class JobAdminService(v1.JobAdminServicer):
             if len(found) <= wanted:
                 return page
             after = found[wanted - 1][0]
-        page.next_page_token = page_token("jobs", after)
+        page.next_page_token = self._tokens.token(request, after)
         return page
 
     async def ListTrials(self, request: v1.ListTrialsRequest, context: Context) -> v1.ListTrialsResponse:
         """A page of a job's trials."""
-        size, after = page_size(request.page_size), place("trials", request.page_token)
+        size, after = page_size(request.page_size), self._tokens.place(request)
         if request.batch_size < 0:
             raise InvalidRequestError(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
         status = convert.status_filter(request.status)
         found = await self._administration.trials(request.job_id, status, request.batch_size or None, after, size + 1)
-        more = page_token("trials", found[size - 1].number) if len(found) > size else ""
+        more = self._tokens.token(request, found[size - 1].number) if len(found) > size else ""
         return v1.ListTrialsResponse(trials=[convert.trial(trial) for trial in found[:size]], next_page_token=more)
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
 from wattwise_server.observability.call import current_call
-from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.observability.logs import REFUSED, log_event, log_exception
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ _CODES = {
     "ERROR_REASON_INVALID_RESULT": grpc.StatusCode.INVALID_ARGUMENT,
     "ERROR_REASON_INVALID_REQUEST": grpc.StatusCode.INVALID_ARGUMENT,
     "ERROR_REASON_TOO_MANY_JOBS": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ERROR_REASON_TOO_MANY_TRIALS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "ERROR_REASON_TOO_MANY_STREAMS": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "ERROR_REASON_STORAGE_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
     "ERROR_REASON_SHUTTING_DOWN": grpc.StatusCode.UNAVAILABLE,
@@ -71,7 +72,7 @@ def _log_refusal(error: ServiceError) -> None:
     else:
         level = logging.WARNING if code in _LOGGED_AS_WARNINGS else logging.INFO
     reason = error.reason.removeprefix("ERROR_REASON_")
-    log_event(log, level, "call refused", code=code.name, reason=reason, message=error.message)
+    log_event(log, level, REFUSED, code=code.name, reason=reason, message=error.message)
 
 
 def _size(text: str) -> int:

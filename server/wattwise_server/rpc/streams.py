@@ -3,46 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 
 from wattwise import v1
 
 from wattwise_server.domain import Decision, TrialKey
-from wattwise_server.errors import InvalidRequestError, ServiceError, TooManyStreamsError, Violation
+from wattwise_server.errors import InvalidRequestError, ServiceError, Violation
 from wattwise_server.observability.call import Subject, current_call
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import Context
 from wattwise_server.usecases.optimizer import Optimizer
 
 _RETRY_SECONDS = 1.0
-
-
-class StreamLimit:
-    """Limits how many streams are open at a time.
-
-    Args:
-        limit: The largest number; 0 means no limit.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._open = 0
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Counts one stream for the length of the block.
-
-        Raises:
-            TooManyStreamsError: the limit is reached.
-        """
-        if self._limit and self._open >= self._limit:
-            raise TooManyStreamsError(self._limit)
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
 
 
 class TrialStream:

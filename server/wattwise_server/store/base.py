@@ -87,6 +87,10 @@ class Transaction(Protocol):
         A trial tells its dispatch and, once it has ended, its newest end.
         """
 
+    @property
+    def num_running(self) -> int:
+        """How many trials were running before this block."""
+
     async def events(self) -> Sequence[JobEvent]:
         """All events of the job in their order, without what this block has saved."""
 
@@ -95,7 +99,13 @@ class Transaction(Protocol):
 
 
 class Store(Protocol):
-    """Jobs, trials and measurements."""
+    """Jobs, trials and measurements.
+
+    Attributes:
+        page_token_key: Random, made with the database, for the tokens of lists.
+    """
+
+    page_token_key: bytes
 
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""

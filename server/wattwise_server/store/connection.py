@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import aiosqlite
 
 from wattwise_server.observability.events import Observer
+from wattwise_server.store.database_file import DatabaseFile
 
 _LARGEST_INSERT = 64
 """Rows; fewer than the statements that a connection keeps prepared, as there is one for each number of rows."""
@@ -112,10 +113,13 @@ def _inserts(sql: Sql, alike: list[_Parameters]) -> Iterator[tuple[str, Sequence
 class Group:
     """Commits groups through a connection that nothing else uses, and reports every commit to an observer."""
 
-    def __init__(self, connection: aiosqlite.Connection, raw: GroupConnection, observer: Observer) -> None:
-        """`raw` is what `connection` runs in its thread."""
+    def __init__(
+        self, connection: aiosqlite.Connection, raw: GroupConnection, file: DatabaseFile, observer: Observer
+    ) -> None:
+        """`raw` is what `connection` runs in its thread, and `file` what it writes."""
         self.connection = connection
         self._raw = raw
+        self._file = file
         self._observer = observer
 
     async def commit(self, statements: Sequence[Statement]) -> None:
@@ -127,7 +131,10 @@ class Group:
         began = perf_counter()
         self._raw.group = statements
         try:
+            self._file.check()
             await self.connection.commit()
+            # It may have been deleted just before the commit, which says nothing of it.
+            self._file.check()
         except BaseException:
             self._observer.commit_failed()
             raise
@@ -147,6 +154,10 @@ def recording_factory() -> tuple[Callable[..., GroupConnection], list[GroupConne
 
 # By SQLite's messages: Python has its error codes from 3.11 on.
 _ADVICE = {
+    "deleted, moved or replaced": (
+        "put it back where it was, with its -wal and -shm; if it was deleted, stop the server, restore a backup and "
+        "start it again"
+    ),
     "disk is full": "free some space on its disk",
     "disk I/O error": "check its disk: it may be full or failing",
     "readonly database": "check that this user may write the file and its folder, and that the disk is writable",

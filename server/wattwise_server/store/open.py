@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import aiosqlite
-from filelock import FileLock, Timeout
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
+from wattwise_server.observability.logs import log_event
 from wattwise_server.store.connection import Group, explain, recording_factory
+from wattwise_server.store.database_file import DatabaseFile, owned
 from wattwise_server.store.migrate import migrate
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.sqlite import SqliteStore
 from wattwise_server.store.writer import Writer
+
+log = logging.getLogger(__name__)
 
 _SCHEME = "sqlite:///"
 _PRAGMAS = ("busy_timeout = 10000", "foreign_keys = ON", "synchronous = FULL")
@@ -47,14 +52,17 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
         StartError: another server uses the file, it is not a Wattwise database, or it cannot be opened.
     """
     path = database_path(url)
-    with owned(path):
+    with owned(path, create=True):
+        _warn_of_folder(path.parent)
         _prepare(path)
         factory, made = recording_factory()
         async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
             read.row_factory = sqlite3.Row
             rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
-            group = Group(write, made[0], observer)
-            store = SqliteStore(Writer(group), Queries(read), clock, int(rows[0][0]))
+            file = DatabaseFile(path)
+            group = Group(write, made[0], file, observer)
+            found = list(await read.execute_fetchall("SELECT value FROM secrets WHERE name = 'page tokens'"))
+            store = SqliteStore(Writer(group), Queries(read, file), clock, int(rows[0][0]), bytes(found[0][0]))
             try:
                 try:
                     await store.load_running()
@@ -66,37 +74,6 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
                 await store.close()
 
 
-@contextmanager
-def owned(path: Path) -> Iterator[None]:
-    """Locks a database against other servers for the duration of the block.
-
-    Raises:
-        StartError: another server uses it, or its folder is missing or not writable.
-    """
-    if not path.parent.is_dir():
-        raise StartError(f"there is no folder {path.parent}: create it, or name another file with --database")
-    lock = FileLock(f"{path}.lock")
-    made = [file for file in (path, Path(lock.lock_file)) if not file.exists()]
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise StartError(
-            f"another server uses {path}: stop it, or name another file with --database (the lock is {path}.lock)"
-        ) from None
-    except OSError as error:
-        raise StartError(f"cannot write beside {path}: {error.strerror}; check the permissions of its folder") from None
-    try:
-        _check_kept(lock)
-        yield
-    except StartError:
-        # A failed start leaves no new files.
-        for file in made:
-            file.unlink(missing_ok=True)
-        raise
-    finally:
-        lock.release()
-
-
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """A read-only connection."""
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
@@ -104,10 +81,11 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check_kept(lock: FileLock) -> None:
-    """A lock whose file was removed by another process in the meantime locks nothing."""
-    if not Path(lock.lock_file).exists():
-        raise StartError(f"another server removed {lock.lock_file} while its start failed: start again")
+def _warn_of_folder(folder: Path) -> None:
+    mode = folder.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        advice = f"every user of this machine can delete the database: chmod o-w {folder}"
+        log_event(log, logging.WARNING, "open folder", folder=str(folder), message=advice)
 
 
 def _prepare(path: Path) -> None:

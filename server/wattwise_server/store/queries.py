@@ -26,6 +26,7 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.connection import explain
+from wattwise_server.store.database_file import DatabaseFile
 from wattwise_server.store.rows import Row, read_arm, read_events, read_job, read_measurement, read_trial, to_micros
 
 # The newest measurement of a running trial is only in `measurements`.
@@ -94,9 +95,10 @@ _MEASURED_TRIALS = f"""
 class Queries:
     """The queries."""
 
-    def __init__(self, connection: aiosqlite.Connection) -> None:
-        """Reads through a connection whose row factory is `sqlite3.Row`."""
+    def __init__(self, connection: aiosqlite.Connection, file: DatabaseFile) -> None:
+        """Reads a file through a connection whose row factory is `sqlite3.Row`."""
         self._connection = connection
+        self.file = file
 
     async def job(self, job_id: str) -> tuple[int, Job] | None:
         """A job with its key."""
@@ -211,8 +213,20 @@ class Queries:
         missed = await self._all(_MISSES, *counted)
         return replace(arm, misses=tuple(row["cost"] for row in missed))
 
+    def check(self) -> None:
+        """Checks that the file is where it was opened.
+
+        Raises:
+            StorageUnavailableError: it is not.
+        """
+        try:
+            self.file.check()
+        except sqlite3.Error as error:
+            raise StorageUnavailableError(f"the database is gone ({explain(error)})") from error
+
     async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
         try:
+            self.file.check()
             return list(await self._connection.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
         except (sqlite3.Error, ValueError) as error:
             # aiosqlite raises ValueError for a closed connection.

@@ -104,7 +104,8 @@ class CachedJob:
 class SqliteStore:
     """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
 
-    def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int) -> None:
+    def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int, page_token_key: bytes) -> None:
+        self.page_token_key = page_token_key
         self._writer = writer
         self.queries = queries
         self._retention = Retention(queries, writer)
@@ -114,6 +115,14 @@ class SqliteStore:
         # Expiry, the job's id and key, and the trial's number.
         self._leases: list[tuple[datetime, str, int, int]] = []
         self._subscriptions = Subscriptions()
+
+    def check_file(self) -> None:
+        """Checks that the database is where it was opened; until it is back, every call is refused.
+
+        Raises:
+            StorageUnavailableError: it was deleted, moved or replaced.
+        """
+        self.queries.check()
 
     def transaction(self, job_id: str) -> SqliteTransaction:
         """The one way to read and change a job."""
@@ -291,6 +300,9 @@ class SqliteTransaction:
 
     async def __aenter__(self) -> SqliteTransaction:
         store, job_id = self._store, self.job_id
+        if store.queries.file.gone:
+            # Also if all that the call needs is in memory: what it answers could be lost.
+            store.check_file()
         self._cached = cached = store.acquire(job_id)
         try:
             await cached.lock.acquire()
@@ -345,6 +357,11 @@ class SqliteTransaction:
         self.topics.add((self.job_id, None))
         self.job, self.deleted = None, True
         return running
+
+    @property
+    def num_running(self) -> int:
+        """How many trials were running before this block."""
+        return len(self._cached.running)
 
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""

@@ -32,7 +32,7 @@ from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
 from wattwise_server.usecases.trial_warnings import in_report, of_power
 
-MAX_MEASUREMENTS = 10_000
+MAX_MEASUREMENTS = 5_000
 """Few enough that other calls do not wait long."""
 
 UNKNOWN_TIME = datetime.max.replace(tzinfo=timezone.utc)
@@ -107,9 +107,10 @@ class Importer:
                 answer = await self._imported(tx, imported)
                 if imported.validate_only:
                     raise _ValidatedError(answer)  # noqa: TRY301 - leaves the transaction without saving it
-                return answer
         except _ValidatedError as validated:
             return validated.answer
+        await self._lifecycle.stop_others(self._store, imported.job_id)
+        return answer
 
     async def _imported(self, tx: Transaction, imported: ImportedTrial) -> tuple[Trial, bool]:
         if tx.job is None:
@@ -145,7 +146,7 @@ class Importer:
             reason = imported.end_reason or EndReason.COMPLETED
             return self._lifecycle.fail(tx, job, trial, reason)[1], known is None
         job = self._lifecycle.succeed(tx, job, trial, verdict)
-        self._lifecycle.stop_over_bound(tx, job)
+        await self._lifecycle.stop_over_bound(tx, job)
         return await tx.trial(trial.number) or trial, known is None
 
     async def _check_not_deleted(self, imported: ImportedTrial, started: datetime | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from wattwise_server.policy import history
 from wattwise_server.policy.base import Allowed, Banned, Dispatched, Event, Failed, Reported, Revived, Succeeded
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.stopping import Verdict, judge
-from wattwise_server.store.base import Transaction
+from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import bound_of, is_best_known, with_current_cost
 from wattwise_server.usecases.monitors import monitor_warning, with_monitor
 from wattwise_server.usecases.trial_warnings import (
@@ -41,6 +42,9 @@ from wattwise_server.usecases.trial_warnings import (
     without_contradicted,
 )
 
+_AT_ONCE = 32
+"""Trials that are compared with a bound that has fallen, and perhaps ended, in one step: some ten milliseconds."""
+
 
 class Lifecycle:
     """Ends and revives trials, and publishes events."""
@@ -48,11 +52,34 @@ class Lifecycle:
     def __init__(self, clock: Clock, observer: Observer) -> None:
         self._clock = clock
         self._observer = observer
+        # By job, the running trials that `stop_others` compares with the bound.
+        self._unchecked: dict[str, Sequence[int]] = {}
 
-    def stop_over_bound(self, tx: Transaction, job: Job) -> None:
-        """Ends every running trial whose newest cost exceeds the bound, which may just have fallen."""
-        for trial in tx.running():
-            if trial.last is None:
+    async def stop_over_bound(self, tx: Transaction, job: Job) -> None:
+        """Ends every running trial whose newest cost exceeds the bound, which may just have fallen.
+
+        Of many only the first: the caller ends the others with `stop_others` after its transaction.
+        """
+        numbers = [trial.number for trial in tx.running()]
+        await self._stop(tx, job, numbers[:_AT_ONCE])
+        if len(numbers) > _AT_ONCE:
+            self._unchecked[job.spec.job_id] = numbers[_AT_ONCE:]
+
+    async def stop_others(self, store: Store, job_id: str) -> None:
+        """Goes on with `stop_over_bound` in transactions of a few trials, with other calls in between."""
+        numbers = self._unchecked.pop(job_id, ())
+        for start in range(0, len(numbers), _AT_ONCE):
+            # A transaction that changes nothing waits for nothing.
+            await asyncio.sleep(0)
+            async with store.transaction(job_id) as tx:
+                if tx.job is None:
+                    return
+                await self._stop(tx, tx.job, numbers[start : start + _AT_ONCE])
+
+    async def _stop(self, tx: Transaction, job: Job, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            trial = await tx.trial(number)
+            if trial is None or not trial.running or trial.last is None:
                 continue
             verdict = judge(job.spec, bound_of(job, trial), trial.last)
             if verdict.end_reason is EndReason.COST_BOUND:

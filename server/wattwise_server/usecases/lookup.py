@@ -86,5 +86,6 @@ def with_notes(trial: Trial, decision: Decision) -> Decision:
     if not decision.stop_train or decision.target_reached or trial.status is TrialStatus.FAILED:
         return decision
     # A trainer may append the job's advice, which is not to contradict this.
-    todo = f"launch the job again, unless {jobs_command('show', trial.job_id)} says what to change"
+    command = jobs_command("show", trial.job_id)
+    todo = f"go on with the next attempt or launch the job again, unless {command} says what to change"
     return decision._replace(message=f"{decision.message}; {todo}")

@@ -28,6 +28,7 @@ from wattwise_server.errors import (
     NoBatchSizeConvergedError,
     NoTrialToResumeError,
     TooManyJobsError,
+    TooManyTrialsError,
     TrialNotFoundError,
     Violation,
 )
@@ -168,40 +169,50 @@ class Optimizer:
             raise InvalidRequestError(Violation("request_id", fault))
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            if request_id and (known := await tx.trial_of_request(request_id)):
-                return await self._repeat_dispatch(tx, job, known, resume=resume)
-            if resume:
+            known = await tx.trial_of_request(request_id) if request_id else None
+            if known is None and resume:
                 raise NoTrialToResumeError(job_id, request_id)
-            job = await self._lifecycle.free_slot(tx, job)
-            number = job.num_trials + 1
-            policy = POLICIES[job.spec.policy]
-            choice = requested(policy, job, number) or policy.next(
-                job.spec, job.search, number, generator(job.spec, number)
-            )
-            if isinstance(choice, Exhausted):
-                causes = ruled_out(job.search)
-                raise NoBatchSizeConvergedError(job_id, job.search.pruning_round, causes)
-            now = self._clock()
-            trial = Trial(
-                job_id,
-                number,
-                choice.batch_size,
-                choice.type,
-                job.search.pruning_round,
-                now,
-                request_id or None,
-                lease_expire_time=job.spec.lease_expiry(now),
-                dispatch_event=job.num_events + 1,
-            )
-            # The default batch size is a baseline, whoever chose it.
-            served = trial.batch_size == job.spec.default_batch_size
-            job = replace(job, baseline_requested=job.baseline_requested and not served)
-            job = after(job, Dispatched(trial))
-            tx.save_job(job)
-            tx.save_trial(trial)
-            self._publish(tx, TrialDispatched(trial, choice.reason))
-            _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
-            return trial, choice.reason
+            if known is not None:
+                answer = await self._repeat_dispatch(tx, job, known, resume=resume)
+            else:
+                answer = await self._dispatch(tx, job, request_id, unconnected_ranks)
+        await self._lifecycle.stop_others(self._store, job_id)
+        return answer
+
+    async def _dispatch(self, tx: Transaction, job: Job, request_id: str, unconnected_ranks: int) -> tuple[Trial, str]:
+        limit = self._limits.max_running_trials
+        if limit and tx.num_running >= limit:
+            raise TooManyTrialsError(job.spec.job_id, limit)
+        job = await self._lifecycle.free_slot(tx, job)
+        number = job.num_trials + 1
+        policy = POLICIES[job.spec.policy]
+        choice = requested(policy, job, number) or policy.next(
+            job.spec, job.search, number, generator(job.spec, number)
+        )
+        if isinstance(choice, Exhausted):
+            causes = ruled_out(job.search)
+            raise NoBatchSizeConvergedError(job.spec.job_id, job.search.pruning_round, causes)
+        now = self._clock()
+        trial = Trial(
+            job.spec.job_id,
+            number,
+            choice.batch_size,
+            choice.type,
+            job.search.pruning_round,
+            now,
+            request_id or None,
+            lease_expire_time=job.spec.lease_expiry(now),
+            dispatch_event=job.num_events + 1,
+        )
+        # The default batch size is a baseline, whoever chose it.
+        served = trial.batch_size == job.spec.default_batch_size
+        job = replace(job, baseline_requested=job.baseline_requested and not served)
+        job = after(job, Dispatched(trial))
+        tx.save_job(job)
+        tx.save_trial(trial)
+        self._publish(tx, TrialDispatched(trial, choice.reason))
+        _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
+        return trial, choice.reason
 
     async def report(self, report: Report) -> Decision:
         """Saves one epoch's measurement; decides whether training continues.
@@ -223,7 +234,9 @@ class Optimizer:
             if report.power_limit_watts not in (None, trial.power_limit_watts):
                 trial = trial._replace(power_limit_watts=report.power_limit_watts)
                 tx.save_trial(trial)
-            return await self._record(tx, job, trial, measurement)
+            decision = await self._record(tx, job, trial, measurement)
+        await self._lifecycle.stop_others(self._store, report.trial.job_id)
+        return decision
 
     async def heartbeat(self, key: TrialKey) -> Decision:
         """Renews a trial's lease; decides whether training continues.
@@ -239,11 +252,13 @@ class Optimizer:
             if trial.lost:
                 job, _ = self._lifecycle.revive(tx, job, trial)
                 # The bound may have fallen below its cost while it was lost.
-                self._lifecycle.stop_over_bound(tx, job)
+                await self._lifecycle.stop_over_bound(tx, job)
                 job, trial = await find_trial(tx, key)
             if trial.running:
                 tx.renew_lease(trial.renew(trial.last, job.spec.lease_expiry(self._clock())))
-            return decision_for(job, trial)
+            decision = decision_for(job, trial)
+        await self._lifecycle.stop_others(self._store, key.job_id)
+        return decision
 
     async def end_trial(self, key: TrialKey, reason: EndReason | None) -> Trial:
         """Ends a trial for its trainer; a trial that has already ended is unchanged.
@@ -301,7 +316,7 @@ class Optimizer:
         job = await self._lifecycle.free_slot(tx, job)
         job, _ = self._lifecycle.revive(tx, job, trial)
         # The bound may have fallen below its cost since it ended.
-        self._lifecycle.stop_over_bound(tx, job)
+        await self._lifecycle.stop_over_bound(tx, job)
         job, trial = await find_trial(tx, trial.key)
         return with_current_cost(job, trial), _resume_reason(trial)
 
@@ -347,7 +362,7 @@ class Optimizer:
                 new = () if repeated else (measurement.metric,)
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
             job = self._lifecycle.succeed(tx, job, trial, verdict)
-            self._lifecycle.stop_over_bound(tx, job)
+            await self._lifecycle.stop_over_bound(tx, job)
         return with_notes(trial, decide(job.spec, measurement, verdict, best_known))
 
     def _publish(self, tx: Transaction, event: Event) -> None:

@@ -142,7 +142,7 @@ def test_default_that_does_not_fit(runs: Runs, server: LiveServer) -> None:
     [
         (
             "kill -KILL $$",
-            "status 137 (killed by SIGKILL, probably by the kernel because the machine's memory ran out)",
+            "status 137 (killed by SIGKILL, perhaps by the kernel because memory ran out)",
         ),
         ("kill -SEGV $$", "status 139 (ended by SIGSEGV)"),
         ("kill -TERM $$", "status 143 (ended by SIGTERM)"),

@@ -43,6 +43,7 @@ GIVEN = {
     "tokens": "tokens",
     "insecure": "1",
     "max_jobs_per_prefix": "3",
+    "max_running_trials": "7",
     "max_epochs_kept": "4",
     "max_streams": "5",
     "keep_measurements_days": "6",
@@ -55,7 +56,7 @@ MEANT = Config(
     "json",
     "127.0.0.1:2",
     Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
-    Limits(3, 4, 5, 6.0),
+    Limits(3, 7, 4, 5, 6.0),
 )
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise_server.observability.logs import HumanFormatter, JsonFormatter
+from wattwise_server.observability.logs import HumanFormatter, JsonFormatter, RefusalLimit
 
 from tests.jobs import Trainer, job_spec
 from tests.live_server import LiveServer
@@ -226,3 +226,28 @@ def test_failed_start_is_logged(tmp_path: Path) -> None:
     (line,) = read_json_log(live.log)
     assert (line["event"], line["level"]) == ("cannot start", "error")
     assert "not a database" in line["message"]
+
+
+def test_refusals_do_not_fill_the_disk(server: LiveServer) -> None:
+    """Of a flood of refusals the first are logged, and the others are counted; other reasons are logged as before."""
+    for _ in range(500):
+        with refused():
+            server.admin.GetJob(v1.GetJobRequest(job_id="nowhere"))
+    with refused():
+        server.trainer.RegisterJob(v1.RegisterJobRequest())
+    lines = [line for line in server.log.read_text().splitlines() if "call refused" in line]
+    assert 20 <= sum("JOB_NOT_FOUND" in line for line in lines) < 250
+    assert sum("INVALID_JOB_SPEC" in line for line in lines) == 1
+
+
+def test_refusals_are_counted_by_host_and_reason() -> None:
+    """Each pair of host and reason has its own lines, up to a number of pairs."""
+    limit = RefusalLimit(lines=2, seconds=10.0, max_sources=2)
+    assert limit.left_out(0.0) == []
+    assert [limit.admits("a", "x") for _ in range(4)] == [True, True, False, False]
+    assert limit.admits("a", "y")
+    assert [limit.admits(host, "x") for host in "bcde"] == [True, True, False, False]
+    assert limit.left_out(9.9) == []
+    assert limit.left_out(10.0) == [("a", "x", 2), ("others", "any", 2)]
+    assert limit.admits("a", "x")
+    assert limit.left_out(20.0) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -127,7 +128,20 @@ class Guarded:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """Two teams on one server, each with a job that has a trial."""
-    folder = tmp_path_factory.mktemp("guarded")
+    with two_teams(tmp_path_factory.mktemp("guarded")) as server:
+        yield server
+
+
+@pytest.fixture
+def unrefused(tmp_path: Path) -> Iterator[Guarded]:
+    """The same on a server that has refused nobody yet: many refusals are not logged one by one."""
+    with two_teams(tmp_path) as server:
+        yield server
+
+
+@contextmanager
+def two_teams(folder: Path) -> Iterator[Guarded]:
+    """A server of two teams, each with a job that has a trial."""
     server = Guarded(LiveServer(folder), folder / "server.tokens")
     for name, role, prefix in (
         ("trainer", Role.TRAINER, "team-a-"),
@@ -260,6 +274,16 @@ def test_lists_show_what_the_token_reaches(guarded: Guarded) -> None:
         assert refusal.code is grpc.StatusCode.PERMISSION_DENIED
 
 
+def test_page_token_is_for_its_caller(guarded: Guarded) -> None:
+    """A page token that another caller was given is refused."""
+    page = guarded.live.admin.ListJobs(v1.ListJobsRequest(page_size=1), metadata=bearing(guarded.tokens["admin"]))
+    request = v1.ListJobsRequest(page_token=page.next_page_token)
+    assert len(guarded.live.admin.ListJobs(request, metadata=bearing(guarded.tokens["admin"])).jobs) == 1
+    with refused() as refusal:
+        guarded.live.admin.ListJobs(request, metadata=bearing(guarded.tokens["operator"]))
+    assert list(refusal.faults) == ["page_token"]
+
+
 @pytest.mark.parametrize(
     ("ids", "reached"),
     [
@@ -298,8 +322,9 @@ def test_every_message_of_a_stream_is_checked(guarded: Guarded) -> None:
     assert OTHERS in refusal.message
 
 
-def test_refusals_are_logged_with_who_and_what(guarded: Guarded) -> None:
+def test_refusals_are_logged_with_who_and_what(unrefused: Guarded) -> None:
     """The log names the token's id, the peer, the method and the job, and no line of it holds a token."""
+    guarded = unrefused
     ids = {name: token.split("_")[1] for name, token in guarded.tokens.items()}
     before = len(log_of(guarded))
     with refused():

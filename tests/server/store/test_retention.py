@@ -203,7 +203,7 @@ def test_server_prunes_by_itself(server: LiveServer) -> None:
     job = Trainer(server.trainer)
     trial = job.run(10.0)
     server.stop()
-    server.start("--keep-measurements-days", "0.000001")
+    server.start("--keep-measurements-days", "0.00000001")
     wait_until(lambda: not server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).measurements)
     shown = server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial
     assert (shown.status, shown.cost, shown.last_epoch) == (v1.TRIAL_STATUS_SUCCEEDED, 10.0, 1)

@@ -9,6 +9,7 @@ import pytest
 from wattwise import v1
 
 from tests.jobs import Trainer
+from tests.live_server import LiveServer
 from tests.refusals import refused
 
 Stub = v1.BatchSizeOptimizerStub
@@ -82,6 +83,41 @@ def test_foreign_page_token_is_refused(admin: v1.JobAdminStub, token: str) -> No
     with refused() as refusal:
         admin.ListJobs(v1.ListJobsRequest(page_token=token))
     assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["page_token"])
+
+
+def test_page_token_is_for_its_list(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:
+    """A token is refused with another filter or another job; the size of the page may change."""
+    job, other = Trainer(grpc_stub), Trainer(grpc_stub)
+    for each in (job, other):
+        for _ in range(3):
+            each.end(each.next(), v1.END_REASON_PREEMPTED)
+    token = admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id, page_size=1)).next_page_token
+    for changed in (
+        v1.ListTrialsRequest(job_id=other.job_id, page_token=token),
+        v1.ListTrialsRequest(job_id=job.job_id, page_token=token, status=v1.TRIAL_STATUS_FAILED),
+        v1.ListTrialsRequest(job_id=job.job_id, page_token=token, batch_size=16),
+    ):
+        with refused() as refusal:
+            admin.ListTrials(changed)
+        assert list(refusal.faults) == ["page_token"]
+    more = admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id, page_token=token)).trials
+    assert [trial.id.trial_number for trial in more] == [2, 3]
+
+
+def test_page_token_outlives_the_server(server: LiveServer) -> None:
+    """A list goes on after a restart; the server of another database refuses its token."""
+    for _ in range(3):
+        Trainer(server.trainer)
+    token = server.admin.ListJobs(v1.ListJobsRequest(page_size=1)).next_page_token
+    server.kill()
+    server.start()
+    assert len(server.admin.ListJobs(v1.ListJobsRequest(page_token=token)).jobs) == 2
+    server.stop()
+    server.database.unlink()
+    server.start()
+    with refused() as refusal:
+        server.admin.ListJobs(v1.ListJobsRequest(page_token=token))
+    assert list(refusal.faults) == ["page_token"]
 
 
 def test_invalid_filters_are_refused(grpc_stub: Stub, admin: v1.JobAdminStub) -> None:

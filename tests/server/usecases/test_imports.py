@@ -221,9 +221,9 @@ def test_too_many_measurements_are_refused(server: LiveServer) -> None:
     """An import of more measurements than one call may have names their number."""
     trainer = Trainer(server.trainer, max_epochs=20_000)
     with refused() as refusal:
-        imported(trainer, measurements=epochs(*[0.1] * 10_001), end_reason=v1.END_REASON_COMPLETED)
+        imported(trainer, measurements=epochs(*[0.1] * 5_001), end_reason=v1.END_REASON_COMPLETED)
     assert set(refusal.faults) == {"measurements"}
-    assert imported(trainer, measurements=epochs(*[0.1] * 10_000), end_reason=v1.END_REASON_COMPLETED).created
+    assert imported(trainer, measurements=epochs(*[0.1] * 5_000), end_reason=v1.END_REASON_COMPLETED).created
 
 
 def test_unknown_job_is_not_found(server: LiveServer) -> None:

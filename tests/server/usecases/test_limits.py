@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import grpc
 import pytest
 from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client
+from wattwise_server.domain import EndReason
+from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.usecases import lifecycle
+from wattwise_server.usecases.report import Report
 
 from tests.client.training.script import begun
 from tests.jobs import Trainer, job_spec, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.commands.test_serve import refuse
+from tests.server.site import Site
+from tests.server.site import draft as site_draft
 from tests.waiting import wait_until
 
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -125,6 +133,58 @@ class Stream:
     def close(self) -> None:
         """Ends the trainer's side."""
         self._outbox.put(None)
+
+
+def test_running_trials(server: LiveServer) -> None:
+    """A launch beyond the limit of its job is refused until a trial ends; other jobs, retries and resumes are not."""
+    server.stop()
+    server.start("--max-running-trials", "2")
+    job = Trainer(server.trainer)
+    first, second = job.next("first"), job.next("second")
+    with refused() as refusal:
+        job.next("third")
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "ERROR_REASON_TOO_MANY_TRIALS")
+    assert (refusal.metadata["job_id"], refusal.metadata["limit"]) == (job.job_id, "2")
+    assert refusal.metadata["retryable"] == "true"
+    assert job.next("first").id == first.id
+    assert Trainer(server.trainer).next().id.trial_number == 1
+    job.end(second, v1.END_REASON_PREEMPTED)
+    assert job.next("third").id.trial_number == 3
+    assert job.next("second", resume=True).id == second.id, "its training runs in any case"
+
+
+async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other calls are answered while hundreds of trials are compared with a bound that has fallen."""
+    site = Site(tmp_path / "store.db", max_running_trials=0)
+    await site.open()
+    await site.optimizer.register(site_draft(policy="GTS", batch_sizes=(8, 16)))
+    await site.optimizer.register(site_draft("j-other", policy="GTS"))
+    other, _ = await site.optimizer.next_trial("j-other", "")
+    keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(400)]
+    # Trials of the best known batch size are not stopped.
+    cheap = next(key for key in keys if key.batch_size == 8)
+    dear = [key for key in keys if key.batch_size == 16]
+    for key in dear:
+        await site.optimizer.report(Report(key, 1, 1.0, 1000.0, 0.1))
+    stopping = asyncio.create_task(site.optimizer.report(Report(cheap, 1, 1.0, 1.0, 0.95)))
+    compared: list[int] = [0]
+
+    def counted(*args: Any) -> Verdict:
+        compared[-1] += 1
+        return judge(*args)
+
+    monkeypatch.setattr(lifecycle, "judge", counted)
+    while not stopping.done():
+        await asyncio.sleep(0)
+        await site.optimizer.heartbeat(other.key)
+        compared.append(0)
+    assert (await stopping).converged
+    assert sum(compared) >= len(dear)
+    assert max(compared) <= 32, "between two answers"
+    ends = [(await site.administration.trial(key))[0].end_reason for key in dear]
+    # Not all: with each that is stopped the bound of the next rises.
+    assert EndReason.COST_BOUND in ends
+    await site.close()
 
 
 def test_concurrent_streams(limited: LiveServer) -> None:

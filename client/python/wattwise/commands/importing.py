@@ -29,7 +29,7 @@ FORMAT = """The file has a line of column names, then one for each epoch of a tr
 
 time_seconds and energy_joules are sums since the start of the trial. Optional columns are end_reason,
 power_limit_watts and start_time. A trial is known by its name: importing a file again changes nothing.
-A trial has at most 10,000 lines; if it has more, leave out some of its earlier epochs.
+A trial has at most 5,000 lines; if it has more, leave out some of its earlier epochs.
 """
 
 

@@ -20,7 +20,7 @@ from wattwise.training.rules import reaches_target
 REQUIRED = ("trial", "batch_size", "epoch", "time_seconds", "energy_joules", "metric")
 OPTIONAL = ("end_reason", "power_limit_watts", "start_time")
 LONGEST_NAME = 200
-MOST_EPOCHS = 10_000
+MOST_EPOCHS = 5_000
 """The most measurements of one trial that a server accepts."""
 
 _KNOWN = (*REQUIRED, *OPTIONAL)

@@ -70,7 +70,7 @@ class LaunchOutcome:
 def described(exit_code: int) -> str:
     """An exit status with what a status above 128 usually means: "137 (killed by SIGKILL, …)"."""
     if exit_code == 128 + signal.SIGKILL:
-        return f"{exit_code} (killed by SIGKILL, probably by the kernel because the machine's memory ran out)"
+        return f"{exit_code} (killed by SIGKILL, perhaps by the kernel because memory ran out)"
     try:
         return f"{exit_code} (ended by {signal.Signals(exit_code - 128).name})"
     except ValueError:

@@ -42,6 +42,7 @@ BY_REASON: dict[str, type[WattwiseError]] = {
     "ERROR_REASON_INVALID_RESULT": InvalidResultError,
     "ERROR_REASON_INVALID_REQUEST": InvalidRequestError,
     "ERROR_REASON_TOO_MANY_JOBS": ResourceExhaustedError,
+    "ERROR_REASON_TOO_MANY_TRIALS": ResourceExhaustedError,
     "ERROR_REASON_TOO_MANY_STREAMS": ResourceExhaustedError,
     "ERROR_REASON_STORAGE_UNAVAILABLE": ServerUnavailableError,
     "ERROR_REASON_SHUTTING_DOWN": ServerUnavailableError,

@@ -31,7 +31,7 @@ from wattwise.training.rules import own_decision
 SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 """Of no other program: the folder of the spool may hold other files."""
 _VERSION = 1
-_MAX_RESULTS = 10_000
+_MAX_RESULTS = 5_000
 """Epochs that a record keeps, the newest ones; about as many as the server keeps of a trial at most."""
 _MOST_DRAFTS = 10
 """Drafts that other processes may complete or delete before this one has locked its own."""

@@ -348,7 +348,7 @@ class ImportTrialRequest(google.protobuf.message.Message):
     @property
     def measurements(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.Measurement]:
         """The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
-        trial do not count. At most 10000. Empty: the trial ended before its first epoch did.
+        trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
         """
 
     @property

@@ -94,6 +94,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
 
         {"limit": "10000"}
     """
+    ERROR_REASON_TOO_MANY_TRIALS: _ErrorReason.ValueType  # 15
+    """RESOURCE_EXHAUSTED: the server's limit of running trials of this job is reached. Launch again when some have ended.
+
+        {"job_id": "mnist-nightly", "limit": "1000"}
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call was refused: the reason of the google.rpc.ErrorInfo (domain "wattwise.v1") that every error carries.
@@ -172,5 +177,10 @@ ERROR_REASON_TOO_MANY_STREAMS: ErrorReason.ValueType  # 14
 """RESOURCE_EXHAUSTED: the server's limit of open streams is reached. Use unary calls, and try a stream again later.
 
     {"limit": "10000"}
+"""
+ERROR_REASON_TOO_MANY_TRIALS: ErrorReason.ValueType  # 15
+"""RESOURCE_EXHAUSTED: the server's limit of running trials of this job is reached. Launch again when some have ended.
+
+    {"job_id": "mnist-nightly", "limit": "1000"}
 """
 Global___ErrorReason: typing_extensions.TypeAlias = ErrorReason

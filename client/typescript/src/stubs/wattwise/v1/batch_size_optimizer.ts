@@ -159,7 +159,7 @@ export interface ImportTrialRequest {
   batchSize: number;
   /**
    * The measurements by ascending epoch, with the same rules as TrainingResult. Those after the epoch that decides the
-   * trial do not count. At most 10000. Empty: the trial ended before its first epoch did.
+   * trial do not count. At most 5000. Empty: the trial ended before its first epoch did.
    */
   measurements: Measurement[];
   /**

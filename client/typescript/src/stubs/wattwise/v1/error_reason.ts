@@ -96,6 +96,12 @@ export enum ErrorReason {
    *     {"limit": "10000"}
    */
   ERROR_REASON_TOO_MANY_STREAMS = "ERROR_REASON_TOO_MANY_STREAMS",
+  /**
+   * ERROR_REASON_TOO_MANY_TRIALS - RESOURCE_EXHAUSTED: the server's limit of running trials of this job is reached. Launch again when some have ended.
+   *
+   *     {"job_id": "mnist-nightly", "limit": "1000"}
+   */
+  ERROR_REASON_TOO_MANY_TRIALS = "ERROR_REASON_TOO_MANY_TRIALS",
   UNRECOGNIZED = "UNRECOGNIZED",
 }
 
@@ -146,6 +152,9 @@ export function errorReasonFromJSON(object: any): ErrorReason {
     case 14:
     case "ERROR_REASON_TOO_MANY_STREAMS":
       return ErrorReason.ERROR_REASON_TOO_MANY_STREAMS;
+    case 15:
+    case "ERROR_REASON_TOO_MANY_TRIALS":
+      return ErrorReason.ERROR_REASON_TOO_MANY_TRIALS;
     case -1:
     case "UNRECOGNIZED":
     default:
@@ -185,6 +194,8 @@ export function errorReasonToNumber(object: ErrorReason): number {
       return 13;
     case ErrorReason.ERROR_REASON_TOO_MANY_STREAMS:
       return 14;
+    case ErrorReason.ERROR_REASON_TOO_MANY_TRIALS:
+      return 15;
     case ErrorReason.UNRECOGNIZED:
     default:
       return -1;
