@@ -179,7 +179,7 @@ def hanging(job_id: str) -> v1.JobSpec:
         job_id_prefix="d",
         batch_sizes=[4, 8, 16],
         default_batch_size=8,
-        trial_lease_seconds=0.5,
+        trial_lease_seconds=1,
         policy=v1.POLICY_PRUNING_GTS,
         gpu=GPU,
     )

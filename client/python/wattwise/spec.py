@@ -165,7 +165,8 @@ class JobSpec(_Message):
             1/variance in 1/joules². Low values explore longer, high values settle sooner.
         gpu: the GPUs. None (the usual choice) reads them from the energy monitor.
         trial_lease_seconds: silence after which a running trial counts as lost and its batch size can be tried again.
-            Low values (30) detect a dead trainer soon; 300 (the default) tolerates long stalls; 0 waits forever.
+            Low values (30; at least 1) detect a dead trainer soon; 300 (the default) tolerates long stalls; 0 waits
+            forever.
         prior_job_ids: jobs whose trials tell how many epochs each batch size takes, such as the same training on
             another GPU. Only read when the job is created, only by "POLICY_KNOWLEDGE_GRADIENT".
     """

@@ -17,7 +17,7 @@ GENERATED_LENGTH = len("-01234567")
 MAX_BATCH_SIZES = 64
 MAX_PRIOR_JOBS = 8
 MAX_BETA = 1e6
-MAX_LEASE_SECONDS = 365 * 24 * 3600.0
+MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 1.0, 365 * 24 * 3600.0
 
 
 JobDraft: TypeAlias = Mapping[str, Any]
@@ -160,6 +160,11 @@ def _number_faults(spec: JobSpec) -> Iterator[tuple[str, str]]:
             yield name, f"is {value}; use 0 or more"
     if spec.max_epochs < 1:
         yield "max_epochs", f"is {spec.max_epochs}; use 1 or more"
+    if 0 < spec.trial_lease_seconds < MIN_LEASE_SECONDS:
+        fault = (
+            f"is {spec.trial_lease_seconds}; use {MIN_LEASE_SECONDS:.0f} or more, or 0 for a lease that never expires"
+        )
+        yield "trial_lease_seconds", fault
     if MAX_LEASE_SECONDS < spec.trial_lease_seconds < math.inf:
         yield "trial_lease_seconds", f"is above {MAX_LEASE_SECONDS:.0f} (a year); use 0 for a lease that never expires"
     if spec.eta_knob < 0 or spec.eta_knob > 1:

@@ -222,7 +222,6 @@ def faults(folder: Path, text: str | bytes) -> list[str]:
         (["a,16,1,10,100,inf"], ["2: metric"]),
         (["a,16,0,10,100,0.5"], ["2: epoch"]),
         (["a,16,1.5,10,100,0.5"], ["2: epoch"]),
-        (["a,16,10,10,100,0.5", "a,16,11,20,200,0.95"], ["3: epoch"]),
         (["a,16,1,1_0,100,0.5"], ["2: time_seconds"]),
         (["a,16,1,nan,-1,0.5"], ["2: time_seconds", "2: energy_joules"]),
         ([",16,1,10,100,0.5"], ["2: trial"]),
@@ -271,6 +270,26 @@ def test_faults_of_optional_columns(tmp_path: Path, column: str, text: str) -> N
 def test_faults_of_the_heading(tmp_path: Path, heading: str, found: list[str]) -> None:
     """A column that is missing, occurs twice or is nearly an optional one is named."""
     assert faults(tmp_path, f"{heading}\na,16,1,10,100,0.5,\n" if heading else "") == found
+
+
+def test_epochs_after_the_last_one_of_the_job(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
+    """A trial that trained longer than the job's launches do ends where they end; its later epochs do not count."""
+    lines = ["a,16,4,40,400,0.5", "a,16,9,90,900,0.5", "a,16,12,120,1200,0.6", "a,16,14,140,1400,0.95"]
+    file = written(tmp_path, "\n".join([HEADING, *lines]))
+    assert "12 epochs" in ask("jobs", "import", trainer.job_id, file)
+    assert "0 trials created, 1 known" in ask("jobs", "import", trainer.job_id, file)
+    (trial,) = trials_of(ask, trainer)
+    assert (trial["last_epoch"], trial["end_reason"]) == (12, "END_REASON_MAX_EPOCHS")
+
+
+def test_target_that_only_a_later_epoch_reaches(tmp_path: Path) -> None:
+    """The trial ended by max_epochs, whatever its later epochs reached."""
+    lines = ["a,16,10,100,1000,0.5,{0}", "a,16,11,110,1100,0.95,{0}"]
+    text = "\n".join([f"{HEADING},end_reason", *lines])
+    assert faults(tmp_path, text.format("target_reached")) == ["2: end_reason"]
+    path = written(tmp_path, text.format("max_epochs"))
+    (trial,) = read(Path(path), SPEC).trials
+    assert [each.current_epoch for each in trial.measurements] == [10, 11]
 
 
 def test_too_many_epochs(tmp_path: Path) -> None:

@@ -296,6 +296,27 @@ def test_names_are_text(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     assert row(ask("jobs", "list", "--prefix", "[red]"), name)[0] == name
 
 
+def test_job_ids_are_shown_escaped(
+    ask: Ask, stub: v1.BatchSizeOptimizerStub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job id cannot reverse or hide what a terminal shows, in tables, sentences and errors."""
+    name, escaped = "mine-\u202ejob\u200b", "mine-\\u202ejob\\u200b"
+    trainer = Trainer(stub, job_id=name, job_id_prefix="mine")
+    trainer.next()
+    for words in (("list", "--prefix", "mine"), ("show", name), ("pause", name), ("baseline", name)):
+        shown = ask("jobs", *words)
+        assert escaped in shown
+        assert all(line.isprintable() for line in shown.splitlines())
+    assert json.loads(ask("jobs", "show", name, "--json"))["spec"]["job_id"] == name
+    heading, *cells = ask("jobs", "list", "--prefix", "mine").splitlines()
+    assert {line.index("pruning") for line in cells} == {heading.index("stage")}
+    assert escaped in ask("jobs", "delete", name, "--yes")
+    assert main(["jobs", "show", name]) == 1
+    error = capsys.readouterr().err.rstrip("\n")
+    assert escaped in error
+    assert error.isprintable()
+
+
 def test_trials(ask: Ask, stub: v1.BatchSizeOptimizerStub) -> None:
     """A trial's line has its end and its usage; a running one has a lease, and no numbers before a report."""
     trainer = Trainer(stub)

@@ -13,7 +13,7 @@ from wattwise.training.journal import Journal
 from wattwise.training.spool import Spool
 
 from tests.client.training.script import StepMonitor, job_spec
-from tests.client.training.test_journal import record, result
+from tests.client.training.test_journal import SERVER, record, result
 from tests.live_server import LiveServer
 
 
@@ -154,8 +154,8 @@ def test_drop(capsys: pytest.CaptureFixture[str]) -> None:
     assert spool.paths() == [running.path]
 
 
-def test_unreadable_file(capsys: pytest.CaptureFixture[str], spool: Path) -> None:
-    """A file that is not a journal is listed with its path, and can be dropped."""
+def test_unreadable_file(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, spool: Path) -> None:
+    """A file that is not a journal is listed with its path, and can be dropped, with a warning."""
     journal = Spool.from_env().journal(record())
     journal.release()
     assert journal.path is not None
@@ -165,3 +165,17 @@ def test_unreadable_file(capsys: pytest.CaptureFixture[str], spool: Path) -> Non
     assert status("drop", "--yes") == 0
     assert [each for each in spool.rglob("*") if each.is_file()] == []
     assert Journal.open(journal.path) is None
+    (warning,) = caplog.messages
+    assert str(journal.path) in warning
+
+
+def test_ids_are_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """What would reverse or erase text on a terminal is escaped in the rows and in the reasons."""
+    journal = Spool.from_env().journal(record("r", SERVER, "test-\u202ejob"))
+    journal.refuse("no \x1b[2J")
+    journal.release()
+    assert status("list") == 0
+    shown = capsys.readouterr().out
+    assert "\\u202e" in shown
+    assert "no \\x1b[2J" in shown
+    assert all(line.isprintable() for line in shown.splitlines())

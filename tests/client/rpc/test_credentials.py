@@ -16,6 +16,7 @@ from wattwise import (
     CredentialsError,
     PermissionDeniedError,
     ServerUnavailableError,
+    TrainFailError,
     UnauthenticatedError,
     UntrustedServerError,
     v1,
@@ -160,6 +161,21 @@ def test_rejected_tokens(guarded: Guarded) -> None:
             client.register_job(job_spec(job_id_prefix="another", job_id="another-1"))
     assert denied.value.reason == "ERROR_REASON_PERMISSION_DENIED"
     assert denied.value.metadata["role"] == "trainer"
+
+
+def test_advice_that_a_trainer_may_not_read(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+    """The last attempt of a trainer's token ends with what usually helps; nothing is said about the refused call."""
+    credentials = guarded.credentials(guarded.trainer)
+    job = job_spec(job_id="test-advice", max_epochs=1)
+    bso = BatchSizeOptimizer(guarded.address, job, monitor=StepMonitor(), credentials=credentials)
+    attempts = bso.attempts(1)
+    for _ in (attempt := next(attempts)).epochs():
+        attempt.on_evaluate(0.1)
+    with pytest.raises(TrainFailError) as missed:
+        next(attempts)
+    assert "max_tries" in str(missed.value)
+    assert "permission" not in str(missed.value).lower()
+    assert "GetJob" not in caplog.text
 
 
 def test_jobs_command(

@@ -18,7 +18,7 @@ import pytest
 from wattwise import v1
 from wattwise.training import journal as journal_module
 from wattwise.training import spool as spool_module
-from wattwise.training.journal import Journal, TrialRecord
+from wattwise.training.journal import Journal, JournalInUseError, TrialRecord
 from wattwise.training.spool import Spool, safe_name
 
 from tests.client.training.script import job_spec
@@ -167,6 +167,45 @@ def test_forked_child_does_not_hold_the_lock(journal: Journal) -> None:
         child.join()
 
 
+@pytest.mark.parametrize("moment", ["opened", "created", "completed"])
+def test_child_that_is_forked_at_that_moment(journal: Journal, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Nor does one that another thread forks while the file is opened, created or completed."""
+    path, context = path_of(journal), multiprocessing.get_context("fork")
+    forked, over = context.Event(), context.Event()
+
+    def worker() -> None:
+        forked.set()
+        over.wait(60)
+
+    child = context.Process(target=worker)
+    original = {"opened": TrialRecord.from_lines, "created": TrialRecord.lines, "completed": journal_module.sync_folder}
+
+    def forks(argument: object) -> object:
+        if child.pid is None:
+            child.start()
+            assert forked.wait(60)
+        return original[moment](argument)  # type: ignore[operator]
+
+    if moment == "opened":
+        journal.release()
+        monkeypatch.setattr(TrialRecord, "from_lines", forks)
+        again = Journal.open(path)
+        assert again is not None
+        journal = again
+    else:
+        owner, name = (TrialRecord, "lines") if moment == "created" else (journal_module, "sync_folder")
+        monkeypatch.setattr(owner, name, forks)
+        path = path.with_name("new.wattwise-trial")
+        journal = Journal.create(record("new"), path)
+    journal.release()
+    try:
+        assert child.is_alive()
+        assert Journal.open(path) is not None
+    finally:
+        over.set()
+        child.join()
+
+
 def test_disk_that_fills_up(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
     """A line that does not fit is warned of once; when there is room again, the file is completed."""
     journal.add(result(1))
@@ -273,6 +312,88 @@ def test_journal_of_another_process(caplog: pytest.LogCaptureFixture) -> None:
     (warning,) = caplog.messages
     assert str(path_of(journal)) in warning
     assert f"process {process.pid} " in warning
+
+
+def test_processes_that_create_a_journal_at_once(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of the first one is whole; the other process has none, and is warned that another one keeps it."""
+    # It starts while this one makes the content durable, before the file has its name.
+    script = (
+        "from tests.client.training.test_journal import Spool, record; "
+        "print(Spool.from_env().journal(record()).path, flush=True)"
+    )
+    root, others, sync = Path(__file__).parents[3], [], os.fsync
+
+    def another_process() -> None:
+        command = [sys.executable, "-c", script]
+        others.append(subprocess.run(command, cwd=root, capture_output=True, text=True, check=True, timeout=60))
+
+    def fsync(descriptor: int) -> None:
+        if not others and Path(f"/proc/self/fd/{descriptor}").readlink().suffix == journal_module.DRAFT_SUFFIX:
+            another_process()
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal = Spool.from_env().journal(record())
+    journal.add(result(1))
+    (other,) = others
+    assert other.stdout == "None\n"
+    assert "is in use by another process" in other.stderr
+    assert "WATTWISE_SPOOL" not in other.stderr
+    assert epochs_of(read(path_of(journal))) == [1]
+    assert Journal.open(path_of(journal)) is None
+    assert [each for each in spool.rglob("*") if each.is_file()] == [path_of(journal)]
+
+
+def test_journal_that_another_process_completes_first(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has opened the draft of another one does not empty the file that the draft has become."""
+    path, lock = path_of(journal).with_name("new.wattwise-trial"), fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        first = Journal.create(record("new"), path)
+        first.add(result(1))
+        first.release()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(JournalInUseError):
+        Journal.create(record("new"), path)
+    assert epochs_of(read(path)) == [1]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["new.wattwise-trial", "r.wattwise-trial"]
+    again = Journal.open(path)
+    assert again is not None
+
+
+def test_unreadable_file_of_the_trial_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """A launch that resumes a trial does not overwrite what it cannot read, such as a newer version's file."""
+    path = path_of(Spool.from_env().journal(record()))
+    path.unlink()
+    path.write_text('{"version": 99}\n')
+    _shared_elsewhere()
+    assert Spool.from_env().journal(record()).path is None
+    assert Spool.from_env().hold(SERVER, "test-journal", "r") is None
+    assert path.read_text() == '{"version": 99}\n'
+    (warning,) = caplog.messages
+    assert str(path) in warning
+
+
+def _shared_elsewhere() -> None:
+    """From here on this process stands for another one."""
+    spool_module._shared.clear()
+
+
+def test_file_that_vanishes_while_files_are_listed(journal: Journal) -> None:
+    """Another launch delivers trials meanwhile: the others are listed all the same."""
+    folder = path_of(journal).parent
+    for number in range(9):
+        (folder / f"{number}.wattwise-trial").write_text("")
+    listing = spool_module._walk(folder, 0)
+    listed = [next(listing)[2]]
+    for path in [each for each in folder.iterdir() if each not in listed][:3]:
+        path.unlink()
+    listed += [path for _, _, path in listing]
+    assert sorted(listed) == sorted(folder.iterdir())
+    assert len(listed) == 7
 
 
 def test_names_that_would_be_the_same(spool: Path) -> None:

@@ -17,15 +17,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, InvalidResultError, ServerUnavailableError, TrainFailError, v1
+from wattwise import (
+    BatchSizeOptimizer,
+    Client,
+    Credentials,
+    InvalidResultError,
+    PermissionDeniedError,
+    ServerUnavailableError,
+    TrainFailError,
+    v1,
+)
 from wattwise.monitor import Window
 from wattwise.training.delivery import deliver_files
 from wattwise.training.journal import TrialRecord
 from wattwise.training.spool import Spool
+from wattwise_server.security.tokens import Role
 
 from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.killed import EPOCHS
 from tests.client.training.script import JOULES, StepMonitor, begun, ended, epochs, job_spec, read_line, send_line
+from tests.credentials import issue
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -233,6 +244,31 @@ def test_refused_trial_blocks_nothing(server: LiveServer, caplog: pytest.LogCapt
     (record,) = spooled()
     assert (record.batch_size, "batch_size" in record.refusal) == (32, True)
     assert "wattwise spool" in caplog.text
+
+
+def test_refused_token_parks_no_trial(server: LiveServer, tmp_path: Path) -> None:
+    """A token that may not name the job says nothing about its trials: the next launch delivers them."""
+    job_id = "test-denied"
+    server.kill()
+    for size in (16, 8):
+        bso = BatchSizeOptimizer(
+            server.address, job_spec(job_id=job_id), monitor=StepMonitor(), timeout=0.0, fallback=size
+        )
+        bso.get_batch_size()
+        bso.on_train_begin()
+        bso.on_evaluate(0.95)
+        bso.close()
+    tokens = tmp_path / "tokens"
+    wrong, right = issue(tokens, Role.TRAINER, "other"), issue(tokens, Role.TRAINER, "test")
+    server.start("--tokens", str(tokens))
+    paths = Spool.from_env().paths()
+    with Client(server.address, credentials=Credentials(token=wrong)) as client:
+        done = deliver_files(client, paths, 10.0)
+    assert done[:2] == (0, 0)
+    assert isinstance(done.failure, PermissionDeniedError)
+    assert [each.refusal for each in spooled()] == ["", ""]
+    with Client(server.address, credentials=Credentials(token=right)) as client:
+        assert deliver_files(client, paths, 10.0) == (2, 0, None)
 
 
 def test_trial_of_another_server_is_not_delivered(server: LiveServer) -> None:

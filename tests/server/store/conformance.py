@@ -415,6 +415,19 @@ class StoreConformance:
             assert not await store.was_launch_deleted("j", "", None)
             assert not await store.was_launch_deleted("another", "request 2", NOW + moment)
 
+    async def test_every_lifetime_of_a_deleted_job_is_known(self, opener: Opener) -> None:
+        """A job id that was deleted twice: launches that started in either lifetime were deleted, others were not."""
+        day = timedelta(days=1)
+        async with opener() as store:
+            now = datetime.now(timezone.utc)
+            for age in (20, 10):
+                async with store.transaction("j") as tx:
+                    tx.save_job(replace(a_job(), create_time=now - age * day))
+                async with store.transaction("j") as tx:
+                    tx.delete_job()
+            known = [await store.was_launch_deleted("j", "", now - age * day) for age in (21, 19, 9)]
+        assert known == [False, True, True]
+
     async def test_callbacks_run_once_the_changes_are_durable(self, opener: Opener) -> None:
         """They run in order, before the block exits; not for a block that raised or only read."""
         called: list[str] = []

@@ -113,6 +113,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"policy": "POLICY_KNOWLEDGE_GRADIENT", "window_size": 1001}, "job.window_size"),
     ({"policy": 77}, "job.policy"),
     ({"trial_lease_seconds": -1.0}, "job.trial_lease_seconds"),
+    ({"trial_lease_seconds": 0.9}, "job.trial_lease_seconds"),
     ({"trial_lease_seconds": 1e300}, "job.trial_lease_seconds"),
     ({"gpu": None}, "job.gpu"),
     ({"gpu": v1.GpuConfig(max_power_watts=0, number_of_gpus=1, gpu_model="x")}, "job.gpu.max_power_watts"),

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_batch_size, add_id, plain, positive, print_json
 from wattwise.commands.humanize import joules
+from wattwise.commands.main import say
 from wattwise.commands.tables import mark_of, policy, sizes, status_name, with_status
 from wattwise.rpc.client import Client
 
@@ -173,5 +174,5 @@ def _answer(args: argparse.Namespace, message: Message, job: v1.Job, text: str) 
     if args.json:
         print_json(plain(message))
     else:
-        print(f"{text} {_outlook(job)}")  # noqa: T201 - the command's answer
+        say(f"{text} {_outlook(job)}")
     return 0

@@ -41,6 +41,11 @@ def duration(seconds: float) -> str:
     return f"{days} d {hours:02} h"
 
 
+def printable(text: str) -> str:
+    """The text with characters escaped that a terminal does not show, such as those that reverse text or erase it."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def moment(timestamp: Timestamp) -> str:
     """A time to the second, in UTC: "2026-11-21 02:43:05 UTC"."""
     return timestamp.ToDatetime(tzinfo=timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -14,7 +14,7 @@ from typing import Any
 from wattwise import v1
 from wattwise.commands.actions import AddAction, add_id, plain, print_json
 from wattwise.commands.humanize import duration, end_reason, joules, moment
-from wattwise.commands.main import FAILED, MISUSED, complain
+from wattwise.commands.main import FAILED, MISUSED, complain, say
 from wattwise.commands.trials_file import FileTrial, TrialsFileError, read
 from wattwise.errors import InvalidRequestError, WattwiseError
 from wattwise.rpc.client import Client
@@ -190,4 +190,4 @@ def _usage(last: v1.Measurement | None) -> str:
 
 
 def _say(name: str, text: str) -> None:
-    print(f"{name}: {text}")  # noqa: T201 - the command's answer
+    say(f"{name}: {text}")

@@ -9,8 +9,9 @@ import sys
 from wattwise import v1
 from wattwise.commands.actions import Handler, add_id, plain, positive, print_json
 from wattwise.commands.control import add_control
+from wattwise.commands.humanize import printable
 from wattwise.commands.importing import add_import
-from wattwise.commands.main import MISUSED, complain, sentence
+from wattwise.commands.main import MISUSED, complain, say, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.commands.tables import print_job, print_jobs, print_trials
 from wattwise.rpc.client import Client
@@ -114,7 +115,7 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
             return MISUSED
         question = f"Delete {args.job_id} and its {client.get_job(args.job_id).num_trials} trials? [y/N] "
         # On stderr: stdout is for the answer.
-        print(question, end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
+        print(printable(question), end="", file=sys.stderr, flush=True)  # noqa: T201 - a question to the user
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             complain("Not deleted.")
             return 0
@@ -123,7 +124,7 @@ def _delete(client: Client, args: argparse.Namespace) -> int:
         print_json(plain(response))
     else:
         stopped = len(response.stopped_trials)
-        print(f"Deleted {args.job_id}; running trials stopped: {stopped}.")  # noqa: T201 - the command's answer
+        say(f"Deleted {args.job_id}; running trials stopped: {stopped}.")
     return 0
 
 

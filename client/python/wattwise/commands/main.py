@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Protocol
 
+from wattwise.commands.humanize import printable
 from wattwise.errors import WattwiseError
 
 GROUP = "wattwise.commands"
@@ -91,7 +92,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def complain(message: str) -> None:
     """Prints a message on stderr, as one line."""
-    print(" ".join(message.split()), file=sys.stderr)  # noqa: T201 - the command's answer
+    # Job ids and other texts come from other users.
+    print(printable(" ".join(message.split())), file=sys.stderr)  # noqa: T201 - the command's answer
+
+
+def say(line: str) -> None:
+    """Prints a line on stdout."""
+    print(printable(line))  # noqa: T201 - the command's answer
 
 
 def _run(arguments: list[str]) -> int:

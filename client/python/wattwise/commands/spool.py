@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shlex
 import sys
@@ -13,8 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from wattwise.commands.humanize import duration, end_reason
-from wattwise.commands.main import FAILED, MISUSED, complain, sentence
+from wattwise.commands.actions import print_json
+from wattwise.commands.humanize import duration, end_reason, printable
+from wattwise.commands.main import FAILED, MISUSED, complain, say, sentence
 from wattwise.commands.options import add_credential_options, credentials_of
 from wattwise.rpc.address import check_address, server_of
 from wattwise.rpc.client import Client
@@ -133,9 +133,9 @@ COMMAND = SpoolCommand()
 def _list(args: argparse.Namespace) -> int:
     found = list(_found(args))
     if args.json:
-        _print(json.dumps([each.document() for each in found], indent=2))
+        print_json([each.document() for each in found])
         return 0
-    rows = [("server", "job", "trial", "batch size", "epochs", "end", "age")]
+    rows: list[tuple[str, ...]] = [("server", "job", "trial", "batch size", "epochs", "end", "age")]
     for each in found:
         record = each.record
         if record is None:
@@ -146,14 +146,15 @@ def _list(args: argparse.Namespace) -> int:
         numbers = (trial, str(record.batch_size), str(len(record.results)))
         rows.append((record.server, record.job.job_id, *numbers, each.end, age))
     if not found:
-        _print("no trials")
+        say("no trials")
         return 0
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        _print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
     for each in found:
         if each.record is not None and each.record.refusal:
-            _print(f"refused: {each.path}: {each.record.refusal}")
+            say(f"refused: {each.path}: {each.record.refusal}")
     return 0
 
 
@@ -183,7 +184,7 @@ def _send(args: argparse.Namespace) -> int:
         if done.failure is not None:
             complain(f"wattwise spool send: {done.failure}")
     left = len(waiting) - delivered
-    _print(f"Delivered: {delivered}; refused: {refused}; left: {left}.")
+    say(f"Delivered: {delivered}; refused: {refused}; left: {left}.")
     return FAILED if left else 0
 
 
@@ -200,7 +201,7 @@ def _drop(args: argparse.Namespace) -> int:
             complain("Not dropped.")
             return 0
     dropped = sum(drop(each.path) for each in waiting)
-    _print(f"Dropped: {dropped}.")
+    say(f"Dropped: {dropped}.")
     return 0
 
 
@@ -227,7 +228,3 @@ def _server_of(trial: SpooledTrial) -> str:
 def _is_database(server: str) -> bool:
     """Whether a trial's server was that of its `wattwise run`."""
     return server.startswith("sqlite:")
-
-
-def _print(text: str) -> None:
-    print(text)  # noqa: T201 - the command's answer

@@ -17,6 +17,7 @@ from wattwise.commands.humanize import (
     estimate_mark,
     joules,
     moment,
+    printable,
     spread,
 )
 from wattwise.errors import WattwiseError
@@ -36,7 +37,8 @@ def print_jobs(jobs: Iterable[v1.Job]) -> None:
     """One row per job."""
     table = _table("job", "stage", "survivors", "*trials", "*min cost", "*at batch size", "monitor", "registered")
     for job in jobs:
-        table.add_row(
+        _add(
+            table,
             job.spec.job_id,
             _mode(job),
             sizes(job.surviving_batch_sizes),
@@ -71,7 +73,8 @@ def print_arms(arms: Iterable[v1.Arm], mark: str) -> None:
     costs = (f"*{cost}{mark}" for cost in ("mean cost", "std dev of the mean", "std dev of a trial"))
     table = _table("*batch size", "*observations", *costs)
     for arm in arms:
-        table.add_row(
+        _add(
+            table,
             str(arm.batch_size),
             str(arm.num_observations),
             joules(-arm.param_mean) if arm.param_precision > 0 else "unknown",
@@ -88,7 +91,8 @@ def print_batch_sizes(states: Iterable[v1.BatchSizeState], mark: str) -> None:
     )
     reasons = []
     for state in states:
-        table.add_row(
+        _add(
+            table,
             str(state.batch_size),
             status_name(state),
             *map(str, (state.num_converged, state.num_missed, state.num_failed, state.num_running)),
@@ -113,7 +117,8 @@ def print_power_limits(limits: Iterable[v1.PowerLimit]) -> None:
     """One row per batch size whose cheapest power limit is known."""
     table = _table("*batch size", "*cheapest power limit", "*cost of a step", "*time of a step", "*energy of a step")
     for limit in limits:
-        table.add_row(
+        _add(
+            table,
             str(limit.batch_size),
             f"{limit.power_limit_watts:g} W per GPU",
             joules(limit.cost_per_step),
@@ -132,7 +137,8 @@ def print_trials(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
     )
     for trial in trials:
         mark = estimate_mark(trial.monitor)
-        table.add_row(
+        _add(
+            table,
             str(trial.id.trial_number),
             str(trial.id.batch_size),
             _type(spec, trial),
@@ -340,7 +346,7 @@ def _terminal_width() -> int | None:
 
 def _print_text(text: str, indent: int) -> None:
     """A line, which a terminal gets as several lines that are indented after the first."""
-    width = _terminal_width()
+    text, width = printable(text), _terminal_width()
     if width is not None:
         width = max(width, indent + _LEAST_TEXT)
         # The spaces behind a name are those of a column.
@@ -353,6 +359,12 @@ def _print_text(text: str, indent: int) -> None:
             replace_whitespace=False,
         )
     print(text)  # noqa: T201 - the command's answer
+
+
+def _add(table: Table, *cells: str) -> None:
+    """Adds a row."""
+    # Job ids come from users.
+    table.add_row(*map(printable, cells))
 
 
 def _narrow(table: Table) -> None:
@@ -368,7 +380,7 @@ def _narrow(table: Table) -> None:
 def _show(table: Table, when_empty: str) -> None:
     from rich.console import Console  # noqa: PLC0415 - not installed with the bare package
 
-    # Job ids come from users: "[red]" or ":smile:" in one is text.
+    # "[red]" or ":smile:" in a job id is text.
     console = Console(width=_WIDTH, markup=False, emoji=False, highlight=False)
     width = _terminal_width()
     if width is not None and console.measure(table).maximum > width:

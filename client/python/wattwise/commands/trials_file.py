@@ -246,17 +246,8 @@ class _Reader:
             raise ValueError(f"is not a batch size of the job; it has {', '.join(map(str, self._spec.batch_sizes))}")
         return size
 
-    def _epoch(self, text: str) -> int:
-        epoch, most = _whole(text), self._spec.max_epochs
-        if epoch > most:
-            raise ValueError(
-                f"is beyond the job's max_epochs, {most}, at which a launch ends; leave out later epochs, or use a "
-                "job with a larger max_epochs"
-            )
-        return epoch
-
     def _measurement(self, row: _Row) -> v1.Measurement | None:
-        epoch = self._value(row, "epoch", self._epoch)
+        epoch = self._value(row, "epoch", _whole)
         seconds = self._value(row, "time_seconds", _above_zero)
         joules = self._value(row, "energy_joules", _not_negative)
         metric = self._value(row, "metric", _metric)
@@ -280,11 +271,13 @@ class _Reader:
 
     def _check_decided(self, rows: Sequence[_Row], reason: str | None, measured: Sequence[v1.Measurement]) -> None:
         spec = self._spec
+        last = next((each.current_epoch for each in measured if each.current_epoch >= spec.max_epochs), None)
         if reason == "target_reached":
-            shown = any(reaches_target(spec, each.metric) for each in measured)
+            counted = (each for each in measured if last is None or each.current_epoch <= last)
+            shown = any(reaches_target(spec, each.metric) for each in counted)
             why = f"no metric reaches the target {spec.target_metric:g}"
         else:
-            shown = any(each.current_epoch >= spec.max_epochs for each in measured)
+            shown = last is not None
             why = f"the last epoch of the job is {spec.max_epochs}"
         if not shown:
             (line, *_) = (row.line for row in rows if "end_reason" in row.cells)

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from wattwise import v1
+from wattwise.commands.humanize import printable
 from wattwise.driver.files import read_json, write_json
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile, power_limit_of
@@ -108,7 +109,7 @@ def last_lines(folder: Path) -> list[str]:
 
 def _printable(line: str) -> str:
     """The line with control characters escaped, such as those that move the cursor or reverse the text."""
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line.expandtabs(4))
+    text = printable(line.expandtabs(4))
     return text if len(text) <= _QUOTED_CHARACTERS else f"{text[: _QUOTED_CHARACTERS - 1]}…"
 
 

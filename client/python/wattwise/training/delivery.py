@@ -15,7 +15,6 @@ from wattwise.errors import (
     InvalidResultError,
     JobDiffersError,
     JobNotFoundError,
-    PermissionDeniedError,
     ResourceExhaustedError,
     ServerError,
     ServerUnavailableError,
@@ -38,10 +37,12 @@ REFUSALS = (
     InvalidResultError,
     JobDiffersError,
     JobNotFoundError,
-    PermissionDeniedError,
     TrialNotFoundError,
 )
-"""What the server answers to a trial that it will never take, as long as nobody changes something."""
+"""What the server answers to a trial that it will never take, as long as nobody changes something.
+
+A token that it does not accept says nothing about the trial.
+"""
 
 
 _FALLBACK = "-fallback"

@@ -21,7 +21,7 @@ _MAX_ID_LENGTH = 200
 _MAX_BATCH_SIZES = 64
 _MAX_PRIOR_JOBS = 8
 _MAX_BETA = 1e6
-_MAX_LEASE_SECONDS = 365 * 24 * 3600.0
+_MIN_LEASE_SECONDS, _MAX_LEASE_SECONDS = 1.0, 365 * 24 * 3600.0
 _MAX_WINDOW = 1000
 _POLICIES = tuple(name for name, value in v1.Policy.items() if value)
 
@@ -109,6 +109,11 @@ def _number_faults(sent: v1.JobSpec, spec: v1.JobSpec) -> Iterator[tuple[str, st
             yield name, f"is {value}; use 0 or more"
     if spec.max_epochs < 1:
         yield "max_epochs", f"is {spec.max_epochs}; use 1 or more"
+    if 0 < spec.trial_lease_seconds < _MIN_LEASE_SECONDS:
+        fault = (
+            f"is {spec.trial_lease_seconds}; use {_MIN_LEASE_SECONDS:.0f} or more, or 0 for a lease that never expires"
+        )
+        yield "trial_lease_seconds", fault
     if _MAX_LEASE_SECONDS < spec.trial_lease_seconds < math.inf:
         yield "trial_lease_seconds", f"is above {_MAX_LEASE_SECONDS:.0f} (a year); use 0 for a lease that never expires"
     if spec.eta_knob < 0 or spec.eta_knob > 1:

@@ -33,6 +33,8 @@ SUFFIX, DRAFT_SUFFIX = ".wattwise-trial", ".wattwise-draft"
 _VERSION = 1
 _MAX_RESULTS = 5_000
 """Epochs that a record keeps, the newest ones; about as many as the server keeps of a trial at most."""
+_MOST_DRAFTS = 10
+"""Drafts that other processes may complete or delete before this one has locked its own."""
 _MAX_BYTES = 8 * 2**20
 """The size at which a file is rewritten without the epochs that its record has dropped."""
 
@@ -190,6 +192,10 @@ class TrialRecord:
         return request
 
 
+class JournalInUseError(OSError):
+    """Another process has the journal, or creates it."""
+
+
 class Journal:
     """A trial's record and the file that it is kept in.
 
@@ -219,9 +225,10 @@ class Journal:
         """Creates the file.
 
         Raises:
+            JournalInUseError: if it exists, or another process creates it.
             OSError: if it cannot be created or locked.
         """
-        return cls(record, path, _written(record, path))
+        return cls(record, path, _written(record, path, new=True))
 
     @classmethod
     def open(cls, path: Path) -> Journal | None:
@@ -232,7 +239,7 @@ class Journal:
             ValueError: if it is not a journal.
         """
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            descriptor = _opened(path)
         except FileNotFoundError:
             return None
         try:
@@ -242,14 +249,13 @@ class Journal:
                 record = TrialRecord.from_lines(content.decode(errors="replace").splitlines())
                 journal = cls(record, path, descriptor)
                 journal._incomplete = not content.endswith(b"\n")
-                _descriptors.add(descriptor)
                 descriptor = -1
                 return journal
         except BlockingIOError:
             pass
         finally:
             if descriptor >= 0:
-                os.close(descriptor)
+                _close(descriptor)
         return None
 
     def add(self, result: v1.TrainingResult) -> None:
@@ -335,8 +341,7 @@ class Journal:
             self._users -= 1
             if self._users <= 0 <= self._descriptor:
                 descriptor, self._descriptor = self._descriptor, -1
-                _descriptors.discard(descriptor)
-                os.close(descriptor)
+                _close(descriptor)
 
     @property
     def kept(self) -> bool:
@@ -366,34 +371,71 @@ class Journal:
                 )
 
     def _rewrite(self, path: Path) -> None:
-        before, self._descriptor = self._descriptor, _written(self.record, path)
+        before, self._descriptor = self._descriptor, _written(self.record, path, new=False)
         self._size = os.fstat(self._descriptor).st_size
-        _descriptors.discard(before)
-        os.close(before)
+        _close(before)
 
 
-def _written(record: TrialRecord, path: Path) -> int:
+def _written(record: TrialRecord, path: Path, *, new: bool) -> int:
     """Writes a record as a whole; returns the descriptor that locks the file.
 
     It gets its name when it is locked and complete, so that nobody finds it before.
 
     Raises:
+        JournalInUseError: if another process writes it, or it is to be new and exists.
         OSError: if it cannot be written or locked.
     """
     draft = path.with_suffix(DRAFT_SUFFIX)
-    descriptor = os.open(draft, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    descriptor = _locked_draft(draft)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Only who has locked the draft gives a file its name.
+        if new and path.exists():
+            raise JournalInUseError(f"{path} exists")  # noqa: TRY301 - the draft is deleted
+        os.ftruncate(descriptor, 0)
         _write(descriptor, "".join(f"{line}\n" for line in record.lines()).encode())
         draft.replace(path)
         sync_folder(path.parent)
     except BaseException:
-        os.close(descriptor)
+        # Before the lock is released: the next draft belongs to another process.
         with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
+            if _is_file(descriptor, draft):
+                draft.unlink()
+        _close(descriptor)
         raise
-    _descriptors.add(descriptor)
     return descriptor
+
+
+def _locked_draft(draft: Path) -> int:
+    """Opens or creates a draft, and locks it.
+
+    Raises:
+        JournalInUseError: if another process has locked it.
+        OSError: if it cannot be created or locked.
+    """
+    for _ in range(_MOST_DRAFTS):
+        descriptor = _opened(draft, os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another process may have completed or deleted it in between.
+            if _is_file(descriptor, draft):
+                return descriptor
+        except BlockingIOError as error:
+            _close(descriptor)
+            raise JournalInUseError(f"{draft} is being written") from error
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            _close(descriptor)
+            raise
+        _close(descriptor)
+    raise JournalInUseError(f"{draft} is being replaced")
+
+
+def _is_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -430,7 +472,22 @@ def _json_object(line: str) -> dict[str, Any] | None:
 
 
 _descriptors: set[int] = set()
-"""The locked files of this process."""
+"""The files of this process that are locked, or about to be."""
+_forking = threading.RLock()
+"""Held while a descriptor is opened or closed: no child inherits one that it does not know."""
+
+
+def _opened(path: Path, flags: int = 0) -> int:
+    with _forking:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o600)
+        _descriptors.add(descriptor)
+        return descriptor
+
+
+def _close(descriptor: int) -> None:
+    with _forking:
+        _descriptors.discard(descriptor)
+        os.close(descriptor)
 
 
 def _close_in_child() -> None:
@@ -439,6 +496,7 @@ def _close_in_child() -> None:
         with contextlib.suppress(OSError):
             os.close(descriptor)
     _descriptors.clear()
+    _forking.release()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+os.register_at_fork(before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_close_in_child)

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from wattwise.errors import log
 from wattwise.rpc.address import server_of
-from wattwise.training.journal import DRAFT_SUFFIX, SUFFIX, Journal, TrialRecord, sync_folder
+from wattwise.training.journal import DRAFT_SUFFIX, SUFFIX, Journal, JournalInUseError, TrialRecord, sync_folder
 
 MAX_TRIALS, MAX_BYTES = 1_000, 64 * 2**20
 """Of one job."""
@@ -74,17 +74,20 @@ class Spool:
                 _make(folder)
             for folder in (self.folder, path.parent.parent, path.parent):
                 _make(folder, 0o700)
-            journal = _taken_over(path)
-            if journal is not None:
-                journal.resume()
-            else:
-                self._make_room(path.parent)
-                journal = Journal.create(record, path)
-        except _InUseError as error:
+            journal = self._opened_or_created(record, path)
+        except JournalInUseError:
             log.warning(
-                "%s: this process keeps no journal of the trial, so that what the server has not received when it is "
-                "killed is lost",
-                error,
+                "%s is in use by %s, which trains this trial or delivers it: this process keeps no journal of the "
+                "trial, so that what the server has not received when it is killed is lost",
+                *(path, _holder(path)),
+            )
+            return Journal(record)
+        except ValueError as error:
+            log.warning(
+                "%s cannot be read (%s) and stays as it is: this process keeps no journal of the trial, so that what "
+                "the server has not received when it is killed is lost; move the file away, or drop it with "
+                "`wattwise spool drop`",
+                *(path, error),
             )
             return Journal(record)
         except OSError as error:
@@ -92,6 +95,24 @@ class Spool:
             return Journal(record)
         _shared[path] = journal
         return journal
+
+    def _opened_or_created(self, record: TrialRecord, path: Path) -> Journal:
+        """The journal of a trial that starts or goes on.
+
+        Raises:
+            JournalInUseError: if it belongs to another process.
+            OSError: if it cannot be read or created.
+            ValueError: if the file is not a journal.
+        """
+        for _ in range(2):
+            if (journal := _taken_over(path)) is not None:
+                journal.resume()
+                return journal
+            self._make_room(path.parent)
+            # Another process may have created it in between, and even ended.
+            with contextlib.suppress(JournalInUseError):
+                return Journal.create(record, path)
+        raise JournalInUseError(path)
 
     def hold(self, server: str, job_id: str, request_id: str) -> Journal | None:
         """Opens the journal of a trial that is about to be resumed: nobody delivers it then. None if there is none.
@@ -102,7 +123,7 @@ class Spool:
         shared = path and _shared.get(path)
         if shared and shared.share():
             return shared
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             if path is not None and (journal := _taken_over(path)) is not None:
                 _shared[path] = journal
                 return journal
@@ -182,7 +203,8 @@ def drop(path: Path) -> bool:
     """Deletes a journal unless its trial is running; returns whether it did."""
     try:
         journal = Journal.open(path)
-    except ValueError:
+    except ValueError as error:
+        log.warning("%s cannot be read (%s), and is deleted with what it may say of a trial", path, error)
         path.unlink(missing_ok=True)
         return True
     except OSError:
@@ -213,28 +235,22 @@ def _make(folder: Path, mode: int = 0o777) -> None:
         sync_folder(folder.parent)
 
 
-class _InUseError(OSError):
-    """Another process has the journal."""
-
-
 def _taken_over(path: Path) -> Journal | None:
-    """The journal of a trial that is resumed; None if there is none, such as after its delivery, or it is unreadable.
+    """The journal of a trial that is resumed; None if there is none, such as after its delivery.
 
     Raises:
-        _InUseError: if it belongs to another process.
+        JournalInUseError: if it belongs to another process.
+        OSError: if it cannot be read.
+        ValueError: if the file is not a journal.
     """
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     while True:
-        try:
-            journal = Journal.open(path)
-        except ValueError:
-            return None
-        if journal is not None:
+        if (journal := Journal.open(path)) is not None:
             return journal
         if not path.exists():
             return None
         if time.monotonic() > deadline:
-            raise _InUseError(f"{path} is in use by {_holder(path)}, which trains this trial or delivers it")
+            raise JournalInUseError(path)
         # Most likely another process delivers it.
         time.sleep(0.02)
 
@@ -265,14 +281,20 @@ def _journals(folder: Path, depth: int = 0) -> list[tuple[float, int, Path]]:
 def _walk(folder: Path, depth: int) -> Iterator[tuple[float, int, Path]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            path = Path(entry.path)
-            if depth:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _walk(path, depth - 1)
-            elif entry.is_file(follow_symlinks=False):
-                stat = entry.stat(follow_symlinks=False)
-                if path.suffix == SUFFIX:
-                    yield stat.st_mtime, stat.st_size, path
-                elif path.suffix == DRAFT_SUFFIX and time.time() - stat.st_mtime > _DRAFT_SECONDS:
-                    # Of a process that was killed while it wrote it.
-                    path.unlink(missing_ok=True)
+            # Another process may have deleted it in between.
+            with contextlib.suppress(OSError):
+                yield from _below(entry, depth)
+
+
+def _below(entry: os.DirEntry[str], depth: int) -> Iterator[tuple[float, int, Path]]:
+    path = Path(entry.path)
+    if depth:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(path, depth - 1)
+    elif entry.is_file(follow_symlinks=False):
+        stat = entry.stat(follow_symlinks=False)
+        if path.suffix == SUFFIX:
+            yield stat.st_mtime, stat.st_size, path
+        elif path.suffix == DRAFT_SUFFIX and time.time() - stat.st_mtime > _DRAFT_SECONDS:
+            # Of a process that was killed while it wrote it.
+            path.unlink(missing_ok=True)

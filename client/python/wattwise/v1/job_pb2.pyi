@@ -235,7 +235,7 @@ class JobSpec(google.protobuf.message.Message):
     Unset: 0.
     """
     trial_lease_seconds: builtins.float
-    """Seconds without a report or heartbeat after which a running trial is lost. 0: never. Unset: 300."""
+    """Seconds without a report or heartbeat after which a running trial is lost: at least 1. 0: never. Unset: 300."""
     @property
     def batch_sizes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The global batch sizes to choose from, in any order. From 1 to 64; positive and without duplicates."""

@@ -290,7 +290,7 @@ export interface JobSpec {
   gpu:
     | GpuConfig
     | undefined;
-  /** Seconds without a report or heartbeat after which a running trial is lost. 0: never. Unset: 300. */
+  /** Seconds without a report or heartbeat after which a running trial is lost: at least 1. 0: never. Unset: 300. */
   trialLeaseSeconds?:
     | number
     | undefined;
