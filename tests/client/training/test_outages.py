@@ -252,8 +252,9 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, logger="wattwise")
     with Client(server.address) as client:
         job = client.register_job(job_spec()).job
-        trial = client.get_next_batch_size(job.spec.job_id).trial.id
-    session = Session(server.address, trial, Journal(record_of(server.address, trial)), lease_seconds=0.0)
+        record = record_of(server.address, v1.TrialId(job_id=job.spec.job_id))
+        trial = client.get_next_batch_size(job.spec.job_id, request_id=record.request_id).trial.id
+    session = Session(server.address, trial, Journal(record), lease_seconds=0.0, request_id=record.request_id)
     session.start()
     session.report(v1.TrainingResult(trial=trial, current_epoch=1, metric=0.1, energy_joules=10, time_seconds=1))
     server.kill()
