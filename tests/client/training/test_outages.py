@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
 from wattwise.power.calls import PowerLimitCalls
+from wattwise.training import journal as journal_module
 from wattwise.training.exchange import Exchange
 from wattwise.training.journal import Journal
 from wattwise.training.session import Session
+from wattwise.training.spool import Spool
 
 from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.script import JOULES, StepMonitor, begun, epochs, job_spec, record_of
@@ -181,6 +183,26 @@ def test_closing_without_a_server_is_bounded(server: LiveServer) -> None:
     before = time.monotonic()
     bso.close()
     assert time.monotonic() - before < 7
+
+
+def test_closing_within_a_write_of_the_journal(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler that interrupts a write of the journal does not wait for the lock that the write holds."""
+    bso, write, took = begun(server.address), journal_module._write, []
+
+    def interrupted(descriptor: int, data: bytes) -> None:
+        write(descriptor, data)
+        if b'"result"' in data and not took:
+            before = time.monotonic()
+            bso.close(v1.END_REASON_PREEMPTED)
+            took.append(time.monotonic() - before)
+
+    monkeypatch.setattr(journal_module, "_write", interrupted)
+    bso.on_evaluate(0.1)
+    assert took[0] < 4
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert (found.trial.end_reason, len(found.measurements)) == (v1.END_REASON_PREEMPTED, 1)
+    wait_until(lambda: Spool.from_env().paths() == [])
 
 
 def test_heartbeats_keep_the_lease(server: LiveServer) -> None:

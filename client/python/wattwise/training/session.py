@@ -438,7 +438,8 @@ class Session:
         """
         measured = [result.current_epoch for result, _ in self._journal.record.results]
         if trial.end_reason in _RESUMABLE and measured and measured[-1] > trial.last_epoch:
-            self._journal.end(trial.end_reason)
+            if not self._journal.record.end_reason:
+                self._journal.end(trial.end_reason)
             self._import(timeout)
         else:
             self._settled = True
