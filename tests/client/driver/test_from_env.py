@@ -237,8 +237,15 @@ def test_last_report_is_not_delivered(
 ) -> None:
     """If the server stays away, one warning names the trial whose report was not delivered."""
     record = record_of(server.address, requested.id)
-    options = {"lease_seconds": 60, "timeout": 0.2, "request_id": record.request_id}
-    session = Session(server.address, requested.id, Journal(record), **options, ends_completed=False)
+    session = Session(
+        server.address,
+        requested.id,
+        Journal(record),
+        lease_seconds=60,
+        timeout=0.2,
+        request_id=record.request_id,
+        ends_completed=False,
+    )
     server.stop()
     session.start()
     result = v1.TrainingResult(trial=requested.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)

@@ -386,6 +386,7 @@ def test_job_that_was_deleted_after_an_attempt(server: LiveServer, how: str) -> 
             if how == "without the server":
                 server.start()
             bso.close()
+            assert attempt.number == 1
             with Client(server.address) as client:
                 client.delete_job(bso.trial.id.job_id)
 
