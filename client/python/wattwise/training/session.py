@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -402,7 +403,11 @@ class Session:
         if self._exchange.stopped:
             return
         if driver_ends and not self._exchange.pending:
-            self._settled = True
+            # Nothing is left to send: no server that is away is waited for.
+            with contextlib.suppress(WattwiseError):
+                if not self._exchange.away:
+                    self._look_up(_left(ending))
+            self._settled = not self._exchange.detached
             return
         try:
             trial = retrying(lambda _: self._delivered(ending, driver_ends=driver_ends), _left(ending))
