@@ -76,6 +76,8 @@ def test_trial_that_ends_before_its_session_meets_the_server(server: LiveServer)
         bso.on_evaluate(0.1)
     bso.close(v1.END_REASON_ERROR)
     with Client(server.address) as client:
+        # Unless the close had the time for it.
+        deliver_files(client, Spool.from_env().paths(), 10.0)
         assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
         assert epochs(client, other.id) == []
         assert [trial.end_reason for trial in client.list_trials(JOB)][1:] == [v1.END_REASON_ERROR]
