@@ -188,6 +188,40 @@ def test_job_that_was_deleted_before_the_start(requested: v1.Trial, server: Live
         assert list(client.list_jobs()) == []
 
 
+def test_job_that_was_registered_again_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
+    """A launch of a deleted job is not trained, and dispatches nothing in the newer job of that id."""
+    job_id = requested.id.job_id
+    with Client(server.address) as client:
+        client.delete_job(job_id)
+        client.register_job(job_spec(job_id=job_id))
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+            bso.get_batch_size()
+        assert list(client.list_trials(job_id)) == []
+        other = client.get_next_batch_size(job_id, request_id="another").trial
+        assert other.id == requested.id
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+            bso.get_batch_size()
+        assert [trial.status for trial in client.list_trials(job_id)] == [v1.TRIAL_STATUS_DISPATCHED]
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_deleted_launch_that_is_not_live(
+    requested: v1.Trial, server: LiveServer, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """The same holds if its trial had ended for good, and whatever its number."""
+    job_id = requested.id.job_id
+    with Client(server.address) as client:
+        client.get_next_batch_size(job_id, request_id="the second")
+        monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", number)
+        monkeypatch.setenv("WATTWISE_REQUEST_ID", "the-driver's" if number == "1" else "the second")
+        client.end_trial(v1.TrialId(job_id=job_id, trial_number=int(number), batch_size=16), v1.END_REASON_ERROR)
+        client.delete_job(job_id)
+        client.register_job(job_spec(job_id=job_id))
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
+            bso.get_batch_size()
+        assert list(client.list_trials(job_id)) == []
+
+
 def test_trial_that_was_preempted_before_the_start(requested: v1.Trial, server: LiveServer) -> None:
     """A trial that the driver has ended stays ended: a late process of its command does not train it."""
     with Client(server.address) as client:
@@ -202,8 +236,16 @@ def test_last_report_is_not_delivered(
     requested: v1.Trial, server: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the server stays away, one warning names the trial whose report was not delivered."""
-    journal = Journal(record_of(server.address, requested.id))
-    session = Session(server.address, requested.id, journal, lease_seconds=60, timeout=0.2, ends_completed=False)
+    record = record_of(server.address, requested.id)
+    session = Session(
+        server.address,
+        requested.id,
+        Journal(record),
+        lease_seconds=60,
+        timeout=0.2,
+        request_id=record.request_id,
+        ends_completed=False,
+    )
     server.stop()
     session.start()
     result = v1.TrainingResult(trial=requested.id, time_seconds=1, energy_joules=1, metric=0.5, current_epoch=1)

@@ -207,6 +207,37 @@ def test_server_loses_its_database(runs: Runs, server: LiveServer, command: str)
     assert (line["end_reason"], line["epochs"], line["reached"]) == ("target reached", 2, True)
 
 
+@pytest.mark.parametrize("command", ["client", "shell"])
+def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command: str) -> None:
+    """A server with another database gets nothing for the trial of another launch, which has the same number."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    wait = "touch {log_dir}/waits; until test -e {log_dir}/go; do sleep 0.02; done"
+    words = with_client("waits") if command == "client" else shell(wait, result())
+    driver = runs.start(write_job(runs.folder, words, run={"recurrences": 1}))
+    wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
+    with Client(server.address) as client:
+        spec = client.get_job(JOB_ID).spec
+    server.stop()
+    server.database.unlink()
+    with LiveServer(server.database.parent) as aside:
+        with Client(aside.start()) as client:
+            client.register_job(spec)
+            other = client.get_next_batch_size(JOB_ID, request_id="another").trial
+        aside.stop()
+    server.start()
+    (folder,) = runs.trial_folders()
+    (folder / "go").touch()
+    done = ended(driver)
+    assert done.returncode == 0, done.stderr
+    with Client(server.address) as client:
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert client.get_trial(other.id).trial.last_epoch == 0
+        _, own = client.list_trials(JOB_ID)
+    assert (own.type, own.end_reason) == (v1.TRIAL_TYPE_IMPORTED, v1.END_REASON_TARGET_REACHED)
+    (line,) = runs.history()
+    assert (line["end_reason"], line["epochs"], line["reached"]) == ("target reached", 2, True)
+
+
 def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:
     """If a driver is killed after the training but before its report, the next driver reports the result."""
     runs.environment["WATTWISE_SERVER"] = server.address

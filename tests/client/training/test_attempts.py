@@ -368,6 +368,59 @@ def test_job_that_was_deleted_after_a_miss(grpc_addr: str) -> None:
     assert caught.value.decision == bso.decision
 
 
+@pytest.mark.parametrize("how", ["decided", "memory", "undecided", "without the server"])
+def test_job_that_was_deleted_after_an_attempt(server: LiveServer, how: str) -> None:
+    """However the attempt ended, and whether or not the next one knows the server, a deleted job does not come back."""
+    bso = launched(server.address, max_epochs=1)
+
+    def deleted_meanwhile() -> None:
+        for attempt in bso.attempts(3):
+            with attempt:
+                if how == "memory":
+                    raise MemoryError
+                if how == "without the server":
+                    server.kill()
+                if how != "undecided":
+                    for _ in attempt.epochs():
+                        attempt.on_evaluate(0.1)
+            if how == "without the server":
+                server.start()
+            bso.close()
+            assert attempt.number == 1
+            with Client(server.address) as client:
+                client.delete_job(bso.trial.id.job_id)
+
+    with pytest.raises(TrainFailError, match=r"no longer on the server$"):
+        deleted_meanwhile()
+    with Client(server.address) as client:
+        assert list(client.list_jobs()) == []
+
+
+def test_job_that_was_deleted_before_a_fallback(server: LiveServer) -> None:
+    """An attempt on the fallback batch size does not make the launch forget what the server dispatched before."""
+    job = job_spec(max_epochs=1)
+    bso = BatchSizeOptimizer(server.address, job, monitor=StepMonitor(), timeout=1.0, fallback="default")
+    fallbacks = []
+
+    def deleted_meanwhile() -> None:
+        for attempt in bso.attempts(3):
+            train(attempt, 0.1)
+            bso.close()
+            fallbacks.append(attempt.trial.fallback)
+            if attempt.number == 1:
+                with Client(server.address) as client:
+                    client.delete_job(bso.trial.id.job_id)
+                server.kill()
+            else:
+                server.start()
+
+    with pytest.raises(TrainFailError, match="without the server"):
+        deleted_meanwhile()
+    assert fallbacks == [False, True]
+    with Client(server.address) as client:
+        assert list(client.list_jobs()) == []
+
+
 def test_database_that_was_lost_after_a_miss(server: LiveServer) -> None:
     """A server that has lost its database gets the job again, and the next attempt delivers."""
     bso = BatchSizeOptimizer(server.address, job_spec(max_epochs=1), monitor=StepMonitor())

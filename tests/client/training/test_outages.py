@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from wattwise import BatchSizeOptimizer, Client, TrainFailError, v1
 from wattwise.power.calls import PowerLimitCalls
+from wattwise.training import journal as journal_module
 from wattwise.training.exchange import Exchange
 from wattwise.training.journal import Journal
 from wattwise.training.session import Session
+from wattwise.training.spool import Spool
 
 from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.script import JOULES, StepMonitor, begun, epochs, job_spec, record_of
@@ -183,6 +185,28 @@ def test_closing_without_a_server_is_bounded(server: LiveServer) -> None:
     assert time.monotonic() - before < 7
 
 
+def test_closing_within_a_write_of_the_journal(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler that interrupts a write of the journal does not wait for the lock that the write holds."""
+    bso, write = begun(server.address), journal_module._write
+    took: list[float] = []
+
+    def interrupted(descriptor: int, data: bytes) -> None:
+        write(descriptor, data)
+        if not bso.training_finished:
+            before = time.monotonic()
+            bso.close(v1.END_REASON_PREEMPTED)
+            took.append(time.monotonic() - before)
+
+    monkeypatch.setattr(journal_module, "_write", interrupted)
+    bso.on_evaluate(0.1)
+    assert len(took) == 1
+    assert took[0] < 4
+    with Client(server.address) as client:
+        found = client.get_trial(bso.trial.id)
+    assert (found.trial.end_reason, len(found.measurements)) == (v1.END_REASON_PREEMPTED, 1)
+    wait_until(lambda: Spool.from_env().paths() == [])
+
+
 def test_heartbeats_keep_the_lease(server: LiveServer) -> None:
     """A trial without reports for several leases is not lost while its trainer runs."""
     with begun(server.address, trial_lease_seconds=1.0) as bso, Client(server.address) as client:
@@ -252,8 +276,9 @@ def test_call_that_outlasts_an_outage(server: LiveServer, caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, logger="wattwise")
     with Client(server.address) as client:
         job = client.register_job(job_spec()).job
-        trial = client.get_next_batch_size(job.spec.job_id).trial.id
-    session = Session(server.address, trial, Journal(record_of(server.address, trial)), lease_seconds=0.0)
+        record = record_of(server.address, v1.TrialId(job_id=job.spec.job_id))
+        trial = client.get_next_batch_size(job.spec.job_id, request_id=record.request_id).trial.id
+    session = Session(server.address, trial, Journal(record), lease_seconds=0.0, request_id=record.request_id)
     session.start()
     session.report(v1.TrainingResult(trial=trial, current_epoch=1, metric=0.1, energy_joules=10, time_seconds=1))
     server.kill()

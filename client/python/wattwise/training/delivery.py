@@ -19,6 +19,7 @@ from wattwise.errors import (
     ServerError,
     ServerUnavailableError,
     TrialNotFoundError,
+    UnsupportedCallError,
     WattwiseError,
     log,
 )
@@ -123,16 +124,40 @@ def _end_unanswered(client: Client, record: TrialRecord, timeout: float) -> None
         client.end_trial(found.trial.id, v1.END_REASON_PREEMPTED, timeout=max(0.0, deadline - time.monotonic()))
 
 
-def was_deleted(client: Client, trial: v1.TrialId, timeout: float) -> bool:
-    """Whether a trial that is not found was deleted with its job, rather than lost with the database.
+def find_launch(client: Client, trial: v1.TrialId, request_id: str, timeout: float | None = None) -> v1.TrialId | None:
+    """The trial that the server has of a launch. This changes nothing on the server.
+
+    Only the request id identifies a launch: after a database was lost or restored, or a job deleted and registered
+    again, another launch may have its number.
+
+    Args:
+        client: of the server.
+        trial: the trial of the launch as the caller knows it; its number does not matter.
+        request_id: the id of the launch.
+        timeout: seconds; None is the client's.
+
+    Returns:
+        None if the server does not know the launch; `trial` if it is too old to say.
 
     Raises:
+        TrialNotFoundError: if the launch was deleted with its job.
         WattwiseError: if the server does not answer.
     """
+    request = v1.ImportTrialRequest(
+        job_id=trial.job_id,
+        request_id=request_id,
+        batch_size=trial.batch_size,
+        end_reason=v1.END_REASON_PREEMPTED,
+        validate_only=True,
+    )
     try:
-        return client.heartbeat(trial, timeout=timeout).stop_train
-    except (JobNotFoundError, TrialNotFoundError):
-        return False
+        answer = client.import_trial(request, timeout=timeout)
+    except (InvalidRequestError, JobNotFoundError):
+        # Invalid is the batch size, which is none of another job's.
+        return None
+    except UnsupportedCallError:
+        return trial
+    return None if answer.created else answer.trial.id
 
 
 def deliver_files(

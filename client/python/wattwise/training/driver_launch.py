@@ -19,6 +19,7 @@ from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import GpuConfig, JobSpec
 from wattwise.training.client_file import ClientFile
+from wattwise.training.delivery import find_launch
 from wattwise.training.launch import NO_TRIAL, Endpoint, with_gpu
 from wattwise.training.resume import SavedTrial
 from wattwise.training.rules import resolved
@@ -62,7 +63,7 @@ class DriverLaunch:
         self._reason = variables.get("REASON")
         self._monitor_name = variables.get("MONITOR")
         self._sent = v1.JobSpec()
-        self._away = self._unknown = False
+        self._away = False
 
     @property
     def job_key(self) -> tuple[str, str]:
@@ -113,8 +114,8 @@ class DriverLaunch:
                 # Before register_job, which would create a deleted job again.
                 answer = self._ask(client)
                 if answer is None:
-                    # The session asks for it again, and warns of the loss.
-                    self._unknown = True
+                    # The session looks it up again, and warns of the loss.
+                    self._away = True
                     return self._start_locally(kind)
                 found = answer.trial.id
                 if found != self._trial:
@@ -133,18 +134,17 @@ class DriverLaunch:
 
     def _ask(self, client: Client) -> v1.GetNextBatchSizeResponse | None:
         """The trial of the driver's request, which lives on if it was lost; None if the server does not know it."""
-        ended = False
         try:
-            with suppress(TrialNotFoundError):
-                ended = client.heartbeat(self._trial).stop_train
+            found = find_launch(client, self._trial, self._request_id)
+        except TrialNotFoundError as error:
+            raise JobNotFoundError(f"job {self._trial.job_id!r} of this launch was deleted: {error}") from None
+        if found is None:
+            return None
+        with suppress(JobNotFoundError, TrialNotFoundError):
+            ended = client.heartbeat(found).stop_train
             # To resume never dispatches another trial, but a preempted one has to stay as it is.
             return client.get_next_batch_size(self._trial.job_id, request_id=self._request_id, resume=not ended)
-        except TrialNotFoundError:
-            return None
-        except JobNotFoundError:
-            if ended:
-                raise
-            return None
+        return None
 
     def _start_locally(self, kind: str) -> StartedTrial:
         """Trains the driver's trial without the server: everything that training needs is in the variables."""
@@ -156,9 +156,7 @@ class DriverLaunch:
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial. The driver sees the exit status and ends an undecided trial."""
-        return self._endpoint.session(
-            info, self._sent, timeout, ends_completed=False, away=self._away, resumes=self._unknown
-        )
+        return self._endpoint.session(info, self._sent, timeout, ends_completed=False, away=self._away)
 
     def client(self, info: TrialInfo, timeout: float, search_timeout: float | None = None) -> Client:
         """A client for single calls on behalf of the trial."""

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from wattwise import v1
 from wattwise.errors import (
-    InvalidRequestError,
     JobNotFoundError,
     NoBatchSizeConvergedError,
     ResourceExhaustedError,
@@ -29,7 +28,7 @@ from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.client import Client, new_request_id
 from wattwise.rpc.credentials import Credentials
 from wattwise.spec import JobSpec, check_job
-from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request
+from wattwise.training.delivery import LAUNCH_SECONDS, deliver_files, fallback_request, find_launch
 from wattwise.training.job_faults import check_valid
 from wattwise.training.journal import Journal, TrialRecord
 from wattwise.training.resume import SavedTrial
@@ -50,10 +49,6 @@ NO_TRIAL = (
     UnsupportedCallError,
 )
 """Errors that do not come from the trainer's own configuration: a launch with a fallback trains nevertheless."""
-
-
-class LostTrialError(ResumeError):
-    """The server does not know the trial of a checkpoint, nor that it was deleted."""
 
 
 class Launch(Protocol):
@@ -86,7 +81,7 @@ class Launch(Protocol):
         """Makes `start` ask for another trial of the job, if `repeatable`.
 
         Args:
-            registered: whether the server is known to have the job, so that it was deleted if it is gone by then.
+            registered: whether the server has dispatched the trial before, so that it knows if the job was deleted.
         """
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
@@ -209,8 +204,8 @@ class ServerLaunch:
         self._endpoint = Endpoint.of(server, timeout, credentials)
         self._request_id = new_request_id()
         self._saved: SavedTrial | None = None
-        # The request id of an earlier trial of this process that the server has decided; empty if there is none.
-        self._decided = ""
+        # The request id of the newest trial of this process that the server has dispatched; empty if there is none.
+        self._earlier = ""
         # As the server was sent it.
         self._job = v1.JobSpec()
         self._away = self._unasked = False
@@ -239,7 +234,8 @@ class ServerLaunch:
 
     def repeat(self, *, registered: bool) -> None:
         """Makes `start` ask for another trial of the job."""
-        self._decided = self._request_id if registered else ""
+        if registered:
+            self._earlier = self._request_id
         self._saved, self._request_id = None, new_request_id()
         self._away = self._unasked = False
 
@@ -263,18 +259,20 @@ class ServerLaunch:
         self._job = spec.to_proto()
         if self._saved is not None and not self._saved.trial_number:
             # The server has not dispatched it, so there is nothing to ask for.
-            reason = "the fallback batch size of the checkpoint"
-            return self._resume_locally(kind, self._saved, v1.TRIAL_TYPE_IMPORTED, reason)
+            return self._resume_locally(kind, self._saved, "the fallback batch size of the checkpoint")
         with self._endpoint.start_client(self._request_id, warns=fallback is None) as client:
             if self._saved is None:
                 started = self._ask(client, spec, kind, fallback)
             else:
                 try:
-                    started = self._resume(client, spec, kind, self._saved)
-                except (*NO_TRIAL, LostTrialError) as error:
+                    resumed = self._resume(client, spec, kind, self._saved)
+                except NO_TRIAL as error:
                     if fallback is None:
                         raise
                     return self._resume_away(kind, self._saved, error)
+                if resumed is None:
+                    return self._resume_lost(kind, self._saved, fallback)
+                started = resumed
         if not (self._has_job_id or started.info.fallback):
             log.warning(
                 "this launch registered a new job, %r, so nothing is learned across launches: pass job_id to JobSpec, "
@@ -305,34 +303,18 @@ class ServerLaunch:
     def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
         job_id, job = str(spec.job_id), None
         try:
-            if self._decided:
-                self._check_not_deleted(client, job_id)
+            if self._earlier:
+                # To register a deleted job would bring it back; one that was lost comes back.
+                earlier = v1.TrialId(job_id=job_id, batch_size=self._job.default_batch_size)
+                find_launch(client, earlier, self._earlier)
             job = client.register_job(spec).job
-            if not self._decided:
-                self._deliver_earlier()
+            self._deliver_earlier()
             answer = self._next(client, job_id)
         except NO_TRIAL as error:
             if fallback is None:
                 raise
             return self._fall_back(job, kind, fallback, error)
         return StartedTrial(TrialInfo(answer.trial, job, answer.reason, self._request_id, kind))
-
-    def _check_not_deleted(self, client: Client, job_id: str) -> None:
-        """Checks that to register the job does not bring a deleted one back; one that was lost comes back.
-
-        Raises:
-            TrialNotFoundError: if the job of the earlier trial was deleted.
-        """
-        # The server knows the launches of deleted jobs, but not those of a database that was lost.
-        earlier = v1.ImportTrialRequest(
-            job_id=job_id,
-            request_id=self._decided,
-            batch_size=self._job.default_batch_size,
-            end_reason=v1.END_REASON_PREEMPTED,
-            validate_only=True,
-        )
-        with contextlib.suppress(InvalidRequestError, JobNotFoundError, UnsupportedCallError):
-            client.import_trial(earlier)
 
     def _deliver_earlier(self) -> None:
         """Delivers what earlier launches of the job could not; what takes too long goes on beside the training."""
@@ -358,7 +340,7 @@ class ServerLaunch:
             job = v1.Job(spec=resolved(self._job))
         log.warning(
             "%s. This launch trains with the fallback batch size %d; its result is delivered %s",
-            *(cause, batch_size, "at its end" if isinstance(cause, NoBatchSizeConvergedError) else _LATER),
+            *(cause, batch_size, _delivered(cause)),
         )
         # The server may have dispatched a trial with another batch size, which the delivery ends.
         self._request_id = fallback_request(self._request_id)
@@ -371,14 +353,30 @@ class ServerLaunch:
         """Continues a trial of a server that is away; the server is asked to resume it when it is back."""
         log.warning(
             "%s. Training continues with trial %d of the checkpoint and its batch size %d; its result is delivered %s",
-            *(cause, saved.trial_number, saved.batch_size, _LATER),
+            *(cause, saved.trial_number, saved.batch_size, _delivered(cause)),
         )
         self._away = True
-        return self._resume_locally(kind, saved, v1.TRIAL_TYPE_UNSPECIFIED, f"the trial of the checkpoint: {cause}")
+        return self._resume_locally(kind, saved, f"the trial of the checkpoint: {cause}")
 
-    def _resume_locally(
-        self, kind: str, saved: SavedTrial, trial_type: v1.TrialType.ValueType, reason: str
-    ) -> StartedTrial:
+    def _resume_lost(self, kind: str, saved: SavedTrial, fallback: int | None) -> StartedTrial:
+        """Continues a trial that the server does not know: to the server it is like one on a fallback batch size.
+
+        Raises:
+            ResumeError: if there is no fallback.
+        """
+        cause = f"{saved.name} of the checkpoint is not on the server, whose database was lost or restored"
+        if fallback is None:
+            raise ResumeError(
+                f"{cause}: omit load_state_dict() to get a new trial, or pass a fallback to continue this one, which "
+                "is then delivered at its end"
+            )
+        log.warning(
+            "%s. Training continues with its batch size %d; the whole trial is delivered at its end",
+            *(cause, saved.batch_size),
+        )
+        return self._resume_locally(kind, saved._replace(trial_number=0), f"the batch size of the checkpoint: {cause}")
+
+    def _resume_locally(self, kind: str, saved: SavedTrial, reason: str) -> StartedTrial:
         """Continues a trial without asking the server."""
         job = v1.Job(spec=resolved(self._job))
         if saved.batch_size not in job.spec.batch_sizes:
@@ -390,6 +388,7 @@ class ServerLaunch:
         if record is not None and record.ended_by_trainer(job.spec):
             raise saved.ended(record.end_reason)
         self._unasked = True
+        trial_type = v1.TRIAL_TYPE_UNSPECIFIED if saved.trial_number else v1.TRIAL_TYPE_IMPORTED
         trial = v1.Trial(id=saved.trial_id, type=trial_type, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(saved.start_time_nanoseconds)
         return StartedTrial(TrialInfo(trial, job, reason, saved.request_id, kind), saved.progress)
@@ -398,23 +397,19 @@ class ServerLaunch:
         ranks = self.unconnected_ranks
         return client.get_next_batch_size(job_id, request_id=self._request_id, unconnected_ranks=ranks)
 
-    def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial:
-        try:
-            ended = client.heartbeat(saved.trial_id).stop_train
-        except (JobNotFoundError, TrialNotFoundError) as error:
-            raise LostTrialError(
-                f"{saved.name} of the checkpoint is no longer on the server, which may have lost its database: omit "
-                f"load_state_dict() to get a new trial, or pass a fallback to continue this one without it ({error})"
-            ) from None
+    def _resume(self, client: Client, spec: JobSpec, kind: str, saved: SavedTrial) -> StartedTrial | None:
+        """Continues the trial of a checkpoint; None if the server does not know it.
+
+        Raises:
+            ResumeError: if it was deleted, or cannot continue.
+        """
         try:
             # Before register_job, which would create a deleted job again.
+            if find_launch(client, saved.trial_id, saved.request_id) != saved.trial_id:
+                return None
+            ended = client.heartbeat(saved.trial_id).stop_train
             answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
-        except JobNotFoundError:
-            raise ResumeError(
-                f"job {saved.job_id!r} of the checkpoint is no longer on the server: omit load_state_dict() to "
-                "register it again"
-            ) from None
-        except TrialNotFoundError:
+        except (JobNotFoundError, TrialNotFoundError):
             raise saved.gone() from None
         trial = answer.trial
         saved.check(trial)
@@ -434,7 +429,13 @@ class ServerLaunch:
         return StartedTrial(info, saved.progress_in(trial), decision)
 
 
-_LATER = "when the server is back: check that it runs, and its address"
+def _delivered(cause: WattwiseError) -> str:
+    """When a trial is delivered that the server could not start."""
+    if isinstance(cause, NoBatchSizeConvergedError):
+        return "at its end"
+    if isinstance(cause, ServerUnavailableError):
+        return "when the server is back: check that it runs, and its address"
+    return "when the server takes it, at the earliest at its end: check the server, and its address"
 
 
 def with_gpu(spec: JobSpec, monitor: Monitor) -> JobSpec:

@@ -131,9 +131,7 @@ class SavedTrial(NamedTuple):
 
     def gone(self) -> ResumeError:
         """The error for a trial that the server does not have."""
-        return ResumeError(
-            f"{self.name} of the checkpoint is gone: the job was deleted and registered again; {_NEW_TRIAL}"
-        )
+        return ResumeError(f"{self.name} of the checkpoint is gone: it was deleted with its job; {_NEW_TRIAL}")
 
     @property
     def trial_id(self) -> v1.TrialId:

@@ -73,6 +73,6 @@ def own_decision(spec: v1.JobSpec, result: v1.TrainingResult) -> v1.Decision:
         stop_train=over,
         target_reached=reached,
         message=f"{what} without the server: metric {result.metric:.6g}, target {spec.target_metric:.6g} in epoch "
-        f"{result.current_epoch} of {spec.max_epochs}; the result is delivered when the server is back",
+        f"{result.current_epoch} of {spec.max_epochs}; the server gets the result later",
         cost=cost(spec, used.time_seconds, used.energy_joules),
     )

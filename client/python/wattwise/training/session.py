@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import logging
 import math
 import os
@@ -22,7 +22,7 @@ from wattwise.errors import (
 from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
-from wattwise.training.delivery import REFUSALS, deliver_record, was_deleted
+from wattwise.training.delivery import REFUSALS, deliver_record, find_launch
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
 from wattwise.training.resume import Progress, Sums, carry_on, largest
@@ -32,6 +32,7 @@ from wattwise.training.trial import StartedTrial
 BEATS_PER_LEASE = 3
 
 _LONGEST_PAUSE = 5.0
+_LEAVE_SECONDS = 1.0
 _LONGEST_STREAM_PAUSE = 60.0
 _RESUMABLE = (v1.END_REASON_PREEMPTED, v1.END_REASON_LOST)
 
@@ -50,9 +51,9 @@ class Session:
         lease_seconds: the trial's lease; 0 never expires.
         timeout: seconds that a report waits for its answer, and that a single call may take.
         credentials: the token and the certificates; None reads the `WATTWISE_*` variables.
-        request_id: the name of the calls in the server's log and in errors; None gives each call its own.
+        request_id: the id of the trial's launch, and the name of the calls in the server's log and in errors.
         ends_completed: whether `close` ends an undecided trial as completed; False leaves that to a driver.
-        away: whether the server was away when the trial started, which was warned of.
+        away: whether the server was away when the trial started, which was warned of, or did not know the trial.
         resumes: whether the trial is that of a checkpoint and the server was not asked to resume it, which is done
             before it is reported.
     """
@@ -66,7 +67,7 @@ class Session:
         lease_seconds: float,
         timeout: float = 10.0,
         credentials: Credentials | None = None,
-        request_id: str | None = None,
+        request_id: str,
         ends_completed: bool = True,
         away: bool = False,
         resumes: bool = False,
@@ -78,16 +79,20 @@ class Session:
         self._beat_seconds = lease_seconds / BEATS_PER_LEASE if lease_seconds > 0 else math.inf
         self._pid = os.getpid()
         self._exchange = Exchange(address, lambda result: journal.leave_out(result.current_epoch))
-        if not trial.trial_number:
+        if not trial.trial_number or journal.record.request_id != request_id:
+            # Not dispatched, or an earlier process has learnt that the trial cannot continue.
             self._exchange.detach()
         elif away:
             self._exchange.begin_away()
         self._resumes = resumes
+        # Whether the server has just said which trial this launch has. Otherwise the trial's number may be that of
+        # another launch: a lost call or a pause may hide that the server has another database now.
+        self._known = not (away or resumes)
         self._carrying = threading.RLock()
         # What this process counts on from, and what the server knew, since the server has resumed the trial.
         self._carried: tuple[Sums, v1.Trial] | None = None
         self._decided = False
-        # The server knows how the trial ended, and every epoch that it may count.
+        # The server knows how the trial ended, and every epoch that it may count; or has deleted it.
         self._settled = False
         # Used by the session's thread only: a signal must not find the trainer's thread holding a lock of its channel.
         self._client = Client(address, timeout=timeout, retry=False, credentials=credentials, request_id=request_id)
@@ -188,7 +193,9 @@ class Session:
         if not self._exchange.stopped:
             self._journal.end(reason)
         self._exchange.end(Ending(reason, time.monotonic() + timeout))
-        self._exchange.wait_finished(timeout)
+        if self._exchange.wait_finished(timeout):
+            # The journal may be locked by the code that a signal handler has interrupted to call this.
+            self._thread.join(min(timeout, _LEAVE_SECONDS))
 
     def _run(self) -> None:
         try:
@@ -207,15 +214,22 @@ class Session:
             log.exception("the trial is no longer reported: this is a bug in wattwise")
         finally:
             self._client.close()
+            self._exchange.finish()
             if self._settled:
                 self._journal.delete()
             else:
                 self._journal.release()
-            self._exchange.finish()
 
     def _stream(self) -> None:
         """Serves a stream until it breaks, if one is due and the server is there."""
-        if self._exchange.away or self._resumes or time.monotonic() < self._stream_at:
+        if self._exchange.away or time.monotonic() < self._stream_at:
+            return
+        try:
+            self._look_up(self._timeout)
+        except WattwiseError:
+            # The single call that follows shows the fault.
+            return
+        if self._exchange.over or self._exchange.detached:
             return
         stream = ResultStream(self._exchange, self._trial, self._beat_seconds, 3 * self._timeout)
         try:
@@ -226,8 +240,10 @@ class Session:
         except WattwiseError as error:
             # The single call that follows shows whether the server is away or only the stream broke.
             log.debug("result stream broke: %s", error)
+            self._known = False
         if stream.proven:
             self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
+        self._known = self._known and self._exchange.over
         self._stream_at = time.monotonic() + next(self._stream_pauses)
 
     def _call(self) -> None:
@@ -236,8 +252,7 @@ class Session:
             return
         report = None
         try:
-            if self._resumes:
-                self._resume(self._timeout)
+            self._look_up(self._timeout)
             if self._exchange.over or self._exchange.detached:
                 return
             report = self._exchange.next_report
@@ -248,26 +263,40 @@ class Session:
             if report is not None and isinstance(error, InvalidResultError | InvalidRequestError):
                 self._exchange.refuse(report, error)
             else:
+                self._known = False
                 self._exchange.lost(str(error))
+
+    def _look_up(self, timeout: float) -> None:
+        """Asks the server which trial this launch has, unless that is known; goes on without the server if another.
+
+        Raises:
+            WattwiseError: if the server does not answer.
+        """
+        if self._known:
+            return
+        try:
+            found = find_launch(self._client, self._trial, self._journal.record.request_id, timeout)
+        except TrialNotFoundError:
+            self._settled = True
+            message = f"stop: job {self._trial.job_id!r} was deleted; do not launch it again, which would register it"
+            self._exchange.answer(None, v1.Decision(stop_train=True, message=message))
+            return
+        if found is None:
+            self._detach("it does not know this launch")
+        elif found != self._trial:
+            self._detach(f"it has this launch as trial {found.trial_number}")
+        elif self._resumes:
+            self._resume(timeout)
+        self._known = True
 
     def _resume(self, timeout: float) -> None:
         """Asks the server to resume the trial; what follows carries on the sums that it has."""
         request_id = self._journal.record.request_id
-        try:
-            answer = self._client.get_next_batch_size(
-                self._trial.job_id, request_id=request_id, resume=True, timeout=timeout
-            )
-        except (JobNotFoundError, TrialNotFoundError):
-            # A trial that was deleted is told to stop.
-            decision = self._client.heartbeat(self._trial, timeout=timeout)
-            if not decision.stop_train:
-                raise
-            self._exchange.answer(None, decision)
-            return
+        answer = self._client.get_next_batch_size(
+            self._trial.job_id, request_id=request_id, resume=True, timeout=timeout
+        )
         self._resumes, trial = False, answer.trial
-        if trial.id != self._trial:
-            self._detach(f"it knows the request as trial {trial.id.trial_number}")
-        elif trial.status == v1.TRIAL_STATUS_FAILED:
+        if trial.status == v1.TRIAL_STATUS_FAILED:
             log.warning(
                 "trial %d of job %r of the checkpoint was ended by its trainer (%s) before: what is trained now is "
                 "delivered at its end, as another trial",
@@ -341,6 +370,9 @@ class Session:
                     exchange.changed.wait_for(lambda: exchange.over, next(self._attempt_pauses))
                 return
             self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
+            if not exchange.pending:
+                # The next call may meet another server without any failure.
+                self._known = False
             until_next = min(self._beat_seconds, self._stream_at - time.monotonic(), threading.TIMEOUT_MAX)
             exchange.changed.wait_for(lambda: exchange.over or bool(exchange.pending), max(until_next, 0))
 
@@ -368,23 +400,40 @@ class Session:
             )
 
     def _finish(self, ending: Ending, *, driver_ends: bool) -> None:
+        if self._exchange.stopped:
+            return
+        if driver_ends and not self._exchange.pending:
+            # Nothing is left to send: no server that is away is waited for.
+            with contextlib.suppress(WattwiseError):
+                if not self._exchange.away:
+                    self._look_up(_left(ending))
+            self._settled = not self._exchange.detached
+            return
         try:
-            self._flush(ending)
-            if self._exchange.stopped or self._exchange.detached:
-                return
-            if driver_ends:
-                self._settled = True
-                return
-            trial = retrying(
-                lambda left: self._client.end_trial(self._trial, ending.reason, timeout=left), _left(ending)
-            )
+            trial = retrying(lambda _: self._delivered(ending, driver_ends=driver_ends), _left(ending))
         except (JobNotFoundError, TrialNotFoundError) as error:
-            if was_deleted(self._client, self._trial, _left(ending)):
-                self._settled = True
-            else:
+            self._known = False
+            self._look_up(_left(ending))
+            if not (self._settled or self._exchange.detached):
                 self._detach(error)
             return
-        self._settle(trial, _left(ending))
+        if trial is not None:
+            self._settle(trial, _left(ending))
+
+    def _delivered(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
+        """Sends what is pending and ends the trial; None if it is over, or not the server's."""
+        try:
+            self._look_up(_left(ending))
+            self._flush(ending)
+            if self._exchange.stopped or self._exchange.detached:
+                return None
+            if driver_ends:
+                self._settled = True
+                return None
+            return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
+        except WattwiseError:
+            self._known = False
+            raise
 
     def _settle(self, trial: v1.Trial, timeout: float) -> None:
         """Delivers what the server lacks of a trial that has ended and that may still gain it.
@@ -394,7 +443,8 @@ class Session:
         """
         measured = [result.current_epoch for result, _ in self._journal.record.results]
         if trial.end_reason in _RESUMABLE and measured and measured[-1] > trial.last_epoch:
-            self._journal.end(trial.end_reason)
+            if not self._journal.record.end_reason:
+                self._journal.end(trial.end_reason)
             self._import(timeout)
         else:
             self._settled = True
@@ -406,23 +456,26 @@ class Session:
         if decision.target_reached or over_bound:
             self._settled = True
             return
+        if self._journal.record.spare_id:
+            # It is not known yet of which trial this is: the delivery finds out.
+            return
         try:
-            # This does not change a trial that has ended.
-            trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
-            self._settle(trial, self._timeout)
+            if find_launch(self._client, self._trial, self._journal.record.request_id, self._timeout) == self._trial:
+                # This does not change a trial that has ended.
+                trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
+                self._settle(trial, self._timeout)
         except (JobNotFoundError, TrialNotFoundError):
             self._settled = True
         except WattwiseError as error:
             log.debug("the end of the trial is not known: %s", error)
 
     def _flush(self, ending: Ending) -> None:
-        if self._resumes and not self._exchange.stopped:
-            retrying(self._resume, _left(ending))
+        """Sends what is pending."""
         while not (self._exchange.stopped or self._exchange.detached):
             if (report := self._exchange.next_report) is None:
                 return
             try:
-                decision = retrying(functools.partial(self._send, report), _left(ending))
+                decision = self._send(report, _left(ending))
             except (InvalidResultError, InvalidRequestError) as error:
                 log.warning("the server refused the measurement of epoch %d: %s", report.result.current_epoch, error)
                 self._exchange.refuse(report, error)

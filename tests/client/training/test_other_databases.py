@@ -1,0 +1,233 @@
+"""Servers that come back with another database: a trial's number may be that of another launch then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from wattwise import BatchSizeOptimizer, Client, ResumeError, v1
+from wattwise.errors import UnsupportedCallError
+from wattwise.training.delivery import deliver_files
+from wattwise.training.spool import Spool
+
+from tests.client.rpc.middlebox import Middlebox
+from tests.client.training.script import StepMonitor, begun, epochs, job_spec
+from tests.client.training.test_resume_away import launched, spooled
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+JOB = "test-other-database"
+
+
+@contextmanager
+def out_of_reach(server: LiveServer, *, lost: bool) -> Iterator[Client]:
+    """Meanwhile the database, or an empty one, is served where no trainer reaches it; yields a client there."""
+    server.stop()
+    if lost:
+        server.database.unlink()
+    with LiveServer(server.database.parent) as aside:
+        with Client(aside.start()) as client:
+            yield client
+        aside.stop()
+    server.start()
+
+
+def dispatched_to_another(client: Client) -> v1.Trial:
+    """The first trial of the job, which another launch has."""
+    client.register_job(job_spec(job_id=JOB))
+    trial = client.get_next_batch_size(JOB, request_id="another").trial
+    assert trial.id.trial_number == 1
+    return trial
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The client's warnings."""
+    return [each.getMessage() for each in caplog.records if each.name == "wattwise" and each.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_number_of_another_launch(server: LiveServer, caplog: pytest.LogCaptureFixture, *, streams: bool) -> None:
+    """A launch whose number another one has now reports nothing there, and delivers its own trial at its end."""
+    with Middlebox(server.address, messages_per_stream=1000 if streams else 0) as box:
+        bso = begun(box.address, job_id=JOB)
+        bso.on_evaluate(0.1)
+        with out_of_reach(server, lost=True) as aside:
+            other = dispatched_to_another(aside)
+        assert other.id == bso.trial.id
+        bso.on_evaluate(0.2)
+        wait_until(lambda: "its database lost or restored" in caplog.text)
+        bso.on_evaluate(0.95)
+        assert bso.target_reached
+        bso.close()
+    with Client(server.address) as client:
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert epochs(client, other.id) == []
+        _, own = client.list_trials(JOB)
+        assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [1, 2, 3])
+    assert spooled() == []
+
+
+def test_trial_that_ends_before_its_session_meets_the_server(server: LiveServer) -> None:
+    """Also the calls that end a trial do not go to that of another launch."""
+    bso = begun(server.address, job_id=JOB)
+    with out_of_reach(server, lost=True) as aside:
+        other = dispatched_to_another(aside)
+        bso.on_evaluate(0.1)
+    bso.close(v1.END_REASON_ERROR)
+    with Client(server.address) as client:
+        # Unless the close had the time for it.
+        deliver_files(client, Spool.from_env().paths(), 10.0)
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert epochs(client, other.id) == []
+        assert [trial.end_reason for trial in client.list_trials(JOB)][1:] == [v1.END_REASON_ERROR]
+    assert spooled() == []
+
+
+def test_job_that_was_deleted_and_registered_again(server: LiveServer) -> None:
+    """A launch that was deleted during an outage stops, though the job is back and has a trial of its number."""
+    bso = begun(server.address, job_id=JOB)
+    with out_of_reach(server, lost=False) as aside:
+        bso.on_evaluate(0.1)
+        aside.delete_job(JOB)
+        other = dispatched_to_another(aside)
+    assert other.id == bso.trial.id
+    wait_until(lambda: bso.training_finished)
+    bso.close()
+    with Client(server.address) as client:
+        assert [trial.status for trial in client.list_trials(JOB)] == [v1.TRIAL_STATUS_DISPATCHED]
+        assert epochs(client, other.id) == []
+    assert bso.decision is not None
+    assert "was deleted" in bso.decision.message
+    assert spooled() == []
+
+
+def test_restored_database_that_remembers_a_deletion(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A trial is not taken for one of its number that was deleted with an older job of the same id."""
+    with Client(server.address) as client:
+        client.register_job(job_spec(job_id=JOB))
+        old = client.get_next_batch_size(JOB, request_id="old").trial
+        client.end_trial(old.id, v1.END_REASON_PREEMPTED)
+        client.delete_job(JOB)
+        client.register_job(job_spec(job_id=JOB))
+    server.stop()
+    backup = server.database.read_bytes()
+    server.start()
+    bso = begun(server.address, job_id=JOB)
+    bso.on_evaluate(0.1)
+    assert bso.trial.id == old.id
+    server.stop()
+    server.database.write_bytes(backup)
+    server.start()
+    wait_until(lambda: "its database lost or restored" in caplog.text)
+    assert not bso.training_finished
+    bso.on_evaluate(0.95)
+    bso.close()
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(JOB)
+        assert (trial.end_reason, epochs(client, trial.id)) == (v1.END_REASON_TARGET_REACHED, [1, 2])
+    assert spooled() == []
+
+
+def test_checkpoint_of_a_lost_trial(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
+    """With a fallback it continues after one warning, which is true; without one the error says so."""
+    first = launched(server.address, JOB, 10.0)
+    first.on_evaluate(0.1)
+    state = first.state_dict()
+    first.close(v1.END_REASON_PREEMPTED)
+    with out_of_reach(server, lost=True):
+        caplog.clear()
+    again = BatchSizeOptimizer(server.address, job_spec(job_id=JOB), monitor=StepMonitor())
+    again.load_state_dict(state)
+    with pytest.raises(ResumeError, match="pass a fallback"):
+        again.get_batch_size()
+    again = BatchSizeOptimizer(server.address, job_spec(job_id=JOB), monitor=StepMonitor(), fallback="default")
+    again.load_state_dict(state)
+    assert (again.get_batch_size(), again.trial.fallback) == (state["batch_size"], True)
+    again.on_train_begin()
+    again.on_evaluate(0.2)
+    again.on_evaluate(0.95)
+    again.close()
+    (warning,) = warnings(caplog)
+    assert warning.endswith("delivered at its end")
+    assert "pass a fallback" not in warning
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(JOB)
+        assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 3)
+    assert spooled() == []
+
+
+def test_checkpoint_whose_number_another_launch_has(server: LiveServer) -> None:
+    """A checkpoint does not continue the trial of another launch."""
+    first = launched(server.address, JOB, 10.0)
+    first.on_evaluate(0.1)
+    state = first.state_dict()
+    first.close(v1.END_REASON_PREEMPTED)
+    with out_of_reach(server, lost=True) as aside:
+        other = dispatched_to_another(aside)
+    again = BatchSizeOptimizer(server.address, job_spec(job_id=JOB), monitor=StepMonitor(), fallback="default")
+    again.load_state_dict(state)
+    again.get_batch_size()
+    again.on_train_begin()
+    again.on_evaluate(0.95)
+    again.close()
+    with Client(server.address) as client:
+        assert client.get_trial(other.id).trial.status == v1.TRIAL_STATUS_DISPATCHED
+        assert [trial.end_reason for trial in client.list_trials(JOB)][1:] == [v1.END_REASON_TARGET_REACHED]
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_third_process_of_a_trial_that_had_ended(
+    server: LiveServer, caplog: pytest.LogCaptureFixture, *, meets: bool
+) -> None:
+    """What a process trained under another id, since its trial had ended, is continued by the next one, and kept."""
+    first = launched(server.address, JOB, 10.0)
+    first.on_evaluate(0.1)
+    state = first.state_dict()
+    first.close(v1.END_REASON_ERROR)
+    server.stop()
+    second = launched(server.address, JOB, 1.0, state)
+    second.on_evaluate(0.2)
+    server.start()
+    wait_until(lambda: "END_REASON_ERROR" in caplog.text)
+    second.on_evaluate(0.2)
+    state = second.state_dict()
+    server.stop()
+    second.close(v1.END_REASON_PREEMPTED)
+    third = launched(server.address, JOB, 1.0, state)
+    third.on_evaluate(0.2)
+    if meets:
+        server.start()
+    third.on_evaluate(0.95)
+    third.close()
+    assert third.target_reached
+    if not meets:
+        server.start()
+    with Client(server.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0).refused == 0
+        ended, own = client.list_trials(JOB)
+        assert (ended.end_reason, ended.last_epoch) == (v1.END_REASON_ERROR, 1)
+        assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [2, 3, 4, 5])
+    assert spooled() == []
+
+
+def test_server_that_cannot_be_asked(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a server that is too old to look a launch up, reports go on by number."""
+    monkeypatch.setattr(Client, "import_trial", _unsupported)
+    bso = begun(server.address, job_id=JOB)
+    bso.on_evaluate(0.1)
+    server.stop()
+    bso.on_evaluate(0.2)
+    server.start()
+    with Client(server.address) as client:
+        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2])
+        bso.on_evaluate(0.95)
+        bso.close()
+        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
+    assert len(warnings(caplog)) == 1
+
+
+def _unsupported(*_arguments: object, **_options: object) -> None:
+    raise UnsupportedCallError("not implemented")
