@@ -32,8 +32,10 @@ _SECONDS = 20.0
 
 # Well before the lease of a trial in a fuzzed job expires, which would change the state by itself.
 CALLS_PER_FIELD = 200
-# A trainer's doubtful results are warned of, which is no bug.
-_SIGN_OF_A_BUG = re.compile(r"incident|Traceback|^\S+ +(WARNING (?!trial warning )|ERROR )", re.MULTILINE)
+# Doubtful results and many refusals are warned of, which is no bug.
+_SIGN_OF_A_BUG = re.compile(
+    r"incident|Traceback|^\S+ +(WARNING (?!trial warning |refusals not logged )|ERROR )", re.MULTILINE
+)
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
