@@ -993,7 +993,9 @@ def test_reason_after_a_failure() -> None:
     assert choice.reason.startswith("expected ")
     assert "delivered no model" in choice.reason
     job.run(job.dispatch(64, TrialType.IMPORTED), None)
-    assert job.choose() == choice
+    again = job.choose()
+    assert isinstance(again, Choice)
+    assert "delivered no model" in again.reason
 
 
 def test_imported_model_ends_the_retry() -> None:
@@ -1001,9 +1003,9 @@ def test_imported_model_ends_the_retry() -> None:
     job = kg_job()
     run_all(job, 2)
     job.fail(job.next(), ERROR)
-    assert state_of(job).retry == 3
+    assert state_of(job)["retry"] == 3
     job.run(job.dispatch(16, TrialType.IMPORTED), 10)
-    assert state_of(job).retry is None
+    assert state_of(job)["retry"] is None
     choice = job.choose()
     assert isinstance(choice, Choice)
     assert "delivered no model" not in choice.reason
@@ -1011,7 +1013,7 @@ def test_imported_model_ends_the_retry() -> None:
     late = job.next()
     job.run(job.dispatch(16, TrialType.IMPORTED), 10)
     job.fail(late, ERROR)
-    assert state_of(job).retry == late.number
+    assert state_of(job)["retry"] == late.number
 
 
 # Insurance
