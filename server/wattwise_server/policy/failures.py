@@ -145,9 +145,7 @@ def advice(search: Search, job_id: str) -> str:
         return _failing_advice(search, job_id, f"trials keep failing ({others})")
     if row := _newest_failures(search):
         newest = {arm.batch_size for arm in search.arms if not row.isdisjoint(arm.failed_trials)}
-        of_newest = {
-            cause: [size for size in causes[cause] if size in newest] for cause in ("failed", "out_of_memory")
-        }
+        of_newest = {cause: [size for size in causes[cause] if size in newest] for cause in ("failed", "out_of_memory")}
         numbers = f"{min(row)} to {max(row)} failed one after the other"
         return _failing_advice(search, job_id, f"trials {numbers} ({described(of_newest)})")
     if all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
