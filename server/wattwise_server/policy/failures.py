@@ -142,15 +142,41 @@ def advice(search: Search, job_id: str) -> str:
     failures = sum(arm.num_failed - arm.num_out_of_memory for arm in search.arms)
     others = described({cause: sizes for cause, sizes in causes.items() if cause not in ("missed", "untried")})
     if not able or (failures >= FAILURES_TO_SET_ASIDE and not decided):
-        return (
-            f"trials keep failing ({others}): fix what makes them crash or end early, after which {begin_again(job_id)}"
-        )
+        return _failing_advice(search, job_id, f"trials keep failing ({others})")
+    if row := _newest_failures(search):
+        newest = {arm.batch_size for arm in search.arms if not row.isdisjoint(arm.failed_trials)}
+        of_newest = {cause: [size for size in causes[cause] if size in newest] for cause in ("failed", "out_of_memory")}
+        numbers = f"{min(row)} to {max(row)} failed one after the other"
+        return _failing_advice(search, job_id, f"trials {numbers} ({described(of_newest)})")
     if all(arm.num_succeeded for arm in able) and not any(arm.num_converged for arm in search.arms):
         return (
             f"every batch size that may be chosen has missed the target{others and f' ({others})'}: "
             f"{other_job(causes)}; or fix the training, after which {begin_again(job_id)}"
         )
     return ""
+
+
+def _failing_advice(search: Search, job_id: str, what: str) -> str:
+    pruned = any(arm.pruned for arm in search.arms)
+    back = f", and {jobs_command('reset', job_id)} brings the pruned batch sizes back" if pruned else ""
+    return f"{what}: fix what makes them crash, run out of memory or end early; the next launches try again{back}"
+
+
+def _newest_failures(search: Search) -> set[int]:
+    """The numbers of the newest trials if enough of them failed one after the other; else none.
+
+    Those that are larger than what is known to fit are the search's way to find what fits.
+    """
+    failed = {number: arm for arm in search.arms for number in arm.failed_trials}
+    # The newest numbers may be those of running trials.
+    running = sum(arm.running for arm in search.arms)
+    last = next((n for n in range(search.num_trials, search.num_trials - running - 1, -1) if n in failed), 0)
+    row: set[int] = set()
+    while last in failed:
+        row.add(last)
+        last -= 1
+    known = [number for number in row if failed[number].num_succeeded or not failed[number].excluded]
+    return row if len(known) >= FAILURES_TO_SET_ASIDE else set()
 
 
 class Status(Enum):

@@ -216,8 +216,8 @@ class Knowledge:
         total: What they cost, in joules.
         insuring: Numbers of the running trials that the model did not recommend.
         insured: What such trials cost beyond the best known batch size, in joules.
-        delivered: Number of the newest trial that delivered a model.
-        retry: Number of the trial that ended last, if it delivered no model.
+        delivered: Number of the newest launch that delivered a model.
+        retry: Number of the launch that ended last, if it delivered no model, and no trial imported since did.
         window: The newest trials; only for a job with a window.
     """
 
@@ -736,11 +736,11 @@ class KnowledgeGradient:
             trials=knowledge.trials + 1,
             total=knowledge.total + trial.cost,
         )
-        if not _launched(trial):
-            return knowledge
         if trial.target_reached:
-            return replace(knowledge, delivered=max(knowledge.delivered, trial.number), retry=None)
-        return replace(knowledge, retry=trial.number) if trial.number > knowledge.delivered else knowledge
+            newest = max(knowledge.delivered, trial.number) if _launched(trial) else knowledge.delivered
+            return replace(knowledge, delivered=newest, retry=None)
+        retried = _launched(trial) and trial.number > knowledge.delivered
+        return replace(knowledge, retry=trial.number) if retried else knowledge
 
     def _insures(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> bool:
         """Whether a new trial is the first of its batch size although the model does not recommend it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus
+from wattwise_server.domain import Decision, EndReason, JobSpec, Measurement, Trial, TrialStatus, TrialType
 from wattwise_server.policy.cost import cost
 
 
@@ -56,32 +56,41 @@ def decision(spec: JobSpec, trial: Trial) -> Decision:
         message = "continue: nothing has been reported yet"
     else:
         verdict = Verdict(trial.cost, trial.cost_bound, trial.converged, trial.target_reached, trial.end_reason)
-        return decide(spec, trial.last, verdict, trial.batch_size if trial.best_known else None)
+        return decide(spec, trial.last, verdict, why_unbounded(trial, best_known=trial.best_known))
     ended = not trial.running
     return Decision(ended, trial.converged, trial.target_reached, message, trial.cost or 0.0, trial.cost_bound)
 
 
-def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict, best_known: int | None) -> Decision:
+def why_unbounded(trial: Trial, *, best_known: bool) -> str:
+    """Why a trial has no bound if it has none; empty if that is because nothing has reached the target."""
+    if trial.type is TrialType.REQUESTED:
+        return "it was requested"
+    if trial.type is TrialType.IMPORTED:
+        return "it was imported"
+    return f"{trial.batch_size} is the best known batch size" if best_known else ""
+
+
+def decide(spec: JobSpec, measurement: Measurement, verdict: Verdict, unbounded: str) -> Decision:
     """The answer to a measurement.
 
     Args:
         spec: The job.
         measurement: The measurement.
         verdict: Its verdict.
-        best_known: The trial's batch size, if it has no bound because that is the best known one.
+        unbounded: Why the trial has no bound, if it has none; see `why_unbounded`.
     """
     ended = verdict.end_reason is not None
-    message = _message(spec, measurement, verdict, best_known)
+    message = _message(spec, measurement, verdict, unbounded)
     return Decision(ended, verdict.converged, verdict.target_reached, message, verdict.cost, verdict.bound)
 
 
-def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, best_known: int | None) -> str:
+def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, unbounded: str) -> str:
     if not verdict.target_reached and math.isclose(measurement.metric, spec.target_metric, rel_tol=1e-5):
         # Rounded, a metric just short of the target looks as if it had reached it.
         metric = f"metric {measurement.metric!r}, target {spec.target_metric!r}"
     else:
         metric = f"metric {measurement.metric:.6g}, target {spec.target_metric:.6g}"
-    price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound, best_known)}"
+    price = f"cost {verdict.cost:.6g} J, {_bound(spec, verdict.bound, unbounded)}"
     epoch = f"epoch {measurement.epoch} of {spec.max_epochs}"
     match verdict.end_reason:
         case None:
@@ -96,12 +105,12 @@ def _message(spec: JobSpec, measurement: Measurement, verdict: Verdict, best_kno
             return f"max epochs reached: {epoch}; {metric}; {price}"
 
 
-def _bound(spec: JobSpec, bound: float | None, best_known: int | None) -> str:
+def _bound(spec: JobSpec, bound: float | None, unbounded: str) -> str:
     if spec.beta_knob is None:
         return "early stopping off"
-    if best_known is not None:
-        return f"no bound: {best_known} is the best known batch size"
-    return "no cost bound yet" if bound is None else f"bound {bound:.6g} J"
+    if bound is not None:
+        return f"bound {bound:.6g} J"
+    return f"no bound: {unbounded}" if unbounded else "no cost bound yet"
 
 
 def _failed(trial: Trial) -> str:

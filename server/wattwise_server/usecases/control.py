@@ -17,7 +17,7 @@ from wattwise_server.usecases.lifecycle import after
 from wattwise_server.usecases.lookup import find_job, find_trial, with_current_cost
 from wattwise_server.usecases.power_limits import with_counted_profiles
 from wattwise_server.usecases.rebuild import rebuilt
-from wattwise_server.usecases.trial_warnings import without_warnings_of
+from wattwise_server.usecases.trial_warnings import with_warnings_of_imports, without_warnings_of
 
 
 class Control:
@@ -32,10 +32,11 @@ class Control:
         self._observer = observer
 
     async def reset(self, job_id: str) -> Job:
-        """Begins a job's search again: no trial so far counts. Banned batch sizes stay banned."""
+        """Begins a job's search again: no trial so far counts, no baseline waits. Banned batch sizes stay banned."""
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
             job = replace(job, reset_after=job.num_trials, reset_time=self._clock(), warnings=())
+            job = replace(job, baseline_requested=False)
             return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "reset")
 
     async def set_trial_excluded(self, key: TrialKey, *, excluded: bool) -> tuple[Trial, Job]:
@@ -55,6 +56,7 @@ class Control:
                 if excluded:
                     job = without_warnings_of(job, trial)
                 events = [_with_excluded(event, trial) for event in await tx.events()]
+                job = with_warnings_of_imports(job, trial, _trials(events))
                 job = await _with_rebuilt_search(job, events)
                 if trial.profile:
                     job = with_counted_profiles(job, trial.batch_size, _trials(events))
@@ -79,7 +81,7 @@ class Control:
             return self._save(tx, allowed, "batch size allowed", batch_size)
 
     async def ban(self, job_id: str, batch_size: int) -> Job:
-        """Bans a batch size; one that was pinned is no longer pinned.
+        """Bans a batch size; one that was pinned is no longer pinned. A baseline that waits for it is withdrawn.
 
         Raises:
             InvalidRequestError: the job has no such batch size, or would have none left.
@@ -93,6 +95,8 @@ class Control:
                 raise InvalidRequestError(Violation("batch_size", fault))
             if job.pinned == batch_size:
                 job = replace(job, pinned=None)
+            if job.spec.default_batch_size == batch_size:
+                job = replace(job, baseline_requested=False)
             job = _with_event(tx, after(job, Banned(batch_size)), EventKind.BANNED, batch_size)
             return self._save(tx, job, "batch size banned", batch_size)
 

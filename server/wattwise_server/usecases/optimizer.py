@@ -46,7 +46,7 @@ from wattwise_server.policy.failures import ruled_out
 from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.requests import requested
-from wattwise_server.policy.stopping import decide, judge
+from wattwise_server.policy.stopping import decide, judge, why_unbounded
 from wattwise_server.policy.thompson import generator
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.job_spec import MAX_PRIOR_JOBS, JobDraft, check_identical, resolve
@@ -340,7 +340,7 @@ class Optimizer:
 
     async def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
         bound = bound_of(job, trial)
-        best_known = trial.batch_size if is_best_known(job, trial, bound) else None
+        unbounded = why_unbounded(trial, best_known=is_best_known(job, trial, bound))
         verdict = judge(job.spec, bound, measurement)
         before = trial.last
         repeated = before is not None and before.repeats(measurement)
@@ -363,7 +363,7 @@ class Optimizer:
                 job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
             job = self._lifecycle.succeed(tx, job, trial, verdict)
             await self._lifecycle.stop_over_bound(tx, job)
-        return with_notes(trial, decide(job.spec, measurement, verdict, best_known))
+        return with_notes(trial, decide(job.spec, measurement, verdict, unbounded))
 
     def _publish(self, tx: Transaction, event: Event) -> None:
         tx.after_commit(self._observer.prepare(event))

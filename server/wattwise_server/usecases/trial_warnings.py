@@ -37,7 +37,7 @@ def in_report(
         reached: Whether it reaches the target.
     """
     number, epoch, metric = trial.number, measurement.epoch, measurement.metric
-    ranges = _of_ranges(spec, number, before, measurement)
+    ranges = _of_ranges(spec, number, before, measurement, reached=reached)
     if ranges is not None:
         # Also why the target was reached at once.
         yield ranges
@@ -56,7 +56,9 @@ def in_report(
         yield TrialWarning(WarningReason.NO_ENERGY, "result.energy_joules", message, number)
 
 
-def _of_ranges(spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement) -> TrialWarning | None:
+def _of_ranges(
+    spec: JobSpec, number: int, before: Measurement | None, measurement: Measurement, *, reached: bool
+) -> TrialWarning | None:
     """The warning of a metric or a target that seems to be in percent while the other one is not."""
     epoch, metric, target = measurement.epoch, measurement.metric, spec.target_metric
     # A loss above 1 is usual, and NaN is reported by a training that has diverged.
@@ -67,6 +69,11 @@ def _of_ranges(spec: JobSpec, number: int, before: Measurement | None, measureme
             f"the metric is {metric:g} in epoch {epoch}, outside of [0, 1], while the target {target:g} is inside: "
             "report the metric and set target_metric in the same unit"
         )
+        if before is None and reached:
+            message += (
+                "; or, if it is a loss, which is to fall to the target, register the job under a new job_id with "
+                "higher_is_better_metric=false"
+            )
         return TrialWarning(WarningReason.METRIC_OUT_OF_RANGE, "result.metric", message, number)
     # A first epoch below 1 percent is usual, and 0 has no unit.
     later = epoch > 1 or spec.max_epochs == 1
@@ -149,9 +156,20 @@ def without_warnings_of(job: Job, trial: Trial) -> Job:
     return replace(job, warnings=tuple(known for known in job.warnings if known.trial_number != trial.number))
 
 
+def with_warnings_of_imports(job: Job, changed: Trial, trials: Iterable[Trial]) -> Job:
+    """The job after a trial was excluded or included: the other imported trials with its warnings still have them."""
+    reasons = {warning.reason for warning in changed.warnings} - {warning.reason for warning in job.warnings}
+    imports = (trial for trial in trials if trial.type is TrialType.IMPORTED and job.counts(trial))
+    newest = {each.reason: each for trial in imports for each in trial.warnings if each.reason in reasons}
+    return replace(job, warnings=(*job.warnings, *newest.values())) if newest else job
+
+
 def without_contradicted(job: Job, ended: Trial) -> Job:
-    """The job without the warnings that a trial contradicts, which has ended: it had reports, and not the warning."""
-    if not job.warnings or ended.last is None or not job.counts(ended):
+    """The job without the warnings that a launch contradicts, which has ended: it had reports, and not the warning.
+
+    An imported trial contradicts nothing: the numbers of another one stay wrong.
+    """
+    if not job.warnings or ended.last is None or ended.type is TrialType.IMPORTED or not job.counts(ended):
         return job
     kept = tuple(warning for warning in job.warnings if not _contradicts(ended, ended.last, warning))
     return job if len(kept) == len(job.warnings) else replace(job, warnings=kept)
@@ -161,6 +179,9 @@ def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool
     match warning.reason:
         case WarningReason.TARGET_REACHED_AT_ONCE:
             return last.epoch > 1
+        case WarningReason.POWER_OUT_OF_RANGE:
+            # Launches are never checked for it.
+            return False
         case WarningReason.MONITORS_DIFFER:
             has = bool(ended.other_monitor.kinds)
         case WarningReason.METRIC_MOVES_AWAY if not ended.target_reached and last.epoch < LEAST_EPOCHS_TO_MOVE_AWAY:

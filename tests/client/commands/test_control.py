@@ -32,7 +32,7 @@ def test_reset_revives_an_exhausted_job(ask: Ask, trainer: Trainer) -> None:
     assert f"`wattwise jobs reset {trainer.job_id}`" in str(exhausted.value.details())
     assert ask("jobs", "reset", trainer.job_id) == (
         f"Reset {trainer.job_id}: its search begins again, without its 2 earlier trials. "
-        "Launches choose from batch sizes 8, 16, 32, 64.\n"
+        "The next launch gets one of the batch sizes 8, 16, 32, 64, as the search chooses.\n"
     )
     shown = ask("jobs", "show", trainer.job_id)
     assert row(shown, "reset")[1].endswith(" UTC, after trial 2: trials 1-2 do not count")
@@ -59,7 +59,7 @@ def test_excluded_trial(ask: Ask, trainer: Trainer) -> None:
 def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
     """A banned batch size is shown as such; the last one cannot be banned; allowing it brings it back."""
     job_id = trainer.job_id
-    assert "Launches choose from batch sizes 8, 16, 32." in ask("jobs", "ban", job_id, "64")
+    assert "one of the batch sizes 8, 16, 32, as the search" in ask("jobs", "ban", job_id, "64")
     for size in ("8", "16"):
         ask("jobs", "ban", job_id, size)
     assert "batch_size" in refused("jobs", "ban", job_id, "32", status=1)
@@ -69,7 +69,7 @@ def test_banned_batch_size(ask: Ask, refused: Ask, trainer: Trainer) -> None:
     assert f"`wattwise jobs allow {job_id} 64`" in shown
     answer = ask("jobs", "allow", job_id, "64")
     state = f"Batch size 64 of {job_id}: allowed; no trial of it counts yet."
-    assert answer == f"{state} Launches choose from batch sizes 32, 64.\n"
+    assert answer == f"{state} The next launch gets one of the batch sizes 32, 64, as the search chooses.\n"
 
 
 def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
@@ -87,10 +87,13 @@ def test_allowed_after_crashes(ask: Ask, trainer: Trainer) -> None:
 def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     """Every launch gets a pinned batch size, as a requested trial, until it is unpinned without naming it."""
     job_id = trainer.job_id
-    assert ask("jobs", "pin", job_id, "64").endswith("Every launch gets batch size 64.\n")
+    assert ask("jobs", "pin", job_id, "64").endswith(
+        "The next launch gets batch size 64, like every launch until it is unpinned; no cost bound.\n"
+    )
     assert [trainer.next().id.batch_size for _ in range(2)] == [64, 64]
     shown = ask("jobs", "show", job_id)
-    assert row(shown, "pinned") == ["pinned", "every launch gets batch size 64"]
+    assert row(shown, "pinned") == ["pinned", "64"]
+    assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
     assert row(shown, "requested trials") == ["requested trials", "1-2"]
     assert row(ask("jobs", "trials", job_id), "1")[2] == "requested"
     assert row(ask("jobs", "list"), job_id)[1] == "pinned to 64"
@@ -105,11 +108,13 @@ def test_paused_search(ask: Ask, trainer: Trainer) -> None:
     trainer.run(100)
     answer = ask("jobs", "pause", job_id)
     assert f"`wattwise jobs resume {job_id}`" in answer
-    assert answer.endswith("cheapest so far: 100 J at batch size 16.\n")
+    assert answer.endswith("Cheapest so far: 100 J at batch size 16.\n")
     assert [trainer.run(100).id.batch_size for _ in range(3)] == [16, 16, 16]
-    assert row(ask("jobs", "show", job_id), "paused") == ["paused", "launches get the best known batch size"]
+    shown = ask("jobs", "show", job_id)
+    assert row(shown, "paused") == ["paused", "nothing is tried"]
+    assert row(shown, "next launch")[1] == "the best known batch size; no cost bound"
     assert row(ask("jobs", "list"), job_id)[1] == "paused"
-    assert ask("jobs", "resume", job_id).startswith(f"Resumed {job_id}. Launches choose from ")
+    assert ask("jobs", "resume", job_id).startswith(f"Resumed {job_id}. The next launch gets one of the batch sizes ")
     assert trainer.next().id.batch_size != 16
 
 
@@ -118,12 +123,70 @@ def test_baseline(ask: Ask, trainer: Trainer) -> None:
     job_id = trainer.job_id
     trainer.run(100)
     answer = ask("jobs", "baseline", job_id)
-    assert answer.startswith(f"Requested a baseline of {job_id}: batch size 16, in the next launch. ")
-    assert "batch size 16" in row(ask("jobs", "show", job_id), "baseline")[1]
+    assert answer.startswith(f"Requested a baseline of {job_id}: batch size 16. The next launch gets batch size 16, ")
+    assert row(ask("jobs", "show", job_id), "baseline")[1] == "requested: batch size 16, next"
     assert trainer.next().id.batch_size == 16
     assert not any(line.startswith("baseline") for line in ask("jobs", "show", job_id).splitlines())
     ask("jobs", "pause", job_id)
-    assert "once the search chooses again" in ask("jobs", "baseline", job_id)
+    assert "waits until the search is resumed" in ask("jobs", "baseline", job_id)
+    assert row(ask("jobs", "show", job_id), "baseline")[1].endswith("waits until the search is resumed")
+    assert "as a baseline" in ask("jobs", "resume", job_id)
+
+
+def test_waiting_baseline_is_named(ask: Ask, trainer: Trainer) -> None:
+    """While a batch size is pinned or paused, one line says what launches get, and the others that they wait."""
+    job_id = trainer.job_id
+    ask("jobs", "baseline", job_id)
+    ask("jobs", "pause", job_id)
+    assert "A baseline with batch size 16 waits until 64 is unpinned." in ask("jobs", "pin", job_id, "64")
+    shown = ask("jobs", "show", job_id)
+    assert row(shown, "next launch")[1].startswith("batch size 64, like every launch")
+    assert row(shown, "paused")[1] == "once nothing is pinned"
+    assert row(shown, "baseline")[1].endswith("waits until 64 is unpinned")
+    assert row(shown, "stopped early")[1].endswith("; pinned launches are not")
+    for words in (("unpin",), ("allow", "32")):
+        assert "A baseline with batch size 16 waits until the search is resumed." in ask(
+            "jobs", words[0], job_id, *words[1:]
+        )
+
+
+def test_withdrawn_baseline(ask: Ask, trainer: Trainer) -> None:
+    """Banning the default batch size withdraws a baseline, and so does a reset; the answer says so."""
+    job_id = trainer.job_id
+    for words in (("ban", job_id, "16"), ("reset", job_id)):
+        ask("jobs", "allow", job_id, "16")
+        ask("jobs", "baseline", job_id)
+        assert "is withdrawn" in ask("jobs", *words)
+        assert not any(line.startswith("baseline") for line in ask("jobs", "show", job_id).splitlines())
+        assert "is withdrawn" not in ask("jobs", "ban", job_id, "32")
+
+
+def test_pin_says_what_it_ends(ask: Ask, trainer: Trainer) -> None:
+    """Pinning a batch size ends its ban, and that another one is pinned."""
+    ask("jobs", "ban", trainer.job_id, "64")
+    answer = ask("jobs", "pin", trainer.job_id, "64")
+    assert "It is no longer banned, also once it is unpinned." in answer
+    answer = ask("jobs", "pin", trainer.job_id, "32")
+    assert "Batch size 64 is no longer pinned." in answer
+    assert "banned" not in answer
+
+
+def test_allowing_says_what_launches_get(ask: Ask, trainer: Trainer) -> None:
+    """A job that was stuck is told what it launches, not that it must be reset."""
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    trainer.end(trainer.next(), v1.END_REASON_OUT_OF_MEMORY)
+    assert row(ask("jobs", "show", trainer.job_id), "next launch")[1].startswith("none")
+    answer = ask("jobs", "allow", trainer.job_id, "8")
+    assert answer.endswith("The next launch gets batch size 8, as the search chooses.\n")
+
+
+def test_trials_with_warnings_are_marked(ask: Ask, trainer: Trainer) -> None:
+    """A trial's warnings are named in its row."""
+    trainer.report(trainer.next(), 10.0, metric=95.0)
+    trainer.report(trainer.next(), 10.0, metric=0.5)
+    shown = ask("jobs", "trials", trainer.job_id)
+    assert row(shown, "1")[-1] == "metric out of range"
+    assert "metric out of range" not in row(shown, "2")
 
 
 @pytest.mark.parametrize("policy", ["pruning-gts", "gts", "knowledge-gradient"])

@@ -76,7 +76,7 @@ def test_importing_twice_changes_nothing(ask: Ask, trainer: Trainer, tmp_path: P
     assert [answer["created"] for answer in answers] == [False] * 5
     assert trials_of(ask, trainer) == before
     answer = ask("jobs", "import", trainer.job_id, written(tmp_path, f"{HISTORY}f,16,1,12,90,0.92,,,\n"))
-    assert answer.endswith(f"{trainer.job_id}: 1 trials created, 5 known before\n")
+    assert answer.endswith(f"{trainer.job_id}: 1 trial created, 5 known before\n")
 
 
 def test_same_names_in_another_job(ask: Ask, trainer: Trainer, stub: v1.BatchSizeOptimizerStub, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_other_trial_of_a_known_name(
     printed = capsys.readouterr()
     assert f"{file}:2: trial 'a'" in printed.err
     assert f"`wattwise jobs exclude-trial {trainer.job_id} 1`" in printed.err
-    assert printed.out.endswith("1 trials created, 1 known before\n")
+    assert printed.out.endswith("1 trial created, 0 known before, 1 in conflict with known ones\n")
     assert [trial["energy_joules"] for trial in trials_of(ask, trainer)] == [100, 130]
 
 
@@ -136,7 +136,7 @@ def test_dry_run(ask: Ask, trainer: Trainer, tmp_path: Path) -> None:
     )
     assert answer[2] == "c: would be created, batch size 64, start unknown, no epochs, ended by out of memory"
     assert answer[3].endswith("10 epochs, 1 min 30 s, 900 J, metric 0.2, ended by max epochs")
-    assert f"{trainer.job_id}: 4 trials would be created, 1 are known; nothing was imported" in answer
+    assert f"{trainer.job_id}: 4 trials would be created, 1 known; nothing was imported" in answer
     answers = json.loads(ask("jobs", "import", trainer.job_id, file, "--dry-run", "--json"))
     assert [each["created"] for each in answers] == [True, False, True, True, True]
     assert [trial["id"]["batch_size"] for trial in trials_of(ask, trainer)] == [32]

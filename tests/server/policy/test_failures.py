@@ -257,13 +257,50 @@ def test_advice_once_everything_fails() -> None:
     fail_at(job, 8)
     assert "fix what makes them crash" in advice(job.search, "j")
     assert "8, 16" in advice(job.search, "j")
+    assert "jobs reset" not in advice(job.search, "j")
     job.succeed(job.dispatch(16), 100)
     assert advice(job.search, "j") == ""
-    for size in (8, 16, 16):
-        fail_at(job, size)
+
+
+def test_advice_once_the_newest_trials_fail() -> None:
+    """Earlier successes hide no failures: three in a row are named, until a trial is decided."""
+    job = bandit(8, 16, 32)
+    for size in (8, 16, 32):
+        job.succeed(job.dispatch(size), 100)
+    fail_at(job, 16)
+    job.dispatch(8)
+    job.dispatch(8)
+    assert advice(job.search, "j") == ""
+    job = bandit(8, 16, 32)
+    for size in (8, 16, 32):
+        job.succeed(job.dispatch(size), 100)
+    fail_at(job, 16)
+    fail_at(job, 8, EndReason.LOST)
     assert advice(job.search, "j") == ""
     fail_at(job, 16)
-    assert "fix what makes them crash" in advice(job.search, "j")
+    # The trial that is running has not ended yet.
+    running = job.dispatch(32)
+    found = advice(job.search, "j")
+    assert "trials 4 to 6 failed" in found
+    assert "ended undecided: 8, 16)" in found
+    assert "jobs reset" not in found
+    job.succeed(running, 100)
+    assert advice(job.search, "j") == ""
+
+
+def test_advice_once_memory_runs_out_where_it_did_not() -> None:
+    """What ran out of memory counts where trials have fitted; larger batch sizes are only how the search finds out."""
+    job = bandit(8, 16, 32, 64, 128)
+    job.succeed(job.dispatch(8), 100)
+    for size in (128, 64, 32):
+        fail_at(job, size, EndReason.OUT_OF_MEMORY)
+    assert advice(job.search, "j") == ""
+    job = bandit(8, 16, 32)
+    for size in (8, 16, 32):
+        job.succeed(job.dispatch(size), 100)
+    for size in (32, 32, 16):
+        fail_at(job, size, EndReason.OUT_OF_MEMORY)
+    assert "out of memory: 16, 32)" in advice(job.search, "j")
 
 
 def test_advice_while_memory_runs_out() -> None:

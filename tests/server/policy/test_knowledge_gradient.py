@@ -992,6 +992,28 @@ def test_reason_after_a_failure() -> None:
     assert choice.batch_size == 32
     assert choice.reason.startswith("expected ")
     assert "delivered no model" in choice.reason
+    job.run(job.dispatch(64, TrialType.IMPORTED), None)
+    again = job.choose()
+    assert isinstance(again, Choice)
+    assert "delivered no model" in again.reason
+
+
+def test_imported_model_ends_the_retry() -> None:
+    """After a trial that ran without the server delivered, the next one is chosen as if nothing had failed."""
+    job = kg_job()
+    run_all(job, 2)
+    job.fail(job.next(), ERROR)
+    assert state_of(job)["retry"] == 3
+    job.run(job.dispatch(16, TrialType.IMPORTED), 10)
+    assert state_of(job)["retry"] is None
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    assert "delivered no model" not in choice.reason
+    # A launch that ran meanwhile and fails now is a failure as before.
+    late = job.next()
+    job.run(job.dispatch(16, TrialType.IMPORTED), 10)
+    job.fail(late, ERROR)
+    assert state_of(job)["retry"] == late.number
 
 
 # Insurance

@@ -13,7 +13,7 @@ SPEC = JobSpec("job", "job", (8, 16), 8, GpuConfig(300, 1, "V100"), target_metri
 def message_at(metric: float, bound: float | None = None) -> str:
     """The message of the decision on a first epoch with this metric."""
     measurement = Measurement(1, 1.0, 1.0, metric, datetime.now(timezone.utc))
-    return decide(SPEC, measurement, judge(SPEC, bound, measurement), None).message
+    return decide(SPEC, measurement, judge(SPEC, bound, measurement), "").message
 
 
 def test_metric_just_below_the_target_is_not_shown_as_the_target() -> None:

@@ -266,6 +266,30 @@ def test_baseline_is_one_launch_of_the_default(
     assert job.next().type != v1.TRIAL_TYPE_REQUESTED
 
 
+def test_baseline_is_withdrawn(grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub) -> None:
+    """Banning the default withdraws a baseline for good, and so does a reset; banning another one does not."""
+    job = Trainer(grpc_stub)
+    baseline = v1.RequestBaselineRequest(job_id=job.job_id)
+    admin.RequestBaseline(baseline)
+    assert set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_BANNED).baseline_requested
+    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED).baseline_requested
+    assert not set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_ALLOWED).baseline_requested
+    assert admin.RequestBaseline(baseline).job.baseline_requested
+    assert not admin.ResetJob(v1.ResetJobRequest(job_id=job.job_id)).job.baseline_requested
+
+
+def test_decision_of_a_requested_trial_says_why_it_has_no_bound(
+    grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
+) -> None:
+    """It has none on purpose: none is to come."""
+    job = Trainer(grpc_stub)
+    admin.RequestBaseline(v1.RequestBaselineRequest(job_id=job.job_id))
+    trial = job.next()
+    assert "no bound: it was requested" in job.report(trial, 10.0, metric=0.1).message
+    assert "no bound: it was requested" in job.heartbeat(trial).message
+    assert "no cost bound yet" in job.report(job.next(), 10.0, metric=0.1).message
+
+
 def test_excluded_trial_is_marked_and_no_longer_counts(
     grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
 ) -> None:

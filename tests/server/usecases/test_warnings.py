@@ -256,6 +256,37 @@ def test_imported_trials_are_checked_too(server: LiveServer) -> None:
     assert reasons(rest.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY]
 
 
+def test_loss_that_reaches_its_target_at_once_names_both_causes(server: LiveServer) -> None:
+    """A metric above 1 that reaches the target in its first epoch may be a loss; one that does not is none."""
+    trainer = Trainer(server.trainer, target_metric=0.1)
+    (warning,) = trainer.report(trainer.next(), 10.0, metric=2.3).warnings
+    assert warning.reason == v1.WARNING_REASON_METRIC_OUT_OF_RANGE
+    assert "unit" in warning.message
+    assert "higher_is_better_metric=false" in warning.message
+    later = trainer.next()
+    trainer.report(later, 10.0, metric=0.05)
+    (warning,) = trainer.report(later, 20.0, metric=2.3, epoch=2).warnings
+    assert "higher_is_better_metric=false" not in warning.message
+
+
+def test_warnings_of_imported_trials_stay(server: LiveServer) -> None:
+    """Another import contradicts no warning; without the trial, that of an earlier import is shown again."""
+    trainer = Trainer(server.trainer)
+    wrong = [imported(trainer, name, measurements=epochs(0.5, 0.95, cost=1e9)).trial for name in "ab"]
+    imported(trainer, "c", measurements=epochs(0.5, 0.95))
+    # A launch is never checked for what an import without a monitor is checked for.
+    report_all(trainer, trainer.next(), 0.5, 0.95)
+
+    def shown() -> list[tuple[int, int]]:
+        return [(warning.reason, warning.trial_number) for warning in job_of(server, trainer).warnings]
+
+    power = v1.WARNING_REASON_POWER_OUT_OF_RANGE
+    assert shown() == [(power, 2)]
+    for trial, excluded, left in ((1, True, [(power, 1)]), (0, True, []), (1, False, [(power, 2)])):
+        server.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=wrong[trial].id, excluded=excluded))
+        assert shown() == left
+
+
 def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None:
     """A warning costs rows once; the reports after it, and reports without one, are one row each."""
     trainer = Trainer(watched.trainer)

@@ -11,7 +11,16 @@ from wattwise import v1
 from wattwise.commands.actions import AddAction, add_batch_size, add_id, plain, positive, print_json
 from wattwise.commands.humanize import joules
 from wattwise.commands.main import say
-from wattwise.commands.tables import mark_of, policy, sizes, status_name, with_status
+from wattwise.commands.tables import (
+    baseline_waits,
+    mark_of,
+    next_launch,
+    policy,
+    sizes,
+    status_name,
+    stuck,
+    with_status,
+)
 from wattwise.rpc.client import Client
 
 _POLICIES = {
@@ -69,25 +78,25 @@ def _policy(text: str) -> v1.Policy.ValueType:
 
 
 def _outlook(job: v1.Job) -> str:
-    """What the job's next launches get, in a sentence."""
+    """What the job's next launches get, in sentences."""
     pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
-    if pinned:
-        return f"Every launch gets batch size {sizes(pinned)}."
-    if job.advice:
+    if stuck(job) and not pinned:
         return f"{job.advice[0].upper()}{job.advice[1:]}."
     best = ""
-    if job.HasField("min_cost"):
-        best = f"; cheapest so far: {joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}"
-    if job.paused:
-        return f"Launches get the best known batch size, or the default {job.spec.default_batch_size}{best}."
-    return f"Launches choose from batch sizes {sizes(job.surviving_batch_sizes)}{best}."
+    if job.HasField("min_cost") and not pinned:
+        best = f" Cheapest so far: {joules(job.min_cost)}{mark_of(job)} at batch size {job.min_cost_batch_size}."
+    baseline = ""
+    if job.baseline_requested and (waits := baseline_waits(job)):
+        baseline = f" A baseline with batch size {job.spec.default_batch_size} waits {waits}."
+    return f"The next launch gets {next_launch(job)}.{baseline}{best}"
 
 
 def _reset(client: Client, args: argparse.Namespace) -> int:
+    before = client.get_job(args.job_id)
     job = client.reset_job(args.job_id)
     trials = "earlier trial" if job.reset_after == 1 else "earlier trials"
     without = f"without its {job.reset_after} {trials}" if job.reset_after else "and it had no trials yet"
-    return _answer(args, job, job, f"Reset {args.job_id}: its search begins again, {without}.")
+    return _answer(args, job, job, f"Reset {args.job_id}: its search begins again, {without}.{_withdrawn(before, job)}")
 
 
 def _set_excluded(client: Client, args: argparse.Namespace) -> int:
@@ -130,11 +139,9 @@ def _set_paused(client: Client, args: argparse.Namespace) -> int:
 def _baseline(client: Client, args: argparse.Namespace) -> int:
     before = client.get_job(args.job_id).baseline_requested
     job = client.request_baseline(args.job_id)
-    waits = job.paused or with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
-    when = "once the search chooses again" if waits else "in the next launch"
-    text = f"Requested a baseline of {args.job_id}: batch size {job.spec.default_batch_size}, {when}."
+    text = f"Requested a baseline of {args.job_id}: batch size {job.spec.default_batch_size}."
     if before:
-        text = f"A baseline of {args.job_id} is requested already, {when}: nothing has changed."
+        text = f"A baseline of {args.job_id} is requested already: nothing has changed."
     return _answer(args, job, job, text)
 
 
@@ -161,7 +168,24 @@ def _state_answer(args: argparse.Namespace, before: v1.Job, job: v1.Job, batch_s
     ]
     if back:
         text += f" So are {sizes(back)}: what is known of memory no longer rules them out."
-    return _answer(args, job, job, text)
+    if state.status == v1.BATCH_SIZE_STATUS_PINNED:
+        text += _replaced(before, known[batch_size])
+    return _answer(args, job, job, text + _withdrawn(before, job))
+
+
+def _replaced(before: v1.Job, state: v1.BatchSizeState) -> str:
+    """What pinning a batch size with this state has ended."""
+    other = with_status(before, v1.BATCH_SIZE_STATUS_PINNED)
+    text = f" Batch size {sizes(other)} is no longer pinned." if other else ""
+    if state.status in (v1.BATCH_SIZE_STATUS_BANNED, v1.BATCH_SIZE_STATUS_PRUNED, v1.BATCH_SIZE_STATUS_OUT_OF_MEMORY):
+        text += f" It is no longer {status_name(state)}, also once it is unpinned."
+    return text
+
+
+def _withdrawn(before: v1.Job, job: v1.Job) -> str:
+    if not before.baseline_requested or job.baseline_requested:
+        return ""
+    return f" The baseline that was requested, with batch size {job.spec.default_batch_size}, is withdrawn."
 
 
 def _state_text(state: v1.BatchSizeState) -> str:

@@ -79,7 +79,7 @@ def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial])
                 differing += 1
                 _complain(args, trial, f"was imported before with another batch size: {other}. Rename it in the file")
                 continue
-            done = "nothing was imported" if args.dry_run else f"{len(answers)} trials of the file were imported"
+            done = "nothing was imported" if args.dry_run else f"{_counted(created)} created before it"
             raise WattwiseError(
                 f"{args.file}:{trial.line}: trial {trial.name!r}: {error}; {done}. "
                 "Import it again once the cause is fixed: no trial is imported twice"
@@ -96,14 +96,20 @@ def _send(client: Client, args: argparse.Namespace, trials: Sequence[FileTrial])
         if not answer.created and _differs(trial, answer.trial):
             differing += 1
             _complain(args, trial, _difference(args, answer.trial))
+    known = len(trials) - created - differing
+    conflicts = f", {differing} in conflict with known ones" if differing else ""
     if args.json:
         print_json(answers)
     elif args.dry_run:
-        _say(args.job_id, f"{created} trials would be created, {len(trials) - created} are known; nothing was imported")
+        _say(args.job_id, f"{_counted(created)} would be created, {known} known{conflicts}; nothing was imported")
         _say("not checked", "what follows from other trials of the file, such as their numbers in the job")
     else:
-        _say(args.job_id, f"{created} trials created, {len(trials) - created} known before")
+        _say(args.job_id, f"{_counted(created)} created, {known} known before{conflicts}")
     return FAILED if differing else 0
+
+
+def _counted(trials: int) -> str:
+    return "1 trial" if trials == 1 else f"{trials} trials"
 
 
 def _remove_warnings_of_a_first_trial(trial: v1.Trial) -> None:

@@ -133,7 +133,7 @@ def print_trials(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
     spec = job.spec
     table = _table(
         *("*trial", "*batch size", "type", "status", "ended by", "target"),
-        *("*epoch", "*metric", "*time", "*energy", "*cost", "monitor", "started", "lease expires"),
+        *("*epoch", "*metric", "*time", "*energy", "*cost", "monitor", "started", "lease expires", "warnings"),
     )
     for trial in trials:
         mark = estimate_mark(trial.monitor)
@@ -153,6 +153,7 @@ def print_trials(job: v1.Job, trials: Iterable[v1.Trial]) -> None:
             monitor_text(trial.monitor),
             moment(trial.start_time) if trial.HasField("start_time") else "unknown",
             lease(trial),
+            ", ".join(enum_name(v1.WarningReason.Name(each.reason), "WARNING_REASON_") for each in trial.warnings),
         )
     _show(table, "no trials")
 
@@ -165,6 +166,35 @@ def status_name(state: v1.BatchSizeState) -> str:
 def with_status(job: v1.Job, status: v1.BatchSizeStatus.ValueType) -> list[int]:
     """The job's batch sizes with a status."""
     return [state.batch_size for state in job.batch_size_states if state.status == status]
+
+
+def next_launch(job: v1.Job) -> str:
+    """What the job's next launch gets, which depends on what a person has requested."""
+    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
+    default = job.spec.default_batch_size
+    if pinned:
+        return f"batch size {sizes(pinned)}, like every launch until it is unpinned; no cost bound"
+    if stuck(job):
+        return "none: no batch size is left to try"
+    allowed = with_status(job, v1.BATCH_SIZE_STATUS_ALLOWED)
+    if job.paused:
+        known = job.HasField("min_cost") or any(state.num_converged for state in job.batch_size_states)
+        near = f"batch size {default}, the default" if default in allowed else "the batch size nearest to the default"
+        best = "the best known batch size" if known else f"{near}, since nothing is known yet"
+        return f"{best}; no cost bound"
+    if job.baseline_requested and not baseline_waits(job):
+        return f"batch size {default}, as a baseline; no cost bound"
+    return f"{'one of the batch sizes' if len(allowed) > 1 else 'batch size'} {sizes(allowed)}, as the search chooses"
+
+
+def baseline_waits(job: v1.Job) -> str:
+    """Until when a requested baseline waits; empty if the next launch is it."""
+    if pinned := with_status(job, v1.BATCH_SIZE_STATUS_PINNED):
+        return f"until {sizes(pinned)} is unpinned"
+    if job.paused:
+        return "until the search is resumed"
+    default = job.spec.default_batch_size
+    return "" if default in with_status(job, v1.BATCH_SIZE_STATUS_ALLOWED) else f"until {default} may be chosen"
 
 
 def mark_of(job: v1.Job) -> str:
@@ -227,17 +257,20 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "policy", policy(spec)
     if has_stages(spec):
         yield "stage", stage(job)
+    yield "next launch", next_launch(job)
+    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
+    if pinned:
+        yield "pinned", sizes(pinned)
     if job.paused:
-        yield "paused", "launches get the best known batch size"
-    if pinned := with_status(job, v1.BATCH_SIZE_STATUS_PINNED):
-        yield "pinned", f"every launch gets batch size {sizes(pinned)}"
+        yield "paused", "once nothing is pinned" if pinned else "nothing is tried"
     if banned := with_status(job, v1.BATCH_SIZE_STATUS_BANNED):
         yield "banned", sizes(banned)
     if job.reset_after:
         when = f"{moment(job.reset_time)}, " if job.HasField("reset_time") else ""
         yield "reset", f"{when}after trial {job.reset_after}: {_numbered(job.reset_after)} not count"
     if job.baseline_requested:
-        yield "baseline", f"requested: one of the next launches gets batch size {spec.default_batch_size}"
+        waits = baseline_waits(job)
+        yield "baseline", f"requested: batch size {spec.default_batch_size}, {f'waits {waits}' if waits else 'next'}"
     if job.advice:
         yield "advice", job.advice
     yield "survivors", f"{sizes(job.surviving_batch_sizes)} (of {sizes(spec.batch_sizes)})"
@@ -250,7 +283,8 @@ def _facts(job: v1.Job) -> Iterable[tuple[str, str]]:
     yield "eta", f"{spec.eta_knob:g} (1: only energy, 0: only time)"
     least = "least expected cost" if spec.policy == v1.POLICY_KNOWLEDGE_GRADIENT else "min cost"
     stopping = "never" if spec.disable_early_stopping else f"above {spec.beta_knob:g} times the {least}"
-    yield "stopped early", stopping
+    without = "; pinned launches are not" if pinned else "; launches of a paused search are not" if job.paused else ""
+    yield "stopped early", stopping if spec.disable_early_stopping else stopping + without
     gpu = spec.gpu
     yield "GPUs", f"{gpu.number_of_gpus} x {gpu.gpu_model}, {gpu.max_power_watts:g} W in total"
     if job.monitor.kinds:

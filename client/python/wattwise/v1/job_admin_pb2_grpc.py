@@ -174,6 +174,7 @@ class JobAdminServicer(object):
     def RequestBaseline(self, request, context):
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
         While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
+        Banning the default batch size withdraws it, and so does a reset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -366,6 +366,7 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
     RequestBaseline: _JobAdminRequestBaselineType
     """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
     While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
+    Banning the default batch size withdraws it, and so does a reset.
     """
 
     SetJobPolicy: _JobAdminSetJobPolicyType
@@ -525,6 +526,7 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[wattwise.v1.job_admin_pb2.RequestBaselineResponse, collections.abc.Awaitable[wattwise.v1.job_admin_pb2.RequestBaselineResponse]]:
         """Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
         While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
+        Banning the default batch size withdraws it, and so does a reset.
         """
 
     @abc.abstractmethod

@@ -489,8 +489,9 @@ class Job(google.protobuf.message.Message):
     num_trials: builtins.int
     """Number of dispatched trials, which is also the number of the newest trial. 0: no trial yet."""
     advice: builtins.str
-    """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, or each that may be
-    chosen has missed the target and none has ever reached it. Empty: launching the job may deliver one.
+    """Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
+    chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
+    may deliver one.
     """
     paused: builtins.bool
     """Whether SetJobPaused has paused the search: launches get the best known batch size."""
@@ -536,8 +537,8 @@ class Job(google.protobuf.message.Message):
 
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.trial_pb2.TrialWarning]:
-        """What looks wrong about the job's trials, at most one warning for each reason; a later trial without it withdraws it.
-        Empty: nothing.
+        """What looks wrong about the job's trials, at most one warning for each reason; a later launch without it withdraws it,
+        an imported trial does not. Empty: nothing.
         """
 
     @property

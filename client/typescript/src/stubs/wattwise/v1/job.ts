@@ -422,8 +422,9 @@ export interface Job {
   /** The state of every batch size, in ascending order. Always set. */
   batchSizeStates: BatchSizeState[];
   /**
-   * Why another launch will hardly deliver a model, and what to change: no batch size is left to try, or each that may be
-   * chosen has missed the target and none has ever reached it. Empty: launching the job may deliver one.
+   * Why another launch will hardly deliver a model, and what to change: no batch size is left to try, each that may be
+   * chosen has missed the target and none has ever reached it, or the newest trials keep failing. Empty: launching the job
+   * may deliver one.
    */
   advice: string;
   /** Whether SetJobPaused has paused the search: launches get the best known batch size. */
@@ -431,8 +432,8 @@ export interface Job {
   /** Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet. */
   baselineRequested: boolean;
   /**
-   * What looks wrong about the job's trials, at most one warning for each reason; a later trial without it withdraws it.
-   * Empty: nothing.
+   * What looks wrong about the job's trials, at most one warning for each reason; a later launch without it withdraws it,
+   * an imported trial does not. Empty: nothing.
    */
   warnings: TrialWarning[];
   /** Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none. */

@@ -1862,6 +1862,7 @@ export const JobAdminService = {
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
+   * Banning the default batch size withdraws it, and so does a reset.
    */
   requestBaseline: {
     path: "/wattwise.v1.JobAdmin/RequestBaseline" as const,
@@ -1943,6 +1944,7 @@ export interface JobAdminServer extends UntypedServiceImplementation {
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
+   * Banning the default batch size withdraws it, and so does a reset.
    */
   requestBaseline: handleUnaryCall<RequestBaselineRequest, RequestBaselineResponse>;
   /**
@@ -2123,6 +2125,7 @@ export interface JobAdminClient extends Client {
   /**
    * Requests that the next launch gets the default batch size, to compare with. Requesting it twice is requesting it once.
    * While a batch size is pinned or the search is paused, the launch after that gets it. The trial has no cost bound.
+   * Banning the default batch size withdraws it, and so does a reset.
    */
   requestBaseline(
     request: RequestBaselineRequest,
