@@ -53,8 +53,9 @@ _STOP_SECONDS = 2.0
 _OPTIONS = (
     # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # Of one connection. A client's further calls wait until others end.
-    ("grpc.max_concurrent_streams", 100),
+    # Of one connection, those that have ended but are not freed yet included: a client's further calls wait or are
+    # refused with UNAVAILABLE. Twice as many as a busy process makes at a time.
+    ("grpc.max_concurrent_streams", 128),
     # Calls that wait until the event loop takes them; above the first number gRPC cancels some, above the second all.
     ("grpc.server.max_pending_requests", 4_000),
     ("grpc.server.max_pending_requests_hard_limit", 8_000),

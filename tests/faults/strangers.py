@@ -8,7 +8,8 @@ import threading
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LARGEST_FRAME = 16_384
-_DATA, _HEADERS, _SETTINGS, _PING, _WINDOW_UPDATE = 0, 1, 4, 6, 8
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
+_CANCEL = bytes([0, 0, 0, 8])
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 
 
@@ -71,6 +72,10 @@ class Connection:
             data = data[size:]
         return True
 
+    def reset(self, stream: int) -> bool:
+        """Cancels a call; returns whether the connection is still there."""
+        return self._send(frame(_RESET, 0, stream, _CANCEL))
+
     def close(self) -> None:
         """Closes the connection."""
         self._socket.close()
@@ -115,7 +120,7 @@ class Connection:
                 if stream in self._windows:
                     self._windows[stream] += int.from_bytes(payload, "big")
                 self._changed.notify_all()
-        elif kind == 3 or (kind == _HEADERS and flags & _END_STREAM):
+        elif kind == _RESET or (kind == _HEADERS and flags & _END_STREAM):
             with self._changed:
                 self.over.add(stream)
                 self._changed.notify_all()

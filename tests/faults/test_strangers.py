@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -101,6 +102,19 @@ def test_calls_without_a_request_take_no_memory(server: LiveServer, connections:
     assert peak.grown < MEGABYTES
 
 
+@pytest.mark.parametrize("connections", [1, 40])
+def test_calls_that_are_cancelled_at_once_take_no_memory(server: LiveServer, connections: int) -> None:
+    """Thousands of calls that are cancelled as soon as they are made."""
+    serves(server)
+    with Peak(server.process.pid) as peak, ExitStack() as open_ones:
+        opened = [open_ones.enter_context(closing(Connection(server.address))) for _ in range(connections)]
+        for number in range(20_000):
+            connection = opened[number % connections]
+            connection.reset(connection.open(REPORT))
+        serves(server)
+    assert peak.grown < MEGABYTES
+
+
 def test_many_watches_take_no_memory(server: LiveServer) -> None:
     """Of twelve thousand watches of the health service one thousand are open, and the others are refused."""
     serves(server)
@@ -116,6 +130,19 @@ def test_many_watches_take_no_memory(server: LiveServer) -> None:
     # A connection that has just been opened does not know how many calls it may have.
     assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE}
     assert peak.grown < MEGABYTES
+
+
+def test_a_crowd_is_not_taken_for_strangers(server: LiveServer) -> None:
+    """A thousand calls that arrive while the server is suspended are answered, every one."""
+    with ExitStack() as open_ones:
+        channels = [open_ones.enter_context(grpc.insecure_channel(server.address, _OWN)) for _ in range(20)]
+        stubs = [v1.JobAdminStub(channel) for channel in channels]
+        for stub in stubs:
+            stub.ListJobs(v1.ListJobsRequest(), wait_for_ready=True)
+        server.process.send_signal(signal.SIGSTOP)
+        calls = [stubs[number % 20].ListJobs.future(v1.ListJobsRequest()) for number in range(1_000)]
+        server.process.send_signal(signal.SIGCONT)
+        assert {call.code() for call in calls} == {grpc.StatusCode.OK}
 
 
 def test_silent_connections_lock_nobody_out(tmp_path: Path) -> None:
