@@ -131,7 +131,7 @@ class Group:
         began = perf_counter()
         self._raw.group = statements
         try:
-            self._file.check()
+            self._file.check_after_pause()
             await self.connection.commit()
             # It may have been deleted just before the commit, which says nothing of it.
             self._file.check()

@@ -226,7 +226,7 @@ class Queries:
 
     async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
         try:
-            self.file.check()
+            self.file.check_after_pause()
             return list(await self._connection.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
         except (sqlite3.Error, ValueError) as error:
             # aiosqlite raises ValueError for a closed connection.
