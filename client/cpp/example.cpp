@@ -55,7 +55,7 @@ void wait(std::chrono::duration<double> time, const wattwise::TrialSession& sess
   }
 }
 
-// Trains until the decision to stop, or until SIGTERM or Ctrl-C, which ends the trial as preempted.
+// Trains until the decision to stop, or until SIGTERM, SIGHUP or Ctrl-C, which ends the trial as preempted.
 void train(wattwise::TrialSession& session, std::chrono::duration<double> pace) {
   std::cout << "Batch size " << session.batch_size() << ": " << session.reason() << '\n';
   v1::Monitor monitor;
@@ -97,6 +97,7 @@ int main(int count, char** arguments) {
   const auto interrupt = [](int) { interrupted = 1; };
   std::signal(SIGINT, interrupt);
   std::signal(SIGTERM, interrupt);
+  std::signal(SIGHUP, interrupt);
   try {
     const std::vector<std::string> args(arguments + 1, arguments + count);
     const std::string address = args.empty() ? "localhost:50051" : args[0];

@@ -16,7 +16,8 @@ class Limits:
     """How much the server accepts and keeps.
 
     Attributes:
-        max_jobs_per_prefix: Jobs under one job_id_prefix; further ones are refused. Catches launchers that register a
+        max_jobs_per_prefix: Jobs whose ids start with the prefix of the caller's token or, if it may access every job,
+            with that of the new job; further ones are refused. Catches launchers that register a
             new job for every launch and therefore never learn. 100 is low and suits teams that name their jobs by
             hand; far above 100,000, listing jobs becomes slow. 0 means no limit.
         max_running_trials: Running trials of one job; a further launch is refused until one of them ends. Catches

@@ -405,6 +405,20 @@ class Job:
         return replace(self, power_limits=tuple(sorted((*others, changed), key=lambda state: state.batch_size)))
 
 
+class ListedJob(NamedTuple):
+    """A job as a list shows it.
+
+    Attributes:
+        position: Its place in the order of registration.
+        job: The job; its search has no arms, and no power limits are known.
+        surviving: The batch sizes that are neither pruned, excluded nor banned, ascending.
+    """
+
+    position: int
+    job: Job
+    surviving: tuple[int, ...]
+
+
 class TrialKey(NamedTuple):
     """Names one trial. A batch size of 0 matches any."""
 

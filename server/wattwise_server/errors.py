@@ -186,13 +186,13 @@ def jobs_command(action: str, job_id: str, *arguments: object) -> str:
 
 
 class TooManyJobsError(ServiceError):
-    """The limit of jobs under one prefix is reached."""
+    """The limit of jobs whose ids start with one prefix is reached."""
 
     reason = "ERROR_REASON_TOO_MANY_JOBS"
 
     def __init__(self, prefix: str, limit: int) -> None:
         super().__init__(
-            f"prefix {prefix!r} has {limit} jobs, the limit of this server; use the same job_id for every launch, "
+            f"the ids of {limit} jobs start with {prefix!r}, the limit of this server; use the same job_id for every launch, "
             "delete jobs that are no longer used, or ask the operator to raise --max-jobs-per-prefix",
             metadata={"job_id_prefix": prefix, "limit": str(limit)},
         )

@@ -29,6 +29,7 @@ const MONITOR = Monitor.fromPartial({ kinds: ["estimate"], estimated: true });
 const interrupted = new AbortController();
 process.once("SIGTERM", () => interrupted.abort());
 process.once("SIGINT", () => interrupted.abort());
+process.once("SIGHUP", () => interrupted.abort());
 
 try {
   process.exitCode = await launch(new Client(address));
@@ -67,7 +68,7 @@ async function launch(client: Client): Promise<number> {
   }
 }
 
-/** Trains until the decision to stop; returns undefined if SIGTERM or Ctrl-C interrupts it. */
+/** Trains until the decision to stop; returns undefined if SIGTERM, SIGHUP or Ctrl-C interrupts it. */
 async function train(trial: TrialSession): Promise<Decision | undefined> {
   let [timeSeconds, energyJoules] = [0, 0];
   for (let currentEpoch = 1; ; currentEpoch++) {

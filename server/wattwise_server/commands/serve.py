@@ -96,7 +96,11 @@ def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
     count, epochs = whole_number("N", 0, _MOST, ", or 0 for no limit"), whole_number("N", 1, LARGEST_EPOCHS_KEPT)
     days = amount("DAYS", 36_500, "days", "; 0 keeps them forever")
     add_option(
-        group, "max_jobs_per_prefix", count, usual.max_jobs_per_prefix, "jobs under one job_id_prefix; 0: no limit"
+        group,
+        "max_jobs_per_prefix",
+        count,
+        usual.max_jobs_per_prefix,
+        "jobs under the prefix of a token, or else of a job; 0: no limit",
     )
     text = "running trials of one job; 0: no limit"
     add_option(group, "max_running_trials", count, usual.max_running_trials, text)

@@ -43,6 +43,7 @@ class Call:
         code: The name of the status that the call ended with; empty before.
         named: What a stream of requests turned out to be about.
         token_id: The id of the token; "(none)" if the call was refused for the lack of one, empty if none is needed.
+        reach: The job ids that the token may access start with this; empty: every job, or no token is needed.
     """
 
     # Class attributes instead of assignments in `__init__`, which runs for every call.
@@ -51,6 +52,7 @@ class Call:
     code = ""
     named: Subject | None = None
     token_id = ""
+    reach = ""
     _peer = ""
     _request_id = ""
 
@@ -65,6 +67,11 @@ class Call:
         if not self._peer and self.context is not None:
             self._peer = str(self.context.peer())
         return self._peer
+
+    @property
+    def host(self) -> str:
+        """The caller's address without its port."""
+        return self.peer.rpartition(":")[0]
 
     @property
     def request_id(self) -> str:

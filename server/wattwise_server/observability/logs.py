@@ -113,7 +113,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 def _host() -> str:
     call = current_call.get()
-    return call.peer.rpartition(":")[0] if call is not None else ""
+    return call.host if call is not None else ""
 
 
 class _Formatter(logging.Formatter):

@@ -18,6 +18,7 @@ from wattwise_server.domain import (
     GpuConfig,
     Job,
     JobSpec,
+    ListedJob,
     Measurement,
     MonitorKinds,
     PowerSample,
@@ -247,22 +248,34 @@ def job(known: Job) -> v1.Job:
     """A job."""
     search = known.search
     beliefs = POLICIES[known.spec.policy].belief(known.spec, search)
+    message = _job(known, [arm.batch_size for arm in search.surviving])
+    message.arms.extend(_arms(search, beliefs))
+    message.power_limits.extend(_power_limits(known))
+    message.batch_size_states.extend(_batch_size_states(known, beliefs))
+    message.advice = advice(search, known.spec.job_id)
+    return message
+
+
+def listed_job(known: ListedJob) -> v1.Job:
+    """A job of a list."""
+    return _job(known.job, known.surviving)
+
+
+def _job(known: Job, surviving: Sequence[int]) -> v1.Job:
+    search = known.search
     return v1.Job(
         spec=_spec(known.spec),
         stage=v1.Stage.Value(f"STAGE_{search.stage.value}"),
         pruning_round=search.pruning_round,
-        surviving_batch_sizes=[arm.batch_size for arm in search.surviving],
+        surviving_batch_sizes=surviving,
         min_cost=search.min_cost,
         min_cost_batch_size=search.min_cost_batch_size,
-        arms=_arms(search, beliefs),
         create_time=_timestamp(known.create_time),
         num_trials=known.num_trials,
         monitor=_monitor(known.monitor),
         other_monitor=_monitor(known.other_monitor),
-        power_limits=_power_limits(known),
-        batch_size_states=_batch_size_states(known, beliefs),
-        advice=advice(search, known.spec.job_id),
         paused=known.paused,
+        pinned_batch_size=known.pinned,
         baseline_requested=known.baseline_requested,
         warnings=map(_warning, known.warnings),
         reset_after=known.reset_after,

@@ -20,8 +20,8 @@ LARGEST_PAGE = 1000
 PAGE_BYTES = 2 * 1024 * 1024
 """A page ends at this size; with the jobs that were read last it stays below the 4 MiB that clients accept."""
 _CODE_BYTES, _PLACE_BYTES = 16, 8
-JOBS_AT_A_TIME = 8
-"""Few: a job of an older server, with a thousand batch sizes, takes 250 kB on the wire."""
+JOBS_AT_A_TIME = 100
+"""So many that other calls need not wait long: a job of an older server may have a thousand batch sizes."""
 
 
 def page_size(requested: int) -> int:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 
 from wattwise import v1
 
 from wattwise_server.errors import InvalidRequestError, Violation
+from wattwise_server.observability.call import current_call
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import Context, StreamLimit
 from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, PageTokens, page_size
-from wattwise_server.rpc.streams import TrialStream
+from wattwise_server.rpc.streams import TrialStream, WatchPace
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
+
+_MEASUREMENTS_AT_A_TIME = 1_000
 
 
 class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
@@ -32,7 +36,8 @@ class BatchSizeOptimizerService(v1.BatchSizeOptimizerServicer):
 
     async def RegisterJob(self, request: v1.RegisterJobRequest, context: Context) -> v1.RegisterJobResponse:
         """Creates or confirms a job."""
-        job, created = await self._optimizer.register(convert.job_draft(request))
+        call = current_call.get()
+        job, created = await self._optimizer.register(convert.job_draft(request), call.reach if call else "")
         return v1.RegisterJobResponse(job=convert.job(job), created=created)
 
     async def GetNextBatchSize(
@@ -95,6 +100,7 @@ class JobAdminService(v1.JobAdminServicer):
         self._tokens = tokens
         self._control = control
         self._streams = streams
+        self._pace = WatchPace()
 
     async def GetJob(self, request: v1.GetJobRequest, context: Context) -> v1.GetJobResponse:
         """One job."""
@@ -107,10 +113,10 @@ class JobAdminService(v1.JobAdminServicer):
         while len(page.jobs) < size and page.ByteSize() < PAGE_BYTES:
             wanted = min(size - len(page.jobs), JOBS_AT_A_TIME)
             found = await self._administration.jobs(request.job_id_prefix, after, wanted + 1)
-            page.jobs.extend(convert.job(job) for _, job in found[:wanted])
+            page.jobs.extend(map(convert.listed_job, found[:wanted]))
             if len(found) <= wanted:
                 return page
-            after = found[wanted - 1][0]
+            after = found[wanted - 1].position
         page.next_page_token = self._tokens.token(request, after)
         return page
 
@@ -127,7 +133,14 @@ class JobAdminService(v1.JobAdminServicer):
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """One trial with its measurements."""
         trial, measurements = await self._administration.trial(convert.shown_trial_key(request))
-        return v1.GetTrialResponse(trial=convert.trial(trial), measurements=map(convert.measurement, measurements))
+        response = v1.GetTrialResponse(trial=convert.trial(trial))
+        for begin in range(0, len(measurements), _MEASUREMENTS_AT_A_TIME):
+            response.measurements.extend(
+                map(convert.measurement, measurements[begin : begin + _MEASUREMENTS_AT_A_TIME])
+            )
+            # There may be tens of thousands: others are served in between.
+            await asyncio.sleep(0)
+        return response
 
     async def DeleteJob(self, request: v1.DeleteJobRequest, context: Context) -> v1.DeleteJobResponse:
         """Deletes a job."""
@@ -177,8 +190,9 @@ class JobAdminService(v1.JobAdminServicer):
     async def WatchJob(
         self, request: v1.WatchJobRequest, context: Context
     ) -> AsyncGenerator[v1.WatchJobResponse, None]:
-        """The current state of a job, then its state after every change."""
-        with self._streams.opened():
+        """The current state of a job, then its newest state after changes."""
+        with self._streams.opened(), self._pace.opened() as pause:
             async with aclosing(self._administration.watch_job(request.job_id)) as states:
                 async for job in states:
                     yield v1.WatchJobResponse(job=convert.job(job))
+                    await pause()

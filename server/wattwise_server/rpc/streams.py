@@ -1,9 +1,11 @@
-"""A trainer's stream: a decision for every result, and a pushed stop when the trial ends for another reason."""
+"""Streams: a trainer's, with a decision for every result and a pushed stop, and the pace of those that watch jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from wattwise import v1
 
@@ -15,6 +17,11 @@ from wattwise_server.rpc.calls import Context
 from wattwise_server.usecases.optimizer import Optimizer
 
 _RETRY_SECONDS = 1.0
+_WATCH_SECONDS = 0.1
+"""Between two states of a watch: as fast as a person can follow."""
+
+_STATES_PER_SECOND = 50
+"""Of all watches of one caller. A state of a job with many batch sizes takes milliseconds."""
 
 
 class TrialStream:
@@ -93,3 +100,30 @@ class TrialStream:
         response = v1.StreamResultsResponse()
         convert.fill_decision(response.decision, decision)
         await self._context.write(response)
+
+
+class WatchPace:
+    """Spreads what the watches of one caller send, so that thousands of them take a bounded share of the server.
+
+    A caller is a token or, without tokens, a host.
+    """
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Counts one watch for the length of the block; what it gives waits until the watch may send again."""
+        call = current_call.get()
+        caller = (call.token_id or call.host) if call is not None else ""
+
+        async def pause() -> None:
+            await asyncio.sleep(max(_WATCH_SECONDS, self._open[caller] / _STATES_PER_SECOND))
+
+        self._open[caller] += 1
+        try:
+            yield pause
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]

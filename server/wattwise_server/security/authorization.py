@@ -44,7 +44,7 @@ class Authorization:
         except PermissionDeniedError:
             _note_refusal(call, None, token.id)
             raise
-        call.token_id = token.id
+        call.token_id, call.reach = token.id, token.prefix
         return Caller(call, token, self._tokens)
 
 

@@ -30,7 +30,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
-from wattwise_server.domain import Job, JobEvent, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
 from wattwise_server.store.subscriptions import Subscription
 
 
@@ -119,8 +119,8 @@ class Store(Protocol):
         With `started`, also whether a job of this id existed at that time and was deleted since.
         """
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
-        """Jobs whose id starts with `prefix`, oldest first, each with its position; only those after `after`."""
+    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
+        """Jobs whose id starts with `prefix`, oldest first; only those after the position `after`."""
 
     async def trials(
         self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
@@ -128,7 +128,7 @@ class Store(Protocol):
         """Trials of a job by number, only those above `after`, of one status and batch size if given."""
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
-        """The number of jobs with exactly this `job_id_prefix`, or `limit` if there are more."""
+        """The number of jobs whose id starts with `prefix`, or `limit` if there are more."""
 
     async def prune(self, ended_before: datetime) -> None:
         """Deletes measurements of trials that ended before a time, in small steps that delay no other call.

@@ -65,7 +65,7 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
             store = SqliteStore(Writer(group), Queries(read, file), clock, int(rows[0][0]), bytes(found[0][0]))
             try:
                 try:
-                    await store.load_running()
+                    await store.grant_leases()
                 except (ServiceError, ValueError, KeyError, IndexError) as error:
                     raise StartError(f"cannot read {path}: {error}; restore a backup, or name another file") from error
                 observer.opened(*await _content(read))

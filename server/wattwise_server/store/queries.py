@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import groupby
+from typing import Any
 
 import aiosqlite
 
@@ -17,6 +19,7 @@ from wattwise_server.domain import (
     Arm,
     Job,
     JobEvent,
+    ListedJob,
     Measurement,
     MetricSpan,
     Observation,
@@ -27,7 +30,16 @@ from wattwise_server.domain import (
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.connection import explain
 from wattwise_server.store.database_file import DatabaseFile
-from wattwise_server.store.rows import Row, read_arm, read_events, read_job, read_measurement, read_trial, to_micros
+from wattwise_server.store.rows import (
+    Row,
+    read_arm,
+    read_events,
+    read_job,
+    read_listed_job,
+    read_measurement,
+    read_trial,
+    to_micros,
+)
 
 # The newest measurement of a running trial is only in `measurements`.
 _TRIALS = """
@@ -50,21 +62,39 @@ _TRIALS = """
       ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
 """
-# One statement, so that a job, its arms and its power limits are of one moment.
+_JOB = "SELECT * FROM jobs WHERE job_id = ?"
+_ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = ? ORDER BY batch_size"
+# The order of keys is that of registration.
 _JOBS = """
-    SELECT * FROM (SELECT * FROM jobs WHERE {condition} ORDER BY job_key LIMIT ?) JOIN arms USING (job_key)
-    LEFT JOIN power_limits USING (job_key, batch_size) ORDER BY job_key, batch_size
+    SELECT *,
+           (SELECT json_group_array(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
+           (SELECT json_group_array(batch_size) FROM arms a
+            WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving
+    FROM jobs j WHERE job_key > ?2 {condition} ORDER BY job_key LIMIT ?3
 """
+# In UTF-8, no text that starts with the prefix is greater than it with the byte FF behind.
+_PREFIXED = "jobs WHERE job_id >= ?1 AND job_id < ?1 || CAST(x'FF' AS TEXT)"
+_MEASUREMENTS = """
+    SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch < ? ORDER BY epoch DESC LIMIT ?
+"""
+_MEASUREMENTS_AT_A_TIME = 1_000
 _METRIC_SPAN = """
     SELECT count(*) AS epochs, min(metric) AS least, max(metric) AS most,
            (SELECT metric FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch LIMIT 1) AS first
     FROM measurements WHERE job_key = ?1 AND trial_number = ?2
 """
-_OBSERVATIONS = """
-    FROM trials WHERE job_key = ? AND batch_size = ? AND observation IS NOT NULL AND trial_number > ? AND NOT excluded
+_OBSERVATIONS = "trials WHERE job_key = ?1 AND observation IS NOT NULL AND trial_number > ?2 AND NOT excluded"
+_MISSES = f"SELECT batch_size, cost FROM {_OBSERVATIONS} AND NOT converged ORDER BY observation"  # noqa: S608
+_WINDOWS = f"""
+    SELECT t.batch_size, t.cost, t.converged FROM arms a JOIN trials t
+        ON t.job_key = a.job_key AND t.trial_number IN (
+            SELECT trial_number FROM {_OBSERVATIONS} AND batch_size = a.batch_size ORDER BY observation DESC LIMIT ?3)
+    WHERE a.job_key = ?1 ORDER BY t.observation
+"""  # noqa: S608
+_RUNNING_LEASES = """
+    SELECT job_id, job_key, trial_number, trial_lease_seconds FROM trials JOIN jobs USING (job_key)
+    WHERE status = 'DISPATCHED' AND trial_lease_seconds > 0
 """
-_MISSES = f"SELECT cost {_OBSERVATIONS} AND NOT converged ORDER BY observation"
-_WINDOW = f"SELECT cost, converged {_OBSERVATIONS} ORDER BY observation DESC LIMIT ?"
 
 _RESUMABLE = ", ".join(sorted(f"'{reason.value}'" for reason in RESUMABLE))
 
@@ -101,25 +131,23 @@ class Queries:
         self.file = file
 
     async def job(self, job_id: str) -> tuple[int, Job] | None:
-        """A job with its key."""
-        found = await self._all(_JOBS.format(condition="job_id = ?"), job_id, 1)
+        """A job with its key. Nothing of it may be waiting for its commit."""
+        found = await self._all(_JOB, job_id)
         if not found:
             return None
-        arms = tuple([await self._with_history(found[0], read_arm(row)) for row in found])
-        return found[0]["job_key"], read_job(found, arms)
+        row = found[0]
+        arms = await self._all(_ARMS, row["job_key"])
+        return row["job_key"], read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
-        """Jobs by key, with their keys; their arms without what is derived from the trials."""
-        sql = _JOBS.format(condition="job_key > ? AND substr(job_id, 1, ?) = ?")
-        found = await self._all(sql, after, len(prefix), prefix, limit)
-        by_job = [list(rows) for _, rows in groupby(found, key=lambda row: row["job_key"])]
-        return [(rows[0]["job_key"], read_job(rows, tuple(map(read_arm, rows)))) for rows in by_job]
+    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
+        """Jobs by key."""
+        condition = f"AND job_key IN (SELECT job_key FROM {_PREFIXED})" if prefix else ""  # noqa: S608
+        found = await self._all(_JOBS.format(condition=condition), prefix, after, limit)
+        return [read_listed_job(row) for row in found]
 
-    async def jobs_with_running_trials(self) -> Sequence[str]:
-        """The ids of jobs with running trials."""
-        keys = "SELECT DISTINCT job_key FROM trials WHERE status = 'DISPATCHED'"
-        found = await self._all(f"SELECT job_id FROM jobs WHERE job_key IN ({keys})")  # noqa: S608 - no outside text
-        return [row["job_id"] for row in found]
+    async def running_leases(self) -> Sequence[Row]:
+        """The running trials that have a lease: rows of job_id, job_key, trial_number and trial_lease_seconds."""
+        return await self._all(_RUNNING_LEASES)
 
     async def running(self, job_id: str, key: int) -> Sequence[Trial]:
         """A job's dispatched trials by number."""
@@ -160,9 +188,16 @@ class Queries:
 
     async def measurements(self, key: int, trial_number: int) -> Sequence[Measurement]:
         """A trial's newest measurements, as many as one answer holds, by epoch."""
-        sql = "SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? ORDER BY epoch DESC LIMIT ?"
-        newest = await self._all(sql, key, trial_number, LARGEST_EPOCHS_KEPT)
-        return [read_measurement(row) for row in reversed(newest)]
+        newest: list[Measurement] = []
+        before = sys.maxsize
+        # In pieces, between which others read.
+        while len(newest) < LARGEST_EPOCHS_KEPT:
+            rows = await self._all(_MEASUREMENTS, key, trial_number, before, _MEASUREMENTS_AT_A_TIME)
+            newest += map(read_measurement, rows)
+            if len(rows) < _MEASUREMENTS_AT_A_TIME:
+                break
+            before = newest[-1].epoch
+        return newest[LARGEST_EPOCHS_KEPT - 1 :: -1]
 
     async def metric_span(self, key: int, trial_number: int) -> MetricSpan:
         """The metrics of a trial's measurements."""
@@ -170,8 +205,8 @@ class Queries:
         return MetricSpan(found["epochs"], found["first"], found["least"], found["most"])
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
-        """The number of jobs with this prefix, or the limit if there are more."""
-        sql = "SELECT count(*) AS found FROM (SELECT 1 FROM jobs WHERE job_id_prefix = ? LIMIT ?)"
+        """The number of jobs whose id starts with a prefix, or the limit if there are more."""
+        sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {_PREFIXED} LIMIT ?2)"  # noqa: S608
         return int((await self._all(sql, prefix, limit))[0]["found"])
 
     async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
@@ -200,18 +235,20 @@ class Queries:
         """
         return await self._all(_MEASURED_TRIALS, *after, limit, ended_before)
 
-    async def _with_history(self, job: Row, arm: Arm) -> Arm:
-        if not arm.num_succeeded:
-            return arm
-        counted = job["job_key"], arm.batch_size, job["reset_after"]
-        if job["window_size"]:
-            newest = await self._all(_WINDOW, *counted, job["window_size"])
-            seen = tuple(Observation(row["cost"], bool(row["converged"])) for row in reversed(newest))
-            return replace(arm, window=seen)
-        if arm.num_succeeded == arm.reached.count:
-            return arm
-        missed = await self._all(_MISSES, *counted)
-        return replace(arm, misses=tuple(row["cost"] for row in missed))
+    async def _with_histories(self, job: Row, arms: Sequence[Arm]) -> tuple[Arm, ...]:
+        """The arms with what is derived from the trials."""
+        counted, window = (job["job_key"], job["reset_after"]), job["window_size"]
+        seen: defaultdict[int, list[Any]] = defaultdict(list)
+        if window and any(arm.num_succeeded for arm in arms):
+            for row in await self._all(_WINDOWS, *counted, window):
+                seen[row["batch_size"]].append(Observation(row["cost"], bool(row["converged"])))
+        elif not window and any(arm.num_succeeded != arm.reached.count for arm in arms):
+            for row in await self._all(_MISSES, *counted):
+                seen[row["batch_size"]].append(row["cost"])
+        history = "window" if window else "misses"
+        return tuple(
+            replace(arm, **{history: tuple(seen[arm.batch_size])}) if arm.batch_size in seen else arm for arm in arms
+        )
 
     def check(self) -> None:
         """Checks that the file is where it was opened.

@@ -18,6 +18,7 @@ from wattwise_server.domain import (
     Job,
     JobEvent,
     JobSpec,
+    ListedJob,
     Measurement,
     Moments,
     MonitorKinds,
@@ -346,13 +347,24 @@ def _measurement(measured: Measurement) -> tuple[object, ...]:
     return (measured.epoch, measured.time_seconds, measured.energy_joules, measured.metric, time, *computed)
 
 
-def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
-    """A job from its rows, one per batch size, and the arms in them."""
-    row = rows[0]
+def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
+    """A job from its row, its arms, and rows with the columns of its power limits."""
+    job = _read_job(row, tuple(arm.batch_size for arm in arms), arms)
+    known = (each for each in limits if each["steps"] is not None or each["profiling"] is not None)
+    return replace(job, power_limits=tuple(map(_read_power_limit, known)))
+
+
+def read_listed_job(row: Row) -> ListedJob:
+    """A job of a list from its row and the columns `batch_sizes` and `surviving`."""
+    batch_sizes, surviving = (tuple(sorted(json.loads(row[name]))) for name in ("batch_sizes", "surviving"))
+    return ListedJob(row["job_key"], _read_job(row, batch_sizes, ()), surviving)
+
+
+def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> Job:
     columns: dict[str, Any] = {name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC}
     columns |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     spec = JobSpec(
-        batch_sizes=tuple(arm.batch_size for arm in arms),
+        batch_sizes=batch_sizes,
         gpu=GpuConfig(*(row[name] for name in _GPU)),
         disable_early_stopping=row["beta_knob"] is None,
         **columns,
@@ -367,9 +379,6 @@ def read_job(rows: Sequence[Row], arms: tuple[Arm, ...]) -> Job:
         num_observations=row["num_observations"],
         monitor=_read_monitor(row),
         other_monitor=_read_monitor(row, "other_"),
-        power_limits=tuple(
-            _read_power_limit(each) for each in rows if each["steps"] is not None or each["profiling"] is not None
-        ),
         num_events=row["num_events"],
         first_notes=row["first_notes"],
         registered_policy=row["policy"] if changed else None,

@@ -20,7 +20,7 @@ from itertools import count
 from types import TracebackType
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, JobEvent, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
 from wattwise_server.errors import ServiceError, StorageUnavailableError
 from wattwise_server.store import rows
 from wattwise_server.store.connection import Sql, Statement
@@ -57,8 +57,14 @@ _FORGET_LAUNCHES = Sql("DELETE FROM deletions WHERE delete_time < ?")
 
 @dataclass(slots=True)
 class CachedJob:
-    """One job in memory. `failed` is set when one of its commits failed."""
+    """One job in memory.
 
+    Attributes:
+        leases_from: When the leases of the trials that are running when it is loaded were granted.
+        failed: Set when one of its commits failed.
+    """
+
+    leases_from: datetime
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     loaded: bool = False
     key: int = 0
@@ -110,6 +116,7 @@ class SqliteStore:
         self.queries = queries
         self._retention = Retention(queries, writer)
         self.clock = clock
+        self._opened = clock()
         self._keys = count(next_key)
         self._cache: OrderedDict[str, CachedJob] = OrderedDict()
         # Expiry, the job's id and key, and the trial's number.
@@ -132,7 +139,8 @@ class SqliteStore:
         """The cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
         cached = self._cache.get(job_id)
         if cached is None or cached.failed:
-            cached = self._cache[job_id] = CachedJob()
+            # Nobody could renew a lease while commits failed.
+            cached = self._cache[job_id] = CachedJob(self._opened if cached is None else self.clock())
             self._evict()
         self._cache.move_to_end(job_id)
         cached.users += 1
@@ -149,11 +157,11 @@ class SqliteStore:
         return next(self._keys)
 
     async def load(self, job_id: str, cached: CachedJob) -> None:
-        """Reads a locked job; each of its running trials gets a full lease."""
+        """Reads a locked job; each of its running trials has a full lease from `leases_from` on."""
         found = await self.queries.job(job_id)
         if found is not None:
             cached.key, cached.job = found
-            lease = cached.job.spec.lease_expiry(self.clock())
+            lease = cached.job.spec.lease_expiry(cached.leases_from)
             running = await self.queries.running(job_id, cached.key)
             cached.job = _with_running(cached.job, running)
             for trial in running:
@@ -201,7 +209,8 @@ class SqliteStore:
 
     def expired_leases(self, now: datetime) -> Sequence[TrialKey]:
         """Running trials whose lease has expired by now."""
-        found, again = [], []
+        found: dict[TrialKey, None] = {}
+        again = []
         while self._leases and self._leases[0][0] <= now:
             _, job_id, key, number = heapq.heappop(self._leases)
             cached = self._cache.get(job_id)
@@ -209,20 +218,21 @@ class SqliteStore:
             unknown = cached is None or cached.failed or cached.key != key
             trial = None if cached is None else cached.running.get(number)
             if unknown or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
-                found.append(TrialKey(job_id, 0, number))
+                found[TrialKey(job_id, 0, number)] = None
                 again.append((now + _RETRY, job_id, key, number))
             elif trial:
                 self._watch_lease(trial, key)
         # Failing these trials may be refused by the storage: they are returned again until it succeeds.
         for lease in again:
             heapq.heappush(self._leases, lease)
-        return found
+        return list(found)
 
-    async def load_running(self) -> None:
-        """Gives every running trial in the file a full lease; called once, at the start."""
-        for job_id in await self.queries.jobs_with_running_trials():
-            async with self.transaction(job_id):
-                pass
+    async def grant_leases(self) -> None:
+        """Gives every running trial in the file a full lease; called once, at the start. No job is loaded for it."""
+        for row in await self.queries.running_leases():
+            expiry = self._opened + timedelta(seconds=row["trial_lease_seconds"])
+            self._leases.append((expiry, row["job_id"], row["job_key"], row["trial_number"]))
+        heapq.heapify(self._leases)
 
     async def prune(self, ended_before: datetime) -> None:
         """Drops measurements of trials that ended before a time."""
@@ -240,7 +250,7 @@ class SqliteStore:
             await cached.durable()
         return await self.queries.was_launch_deleted(job_id, request_id, started)
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
+    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
         """Jobs by place."""
         return await self.queries.jobs(prefix, after, limit)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import Job, Measurement, Trial, TrialKey, TrialStatus
+from wattwise_server.domain import Job, ListedJob, Measurement, Trial, TrialKey, TrialStatus
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.store.base import Store
 from wattwise_server.usecases.lifecycle import Lifecycle
@@ -28,8 +28,8 @@ class Administration:
         async with self._store.transaction(job_id) as tx:
             return find_job(tx, job_id)
 
-    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[tuple[int, Job]]:
-        """Jobs whose id starts with a prefix, oldest first, each with its position; only those after `after`."""
+    async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
+        """Jobs whose id starts with a prefix, oldest first; only those after the position `after`."""
         return await self._store.jobs(prefix, after, limit)
 
     async def trials(

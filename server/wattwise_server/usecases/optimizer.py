@@ -86,8 +86,13 @@ class Optimizer:
         self._limits = limits
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def register(self, draft: JobDraft) -> tuple[Job, bool]:
+    async def register(self, draft: JobDraft, reach: str = "") -> tuple[Job, bool]:
         """Creates a job, or confirms that it exists; returns whether it was created.
+
+        Args:
+            draft: The fields of the job that the client set.
+            reach: The job ids that the caller may access start with this; the limit of jobs counts those. Empty: it
+                may access every job, and the limit counts those that start with the new job's prefix.
 
         Raises:
             InvalidJobSpecError: with every fault.
@@ -110,7 +115,7 @@ class Optimizer:
             if tx.job is not None:
                 check_identical(tx.job, spec)
                 return tx.job, False
-            await self._make_room(counted, spec.job_id_prefix)
+            await self._make_room(counted, reach or spec.job_id_prefix)
             search = POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors])
             job = Job(spec, search, self._clock(), first_notes=search.notes if priors else "")
             tx.save_job(job)
@@ -143,7 +148,7 @@ class Optimizer:
             return tx.job
 
     async def _make_room(self, counted: AsyncExitStack, prefix: str) -> None:
-        """Refuses a job if its prefix is full; the next job of the prefix waits until the stack is closed."""
+        """Refuses a job if the ids of too many start with a prefix; its next job waits until the stack is closed."""
         limit = self._limits.max_jobs_per_prefix
         if not limit:
             return

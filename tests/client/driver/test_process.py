@@ -85,12 +85,29 @@ def test_terminated_twice(tmp_path: Path) -> None:
         wait_until(lambda: running.status() == 128 + signal.SIGKILL)
 
 
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    """Processes that a command leaves in its group are killed when it ends."""
-    with process(tmp_path, "sleep 100 & echo $! > pids") as running:
+DAEMON = "sh -c 'echo $$ >> pids; exec sleep 100'"
+DAEMONS = [f"{DAEMON} &", f"setsid -f {DAEMON};"]
+"""One in the command's group, and one in a session of its own whose parent has ended."""
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_nothing_is_left_behind(tmp_path: Path, daemon: str) -> None:
+    """Processes that a command leaves behind are killed when it ends, those that have left its group and session too."""
+    with process(tmp_path, f"{daemon} while ! test -s pids; do sleep 0.01; done") as running:
         wait_until(lambda: running.status() == 0)
         (left,) = pids(tmp_path, 1)
-        wait_until(lambda: not alive(left))
+        assert not alive(left)
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_all_are_asked_to_end(tmp_path: Path, daemon: str) -> None:
+    """SIGTERM reaches a process outside of the command's group too."""
+    asked = 'trap "echo asked; exit" TERM; echo $$ >> pids; while true; do sleep 0.05; done'
+    daemon = daemon.replace("echo $$ >> pids; exec sleep 100", asked)
+    with process(tmp_path, f"trap 'sleep 0.5; exit 3' TERM; {daemon} while true; do sleep 0.05; done") as running:
+        pids(tmp_path, 1)
+        assert running.end() == 3
+    assert "asked" in (tmp_path / "output.log").read_text().splitlines()
 
 
 def test_supervisor_is_killed(tmp_path: Path) -> None:
@@ -110,7 +127,10 @@ import os, sys
 from pathlib import Path
 from wattwise.driver.files import try_lock
 from wattwise.driver.process import Process
-script = "trap '' TERM; sh -c 'echo $$ >> pids; sleep 100' & echo $$ >> pids; while true; do sleep 0.05; done"
+script = (
+    "trap '' TERM; sh -c 'echo $$ >> pids; sleep 100' & setsid -f sh -c 'echo $$ >> pids; sleep 100'; "
+    "echo $$ >> pids; while true; do sleep 0.05; done"
+)
 lock = try_lock(Path("lock"))
 Process(["sh", "-c", script], environment=os.environ, folder=Path("."), output=1, grace_seconds=0.3, lock=lock)
 sys.stdin.read()
@@ -118,10 +138,10 @@ sys.stdin.read()
 
 
 def test_driver_is_killed(tmp_path: Path) -> None:
-    """If the driver is killed, a command that ignores SIGTERM is killed with its children; then its lock is free."""
+    """If the driver is killed, a command that ignores SIGTERM is killed with all it started; then its lock is free."""
     pipe = subprocess.PIPE
     with subprocess.Popen([PYTHON, "-c", DRIVER], cwd=tmp_path, stdin=pipe, stdout=subprocess.DEVNULL) as driver:
-        running = pids(tmp_path, 2)
+        running = pids(tmp_path, 3)
         driver.kill()
         driver.wait()
         # Within the grace period the lock is still held.

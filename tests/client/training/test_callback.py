@@ -262,8 +262,8 @@ def test_end_of_the_block(grpc_addr: str) -> None:
     assert (found.trial.end_reason, found.trial.last_epoch) == (v1.END_REASON_COMPLETED, 1)
 
 
-def _hooks() -> tuple[object, object]:
-    return sys.excepthook, signal.getsignal(signal.SIGTERM)
+def _hooks() -> tuple[object, ...]:
+    return sys.excepthook, signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
 
 
 def test_hooks_are_restored(grpc_addr: str) -> None:

@@ -79,11 +79,12 @@ def test_pytorch_runs_out_of_memory(server: LiveServer, start: Start, end: str) 
     assert the_trial(server).end_reason == v1.END_REASON_OUT_OF_MEMORY
 
 
-def test_terminated_process_was_preempted(server: LiveServer, start: Start) -> None:
-    """SIGTERM ends the trial as preempted, and the process dies of SIGTERM."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_process_was_preempted(server: LiveServer, start: Start, number: signal.Signals) -> None:
+    """A signal ends the trial as preempted, and the process dies of that signal."""
     process = start("wait")
-    process.terminate()
-    assert ended(process) == (-signal.SIGTERM, "")
+    process.send_signal(number)
+    assert ended(process) == (-number, "")
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
@@ -129,11 +130,12 @@ def _check_training_continues(server: LiveServer, process: subprocess.Popen[str]
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
-def test_terminated_child_does_not_end_the_trial(server: LiveServer, start: Start) -> None:
-    """A forked worker dies of SIGTERM as usual, and the training continues."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_child_does_not_end_the_trial(server: LiveServer, start: Start, number: signal.Signals) -> None:
+    """A forked worker dies of a signal as usual, and the training continues."""
     process = start("forked-wait")
-    os.kill(int(read_line(process)), signal.SIGTERM)
-    assert read_line(process) == str(-signal.SIGTERM)
+    os.kill(int(read_line(process)), number)
+    assert read_line(process) == str(-number)
     _check_training_continues(server, process)
 
 

@@ -47,8 +47,10 @@ def test_huge_numbers_are_refused_or_counted(grpc_stub: Stub, grpc_channel: grpc
         job.run(cost)
         job.run(1.0, converges=False)
     admin = v1.JobAdminStub(grpc_channel)
-    assert admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job.num_trials == 7
-    assert admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id)).jobs[0].arms
+    shown = admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job
+    assert (shown.num_trials, [arm.batch_size for arm in shown.arms]) == (7, [16])
+    (listed,) = admin.ListJobs(v1.ListJobsRequest(job_id_prefix=job.job_id)).jobs
+    assert (listed.num_trials, listed.min_cost) == (7, shown.min_cost)
 
 
 @pytest.mark.parametrize("sign", ["x", "\u00e9", "\U0001f680"])

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from wattwise_server.clock import steady_clock
 from wattwise_server.domain import (
     ComputedUsage,
     EndReason,
@@ -268,7 +269,7 @@ class StoreConformance:
             one.save_job(a_job("j1"))
             async with store.transaction("j2") as two:
                 two.save_job(a_job("j2"))
-            assert [job.spec.job_id for _, job in await store.jobs("", 0, 10)] == ["j2"]
+            assert [each.job.spec.job_id for each in await store.jobs("", 0, 10)] == ["j2"]
 
     async def test_cancelled_caller_leaves_a_complete_transaction(self, opener: Opener) -> None:
         """Callers cancelled at any moment leave each job and its first trial both there or both absent."""
@@ -280,8 +281,8 @@ class StoreConformance:
                 task.cancel()
             await asyncio.wait(tasks)
         async with opener() as store:
-            for _, job in await store.jobs("", 0, 100):
-                assert len(await store.trials(job.spec.job_id, None, None, 0, 10)) == 1
+            for each in await store.jobs("", 0, 100):
+                assert len(await store.trials(each.job.spec.job_id, None, None, 0, 10)) == 1
 
     async def test_cancelling_the_wait_for_durability_keeps_the_transaction(self, opener: Opener) -> None:
         """A caller that is cancelled between its block and the commit does not undo what it saved."""
@@ -375,6 +376,40 @@ class StoreConformance:
         async with opener() as store, store.transaction("j") as tx:
             assert all((trial.lease_expire_time or NOW) > NOW for trial in tx.running())
             assert len(tx.running()) == 2
+
+    async def test_leases_after_reopening_expire_without_a_call(self, opener: Opener) -> None:
+        """A trial whose trainer never calls again loses its lease, counted from the start and not from the first read."""
+        async with opener() as store, store.transaction("j") as tx:
+            tx.save_job(with_trials(a_job(trial_lease_seconds=1000.0), 2))
+            tx.save_trial(a_trial(1))
+            tx.save_trial(a_trial(2, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
+        before = steady_clock()()
+        async with opener() as store:
+            after = steady_clock()()
+            assert store.expired_leases(before + timedelta(seconds=990)) == []
+            assert store.expired_leases(after + timedelta(seconds=1000)) == [TrialKey("j", 0, 1)]
+            async with store.transaction("j") as tx:
+                (trial,) = tx.running()
+            assert trial.lease_expired(after + timedelta(seconds=1000))
+            assert not trial.lease_expired(before + timedelta(seconds=990))
+
+    async def test_lists_count_batch_sizes_without_the_search(self, opener: Opener) -> None:
+        """A listed job has its batch sizes and the surviving ones, by ids that begin with the prefix and no others."""
+        ids = ["a", "a-1", "A-1", "b", "a%", "a\U0010ffff-2", "a_"]
+        async with opener() as store:
+            for job_id in ids:
+                async with store.transaction(job_id) as tx:
+                    job = a_job(job_id)
+                    pruned = replace(job.search.arms[0], pruned=True)
+                    tx.save_job(replace(job, search=replace(job.search, arms=(pruned, *job.search.arms[1:]))))
+            listed = await store.jobs("a", 0, 10)
+            assert [each.job.spec.job_id for each in listed] == ["a", "a-1", "a%", "a\U0010ffff-2", "a_"]
+            assert listed[0].job.spec == a_job("a").spec
+            assert listed[0].surviving == a_job("a").spec.batch_sizes[1:]
+            assert [await store.count_jobs(prefix, 4) for prefix in ("a", "a-", "c", "")] == [4, 1, 0, 4]
+            assert [each.position for each in await store.jobs("a", listed[1].position, 2)] == [
+                each.position for each in listed[2:4]
+            ]
 
     async def test_leases_of_a_deleted_job_do_not_expire(self, opener: Opener) -> None:
         """Deleting a job ends the leases of its trials only."""

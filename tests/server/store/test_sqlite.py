@@ -79,7 +79,7 @@ class TestSqliteStore(StoreConformance):
             async with store.transaction("j2") as tx:
                 tx.save_job(a_job("j2"))
         async with opener() as store:
-            assert [job.spec.job_id for _, job in await store.jobs("", 0, 10)] == ["j2"]
+            assert [each.job.spec.job_id for each in await store.jobs("", 0, 10)] == ["j2"]
 
     async def test_commits_reach_the_disk(self, opener: Opener) -> None:
         """The writing connection syncs every commit to the disk, without which a power failure could lose it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,12 @@ from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client
 from wattwise_server.domain import EndReason
 from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.security.tokens import Role
 from wattwise_server.usecases import lifecycle
 from wattwise_server.usecases.report import Report
 
 from tests.client.training.script import begun
+from tests.credentials import bearing, issue
 from tests.jobs import Trainer, job_spec, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
@@ -56,7 +59,7 @@ def test_jobs_per_prefix(limited: LiveServer) -> None:
     with ThreadPoolExecutor(10) as pool:
         created = [name for name in pool.map(register, [f"a-{number}" for number in range(10)]) if name]
     assert len(created) == 3
-    assert register("ab-1", "ab")
+    assert register("b-1", "b")
     assert register(created[0]), "a known job is confirmed at the limit too"
     with refused() as refusal:
         limited.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id_prefix="a", job_id="a-x")))
@@ -66,6 +69,28 @@ def test_jobs_per_prefix(limited: LiveServer) -> None:
         assert word in refusal.message
     limited.admin.DeleteJob(v1.DeleteJobRequest(job_id=created[0]))
     assert register("a-x")
+
+
+def test_jobs_per_prefix_of_a_token(tmp_path: Path) -> None:
+    """The jobs of a team count together, whatever prefixes it gives them; those of others do not count."""
+    file = tmp_path / "server.tokens"
+    teams = {name: bearing(issue(file, Role.TRAINER, f"{name}-")) for name in ("a", "b")}
+    admin = bearing(issue(file, Role.ADMIN, ""))
+    with LiveServer(tmp_path) as live:
+        live.start("--max-jobs-per-prefix", "3", "--tokens", str(file))
+
+        def register(job_id: str, who: tuple[tuple[str, str], ...]) -> None:
+            request = v1.RegisterJobRequest(job=job_spec(job_id_prefix=job_id, job_id=job_id))
+            live.trainer.RegisterJob(request, metadata=who)
+
+        for number in range(3):
+            register(f"a-{number}", teams["a"])
+        with refused() as refusal:
+            register("a-3", teams["a"])
+        assert refusal.metadata["job_id_prefix"] == "a-"
+        register("b-1", teams["b"])
+        register("a-3", admin)
+        register("a-0", teams["a"])
 
 
 def test_epochs_kept(limited: LiveServer) -> None:
@@ -285,13 +310,14 @@ def test_long_lists_are_split_into_pages_that_fit(server: LiveServer) -> None:
 
 
 def multiply(database: Path, number: int) -> None:
-    """Makes `number` copies of the only job, with long rows."""
+    """Makes `number` copies of the only job, with long warnings."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         columns = {
             table: ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
             for table in ("jobs", "arms")
         }
-        connection.execute("UPDATE arms SET counted_count = 9, counted_mean = 1.5, counted_deviation = 2.5")
+        warned = [("METRIC_OUT_OF_RANGE", "result.metric", "x" * 1_000, 1)] * 6
+        connection.execute("UPDATE jobs SET warnings = ?", (json.dumps(warned),))
         connection.execute("BEGIN")
         for copy in range(number):
             for table, text in columns.items():

@@ -65,14 +65,14 @@ func launch(address string, pace time.Duration, lease float64) (bool, error) {
 	}
 	defer client.Close()
 	client.Timeout = 10 * time.Second
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	return client.Attempts(ctx, spec, maxTries, defaultBatchSize, func(session *wattwise.TrialSession, _ int) error {
 		return train(ctx, session, pace)
 	})
 }
 
-// train returns once training must stop. Attempts then ends the trial: as preempted if SIGTERM or Ctrl-C has cancelled ctx.
+// train returns once training must stop. Attempts then ends the trial: as preempted if SIGTERM, SIGHUP or Ctrl-C has cancelled ctx.
 func train(ctx context.Context, session *wattwise.TrialSession, pace time.Duration) error {
 	fmt.Println(session.Reason)
 	session.Monitor = &v1.Monitor{Kinds: []string{"estimate"}, Estimated: true}

@@ -339,8 +339,8 @@ def _warnings(job: v1.Job) -> Iterable[tuple[str, str]]:
 
 def _mode(job: v1.Job) -> str:
     """The stage, and whether a person has paused the search or pinned a batch size."""
-    pinned = with_status(job, v1.BATCH_SIZE_STATUS_PINNED)
-    by_person = f"pinned to {sizes(pinned)}" if pinned else "paused" if job.paused else ""
+    pinned = f"pinned to {job.pinned_batch_size}" if job.HasField("pinned_batch_size") else ""
+    by_person = pinned or ("paused" if job.paused else "")
     return ", ".join(part for part in (stage(job), by_person) if part and (part != "-" or not by_person))
 
 

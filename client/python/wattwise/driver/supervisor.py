@@ -4,10 +4,11 @@
 
 Runs as a script, on the standard library alone, so that it starts quickly.
 
-The command leads its own process group. The group gets SIGTERM when the pipe ALIVE is closed, which happens however the
-driver dies, or when this process gets SIGTERM. It gets SIGKILL GRACE seconds later, or at SIGUSR1. Further SIGTERMs are
-ignored: a container's shutdown sends one too. Processes that the command leaves behind are killed at once, because they
-would distort the next trial's measurement. The descriptor LOCK stays open until the end and is not passed to the
+The command leads its own process group. The group and every process that the command has started, in whatever group or
+session, get SIGTERM when the pipe ALIVE is closed, which happens however the driver dies, or when this process gets
+SIGTERM. They get SIGKILL GRACE seconds later, or at SIGUSR1. Further SIGTERMs are ignored: a container's shutdown sends
+one too. Processes that the command leaves behind are killed at once, because they would distort the next trial's
+measurement. To find them, this process adopts those whose parents have ended. The descriptor LOCK stays open until the end and is not passed to the
 command: a lock that the driver holds on it stays held while any process of the command may run.
 
 The exit status is the command's, 128 + N if signal N ended it, or 127 if it could not be started.
@@ -24,8 +25,11 @@ import sys
 import time
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
 NOT_STARTED = 127
+_KILL_SECONDS = 5.0
+_POLL_SECONDS = 0.01
 
 
 def main(alive: int, grace: float, lock: int, command: list[str]) -> int:
@@ -33,6 +37,7 @@ def main(alive: int, grace: float, lock: int, command: list[str]) -> int:
     for descriptor in (alive, lock):
         os.set_inheritable(descriptor, False)
     wakeup = _signal_pipe()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     group = _start(command)
     kill_at: float | None = None
     while True:
@@ -40,9 +45,9 @@ def main(alive: int, grace: float, lock: int, command: list[str]) -> int:
         # After SIGTERM was sent, a closed pipe has no further meaning, and would always be ready.
         watched = [wakeup] if kill_at is not None else [wakeup, alive]
         ready, _, _ = select.select(watched, [], [], timeout)
-        status = _status(group)
+        status = _reap(group)
         if status is not None:
-            _signal(group, signal.SIGKILL)
+            _kill_remaining(group)
             return status
         received = os.read(wakeup, 64) if wakeup in ready else b""
         if kill_at is None and (signal.SIGTERM in received or alive in ready):
@@ -92,18 +97,53 @@ def _execute(command: list[str], parent: int) -> None:
     os._exit(NOT_STARTED)
 
 
-def _status(child: int) -> int | None:
-    """The exit status; None while it runs."""
-    pid, status = os.waitpid(child, os.WNOHANG)
-    if pid == 0:
-        return None
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
+def _reap(child: int) -> int | None:
+    """Reaps the processes that have ended; returns the exit status of `child`, or None if it was not among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                code = os.waitstatus_to_exitcode(ended[1])
+                found = code if code >= 0 else 128 - code
+    return found
 
 
 def _signal(group: int, number: int) -> None:
+    """Signals the group, and the descendants of this process outside of it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
+    for process in _descendants():
+        # Of another group, or without one. The group has its signal already, and a second one may mean more.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(process) != group:
+                os.kill(process, number)
+
+
+def _kill_remaining(group: int) -> None:
+    """Kills what is left until nothing is: a process may have started another one just before."""
+    give_up = time.monotonic() + _KILL_SECONDS
+    _signal(group, signal.SIGKILL)
+    while _descendants() and time.monotonic() < give_up:
+        _signal(group, signal.SIGKILL)
+        _reap(0)
+        time.sleep(_POLL_SECONDS)
+
+
+def _descendants() -> list[int]:
+    """The processes below this one, of whatever group or session."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                # The name before the last parenthesis may have any characters.
+                parent = file.read().rpartition(b")")[2].split()[1]
+                children.setdefault(int(parent), []).append(int(name))
+    found, following = [], [os.getpid()]
+    while following:
+        below = children.get(following.pop(), [])
+        found += below
+        following += below
+    return found
 
 
 if __name__ == "__main__":

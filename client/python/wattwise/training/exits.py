@@ -125,8 +125,8 @@ class EndActions:
 class ExitGuard:
     """Ends a trial when the process exits, dies of an exception or is terminated.
 
-    It works only in the process that installed it. SIGTERM is caught if the main thread installs the guard and the
-    process does not ignore the signal; the previous handler runs afterwards.
+    It works only in the process that installed it. SIGTERM and SIGHUP are caught if the main thread installs the guard
+    and the process does not ignore the signal, as under `nohup`; the previous handler runs afterwards.
 
     Args:
         end: ends the trial within a bounded time; must be safe to call in a signal handler.
@@ -160,24 +160,27 @@ class _Watch:
         self.ends: list[Callable[[v1.EndReason.ValueType], None]] = []
         self._pid = os.getpid()
         self._hook_before: Callable[..., Any] = sys.excepthook
-        self._handler_before = signal.getsignal(signal.SIGTERM)
+        self._handlers_before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def install(self) -> None:
         atexit.register(self._on_exit)
         sys.excepthook = self._on_exception
-        # None is a handler that was not installed by Python code and cannot be called afterwards.
-        if self._handler_before is not None and self._handler_before != signal.SIG_IGN:
-            with contextlib.suppress(ValueError):  # not in the main thread
-                signal.signal(signal.SIGTERM, self._on_sigterm)
+        for number, before in self._handlers_before.items():
+            # None is a handler that was not installed by Python code and cannot be called afterwards.
+            if before is not None and before != signal.SIG_IGN:
+                with contextlib.suppress(ValueError):  # not in the main thread
+                    signal.signal(number, self._on_signal)
 
     def uninstall(self) -> None:
         atexit.unregister(self._on_exit)
         # Every access creates a new bound method: equal, but not identical.
         if sys.excepthook == self._on_exception:
             sys.excepthook = self._hook_before
-        if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            with contextlib.suppress(ValueError):  # not in the main thread; the handler then just passes the signal on
-                signal.signal(signal.SIGTERM, self._handler_before)
+        for number, before in self._handlers_before.items():
+            if signal.getsignal(number) == self._on_signal:
+                # Not in the main thread: the handler then just passes the signal on.
+                with contextlib.suppress(ValueError):
+                    signal.signal(number, before)
 
     def _end_all(self, reason: v1.EndReason.ValueType) -> None:
         # A forked process runs the same hooks, but its parent owns the trial.
@@ -196,17 +199,21 @@ class _Watch:
         finally:
             self._hook_before(kind, error, trace)
 
-    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        before = self._handlers_before[signal.Signals(number)]
         try:
             self._end_all(v1.END_REASON_PREEMPTED)
         finally:
-            if callable(self._handler_before):
-                self._handler_before(number, frame)
+            if callable(before):
+                before(number, frame)
             else:
-                # Only dying of the signal itself gives the exit status of SIGTERM.
+                # Only dying of the signal itself gives the exit status of that.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Of a scheduler that takes the machine away, and of a terminal that is closed."""
 
 _watches: dict[int, _Watch] = {}
 """By process id, so that a forked process does not find its parent's."""
@@ -217,9 +224,9 @@ _masks: dict[int, set[int | signal.Signals]] = {}
 
 
 def _hold_signal() -> None:
-    # A child loses signals that reach it before it is set up, so a SIGTERM with a handler is held back until then.
+    # A child loses signals that reach it before it is set up, so those with a handler are held back until then.
     if os.getpid() in _watches:
-        _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        _masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
 def _let_signal_through() -> None:
@@ -229,7 +236,7 @@ def _let_signal_through() -> None:
 
 
 def _release_in_child() -> None:
-    # A forked child, such as a data-loader worker, dies of SIGTERM as usual, even if it never returns to Python code.
+    # A forked child, such as a data-loader worker, dies of these signals as usual, even if it never returns to Python code.
     for watch in _watches.values():
         watch.uninstall()
     _watches.clear()
