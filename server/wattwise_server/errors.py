@@ -192,8 +192,8 @@ class TooManyJobsError(ServiceError):
 
     def __init__(self, prefix: str, limit: int) -> None:
         super().__init__(
-            f"the ids of {limit} jobs start with {prefix!r}, the limit of this server; use the same job_id for every launch, "
-            "delete jobs that are no longer used, or ask the operator to raise --max-jobs-per-prefix",
+            f"the ids of {limit} jobs start with {prefix!r}, the limit of this server; use the same job_id for every "
+            "launch, delete jobs that are no longer used, or ask the operator to raise --max-jobs-per-prefix",
             metadata={"job_id_prefix": prefix, "limit": str(limit)},
         )
 

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import aiosqlite
 
@@ -237,18 +236,18 @@ class Queries:
 
     async def _with_histories(self, job: Row, arms: Sequence[Arm]) -> tuple[Arm, ...]:
         """The arms with what is derived from the trials."""
-        counted, window = (job["job_key"], job["reset_after"]), job["window_size"]
-        seen: defaultdict[int, list[Any]] = defaultdict(list)
+        key, reset_after, window = job["job_key"], job["reset_after"], job["window_size"]
         if window and any(arm.num_succeeded for arm in arms):
-            for row in await self._all(_WINDOWS, *counted, window):
-                seen[row["batch_size"]].append(Observation(row["cost"], bool(row["converged"])))
-        elif not window and any(arm.num_succeeded != arm.reached.count for arm in arms):
-            for row in await self._all(_MISSES, *counted):
-                seen[row["batch_size"]].append(row["cost"])
-        history = "window" if window else "misses"
-        return tuple(
-            replace(arm, **{history: tuple(seen[arm.batch_size])}) if arm.batch_size in seen else arm for arm in arms
-        )
+            windows: defaultdict[int, list[Observation]] = defaultdict(list)
+            for row in await self._all(_WINDOWS, key, reset_after, window):
+                windows[row["batch_size"]].append(Observation(row["cost"], bool(row["converged"])))
+            return tuple(replace(arm, window=tuple(windows[arm.batch_size])) for arm in arms)
+        if not window and any(arm.num_succeeded != arm.reached.count for arm in arms):
+            misses: defaultdict[int, list[float]] = defaultdict(list)
+            for row in await self._all(_MISSES, key, reset_after):
+                misses[row["batch_size"]].append(row["cost"])
+            return tuple(replace(arm, misses=tuple(misses[arm.batch_size])) for arm in arms)
+        return tuple(arms)
 
     def check(self) -> None:
         """Checks that the file is where it was opened.

@@ -92,7 +92,7 @@ DAEMONS = [f"{DAEMON} &", f"setsid -f {DAEMON};"]
 
 @pytest.mark.parametrize("daemon", DAEMONS)
 def test_nothing_is_left_behind(tmp_path: Path, daemon: str) -> None:
-    """Processes that a command leaves behind are killed when it ends, those that have left its group and session too."""
+    """Processes that a command leaves behind are killed when it ends, also those outside of its group and session."""
     with process(tmp_path, f"{daemon} while ! test -s pids; do sleep 0.01; done") as running:
         wait_until(lambda: running.status() == 0)
         (left,) = pids(tmp_path, 1)

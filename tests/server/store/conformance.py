@@ -378,7 +378,7 @@ class StoreConformance:
             assert len(tx.running()) == 2
 
     async def test_leases_after_reopening_expire_without_a_call(self, opener: Opener) -> None:
-        """A trial whose trainer never calls again loses its lease, counted from the start and not from the first read."""
+        """A trial whose trainer never calls again loses its lease, counted from the start, not from the first read."""
         async with opener() as store, store.transaction("j") as tx:
             tx.save_job(with_trials(a_job(trial_lease_seconds=1000.0), 2))
             tx.save_trial(a_trial(1))

@@ -8,8 +8,9 @@ The command leads its own process group. The group and every process that the co
 session, get SIGTERM when the pipe ALIVE is closed, which happens however the driver dies, or when this process gets
 SIGTERM. They get SIGKILL GRACE seconds later, or at SIGUSR1. Further SIGTERMs are ignored: a container's shutdown sends
 one too. Processes that the command leaves behind are killed at once, because they would distort the next trial's
-measurement. To find them, this process adopts those whose parents have ended. The descriptor LOCK stays open until the end and is not passed to the
-command: a lock that the driver holds on it stays held while any process of the command may run.
+measurement. To find them, this process adopts those whose parents have ended. The descriptor LOCK stays open until the
+end and is not passed to the command: a lock that the driver holds on it stays held while any process of the command may
+run.
 
 The exit status is the command's, 128 + N if signal N ended it, or 127 if it could not be started.
 """
@@ -132,9 +133,10 @@ def _kill_remaining(group: int) -> None:
 def _descendants() -> list[int]:
     """The processes below this one, of whatever group or session."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
+    # Without pathlib, whose import takes as long as the rest of this program.
+    for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
                 # The name before the last parenthesis may have any characters.
                 parent = file.read().rpartition(b")")[2].split()[1]
                 children.setdefault(int(parent), []).append(int(name))

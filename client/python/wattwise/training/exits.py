@@ -236,7 +236,7 @@ def _let_signal_through() -> None:
 
 
 def _release_in_child() -> None:
-    # A forked child, such as a data-loader worker, dies of these signals as usual, even if it never returns to Python code.
+    # A forked child, such as a data-loader worker, dies of a signal as usual, even if it never returns to Python code.
     for watch in _watches.values():
         watch.uninstall()
     _watches.clear()

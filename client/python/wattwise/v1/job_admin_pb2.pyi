@@ -69,8 +69,8 @@ class ListJobsRequest(google.protobuf.message.Message):
     PAGE_TOKEN_FIELD_NUMBER: builtins.int
     JOB_ID_PREFIX_FIELD_NUMBER: builtins.int
     page_size: builtins.int
-    """Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with many batch
-    sizes may be shorter.
+    """Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with long
+    configurations may be shorter.
     """
     page_token: builtins.str
     """next_page_token of the previous page. Empty: the first page."""
@@ -99,7 +99,9 @@ class ListJobsResponse(google.protobuf.message.Message):
     """Pass it as page_token to get the next page. Empty: this is the last page."""
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[wattwise.v1.job_pb2.Job]:
-        """The jobs, oldest first. Empty if no job matches."""
+        """The jobs, oldest first, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no
+        job matches.
+        """
 
     def __init__(
         self,

@@ -473,6 +473,7 @@ class Job(google.protobuf.message.Message):
     WARNINGS_FIELD_NUMBER: builtins.int
     RESET_AFTER_FIELD_NUMBER: builtins.int
     RESET_TIME_FIELD_NUMBER: builtins.int
+    PINNED_BATCH_SIZE_FIELD_NUMBER: builtins.int
     stage: Global___Stage.ValueType
     """The stage of the search. Always set; STAGE_MAB for policies without pruning."""
     pruning_round: builtins.int
@@ -499,6 +500,8 @@ class Job(google.protobuf.message.Message):
     """Whether RequestBaseline has requested a trial of the default batch size that is not dispatched yet."""
     reset_after: builtins.int
     """Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none."""
+    pinned_batch_size: builtins.int
+    """The batch size that every launch gets because SetBatchSizeState has pinned it. Unset: none."""
     @property
     def spec(self) -> Global___JobSpec:
         """The configuration, with all defaults filled in and the batch sizes in ascending order. Always set."""
@@ -567,12 +570,15 @@ class Job(google.protobuf.message.Message):
         warnings: collections.abc.Iterable[wattwise.v1.trial_pb2.TrialWarning] | None = ...,
         reset_after: builtins.int = ...,
         reset_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        pinned_batch_size: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "reset_time", b"reset_time", "spec", b"spec"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "other_monitor", b"other_monitor", "pinned_batch_size", b"pinned_batch_size", "reset_time", b"reset_time", "spec", b"spec"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_min_cost", b"_min_cost", "_min_cost_batch_size", b"_min_cost_batch_size", "_pinned_batch_size", b"_pinned_batch_size", "advice", b"advice", "arms", b"arms", "baseline_requested", b"baseline_requested", "batch_size_states", b"batch_size_states", "create_time", b"create_time", "min_cost", b"min_cost", "min_cost_batch_size", b"min_cost_batch_size", "monitor", b"monitor", "num_trials", b"num_trials", "other_monitor", b"other_monitor", "paused", b"paused", "pinned_batch_size", b"pinned_batch_size", "power_limits", b"power_limits", "pruning_round", b"pruning_round", "reset_after", b"reset_after", "reset_time", b"reset_time", "spec", b"spec", "stage", b"stage", "surviving_batch_sizes", b"surviving_batch_sizes", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost", b"_min_cost"]) -> typing.Literal["min_cost"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_min_cost_batch_size", b"_min_cost_batch_size"]) -> typing.Literal["min_cost_batch_size"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pinned_batch_size", b"_pinned_batch_size"]) -> typing.Literal["pinned_batch_size"] | None: ...
 
 Global___Job: typing_extensions.TypeAlias = Job

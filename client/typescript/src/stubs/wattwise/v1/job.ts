@@ -439,7 +439,11 @@ export interface Job {
   /** Number of the last trial before the newest ResetJob: it and all earlier ones do not count. 0: none. */
   resetAfter: number;
   /** When ResetJob was called last. Unset: never. */
-  resetTime: Date | undefined;
+  resetTime:
+    | Date
+    | undefined;
+  /** The batch size that every launch gets because SetBatchSizeState has pinned it. Unset: none. */
+  pinnedBatchSize?: number | undefined;
 }
 
 function createBaseGpuConfig(): GpuConfig {
@@ -1269,6 +1273,7 @@ function createBaseJob(): Job {
     warnings: [],
     resetAfter: 0,
     resetTime: undefined,
+    pinnedBatchSize: undefined,
   };
 }
 
@@ -1334,6 +1339,9 @@ export const Job: MessageFns<Job> = {
     }
     if (message.resetTime !== undefined) {
       Timestamp.encode(toTimestamp(message.resetTime), writer.uint32(154).fork()).join();
+    }
+    if (message.pinnedBatchSize !== undefined) {
+      writer.uint32(160).int32(message.pinnedBatchSize);
     }
     return writer;
   },
@@ -1513,6 +1521,14 @@ export const Job: MessageFns<Job> = {
             message.resetTime = fromTimestamp(Timestamp.decode(reader, reader.uint32()));
             continue;
           }
+          case 20: {
+            if (tag !== 160) {
+              break;
+            }
+
+            message.pinnedBatchSize = reader.int32();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1553,6 +1569,7 @@ export const Job: MessageFns<Job> = {
     message.warnings = object.warnings?.map((e) => TrialWarning.fromPartial(e)) || [];
     message.resetAfter = object.resetAfter ?? 0;
     message.resetTime = object.resetTime ?? undefined;
+    message.pinnedBatchSize = object.pinnedBatchSize ?? undefined;
     return message;
   },
 };

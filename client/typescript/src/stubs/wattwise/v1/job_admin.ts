@@ -46,8 +46,8 @@ export interface GetJobResponse {
 /** Request of ListJobs. */
 export interface ListJobsRequest {
   /**
-   * Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with many batch
-   * sizes may be shorter.
+   * Maximum number of jobs on the page; values above 1000 mean 1000, and 0 means 50. A page of jobs with long
+   * configurations may be shorter.
    */
   pageSize: number;
   /** next_page_token of the previous page. Empty: the first page. */
@@ -58,7 +58,10 @@ export interface ListJobsRequest {
 
 /** Response of ListJobs. */
 export interface ListJobsResponse {
-  /** The jobs, oldest first. Empty if no job matches. */
+  /**
+   * The jobs, oldest first, without arms, batch_size_states, power_limits and advice, which GetJob returns. Empty if no
+   * job matches.
+   */
   jobs: Job[];
   /** Pass it as page_token to get the next page. Empty: this is the last page. */
   nextPageToken: string;
