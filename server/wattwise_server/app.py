@@ -53,6 +53,8 @@ _STOP_SECONDS = 2.0
 _OPTIONS = (
     # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # gRPC would let a busy connection send more ahead, which small requests do not need and strangers could fill.
+    ("grpc.http2.bdp_probe", 0),
     # Of one connection, those that have ended but are not freed yet included: a client's further calls wait or are
     # refused with UNAVAILABLE. Twice as many as a busy process makes at a time.
     ("grpc.max_concurrent_streams", 128),

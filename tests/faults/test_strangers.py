@@ -32,9 +32,19 @@ def health_stub(channel: grpc.Channel) -> Any:
 
 
 def serves(server: LiveServer) -> None:
-    """A newcomer is answered."""
+    """A newcomer is answered; at the height of an attack gRPC cancels its call, which clients make again."""
+
+    def answered() -> bool:
+        try:
+            v1.JobAdminStub(channel).ListJobs(v1.ListJobsRequest(), timeout=60, wait_for_ready=True)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.CANCELLED:
+                raise
+            return False
+        return True
+
     with grpc.insecure_channel(server.address, _OWN) as channel:
-        v1.JobAdminStub(channel).ListJobs(v1.ListJobsRequest(), timeout=60, wait_for_ready=True)
+        wait_until(answered)
 
 
 def test_watches_of_unknown_services_are_refused(server: LiveServer) -> None:
