@@ -333,12 +333,12 @@ class StoreConformance:
                 assert [m.epoch for m in await tx.measurements(1)] == [500, 6000]
 
     async def test_jobs_are_counted_by_prefix(self, opener: Opener) -> None:
-        """The jobs with exactly this prefix are counted, up to a limit."""
+        """The jobs whose ids start with a prefix are counted, up to a limit, however their prefixes are cut."""
         async with opener() as store:
-            for job_id, prefix in (("a-1", "a"), ("a-2", "a"), ("a-b-1", "a-b")):
+            for job_id, prefix in (("a-1", "a"), ("a-2", "a"), ("a-b-1", "a-b"), ("b", "b")):
                 async with store.transaction(job_id) as tx:
                     tx.save_job(a_job(job_id, job_id_prefix=prefix))
-            for prefix, limit, found in (("a", 9, 2), ("a", 1, 1), ("a-b", 9, 1), ("x", 9, 0)):
+            for prefix, limit, found in (("a", 9, 3), ("a", 2, 2), ("a-b", 9, 1), ("", 9, 4), ("x", 9, 0)):
                 assert await store.count_jobs(prefix, limit) == found
 
     async def test_history_of_an_arm_is_read(self, opener: Opener) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -19,8 +22,15 @@ from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client
 from wattwise_server.domain import EndReason
 from wattwise_server.policy.stopping import Verdict, judge
+from wattwise_server.rpc import convert
+from wattwise_server.rpc.calls import StreamLimit
+from wattwise_server.rpc.paging import PageTokens
+from wattwise_server.rpc.service import JobAdminService
 from wattwise_server.security.tokens import Role
+from wattwise_server.store import queries
+from wattwise_server.store.rows import read_measurement
 from wattwise_server.usecases import lifecycle
+from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.report import Report
 
 from tests.client.training.script import begun
@@ -335,3 +345,60 @@ def _widest() -> v1.Measurement:
     widest = v1.Measurement(current_epoch=2**31 - 1, time_seconds=1.5, energy_joules=1.5, metric=0.5)
     widest.report_time.FromNanoseconds(1_999_999_999_999_999_999)
     return widest
+
+
+async def test_many_epochs_are_shown_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other calls are answered while thousands of epochs are read and converted; all of them are in the answer."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft(max_epochs=5_000))
+    shown, _ = await site.optimizer.next_trial("j", "")
+    for epoch in range(1, 3_501):
+        await site.optimizer.report(Report(shown.key, epoch, float(epoch), 0.01 * epoch, 0.1))
+    pieces = {read_measurement: [0], convert.measurement: [0]}
+
+    def counted(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def called(argument: Any) -> Any:
+            pieces[function][-1] += 1
+            return function(argument)
+
+        return called
+
+    monkeypatch.setattr(queries, "read_measurement", counted(read_measurement))
+    monkeypatch.setattr(convert, "measurement", counted(convert.measurement))
+    control, tokens = Control(site.store, lambda: site.now), PageTokens(site.store.page_token_key)
+    service, context = JobAdminService(site.administration, control, StreamLimit(0), tokens), cast("Any", None)
+    request = v1.GetTrialRequest(trial=v1.TrialId(job_id="j", trial_number=shown.key.trial_number))
+    answer = asyncio.create_task(service.GetTrial(request, context))
+    while not answer.done():
+        await asyncio.sleep(0)
+        for counts in pieces.values():
+            counts.append(0)
+    assert [measured.current_epoch for measured in (await answer).measurements] == list(range(1, 3_501))
+    assert [sum(counts) for counts in pieces.values()] == [3_500, 3_500]
+    assert max(map(max, pieces.values())) <= 1_000, "between two answers"
+    await site.close()
+
+
+def test_watches_of_one_caller_share_a_pace(server: LiveServer) -> None:
+    """Fifty watches of a caller get fifty states a second together, not one each per change, and all the newest."""
+    job = Trainer(server.trainer)
+    watching = threading.Barrier(51)
+
+    def watch() -> int:
+        """The states that a watch got after its first, until the last launch."""
+        states = server.admin.WatchJob(v1.WatchJobRequest(job_id=job.job_id), timeout=60)
+        next(states)
+        watching.wait()
+        return 1 + sum(1 for _ in takewhile(lambda state: state.job.num_trials < 40, states))
+
+    with ThreadPoolExecutor(50) as pool:
+        counts = [pool.submit(watch) for _ in range(50)]
+        watching.wait()
+        began = time.monotonic()
+        for _ in range(40):
+            job.next()
+        sent = sum(count.result() for count in counts)
+        elapsed = time.monotonic() - began
+    # The first state after the pause comes at once.
+    assert sent <= 50 * (1 + elapsed)
