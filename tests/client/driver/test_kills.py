@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from dataclasses import replace
@@ -256,6 +257,34 @@ def test_measured_training_survives_its_driver(runs: Runs, server: LiveServer) -
     assert runs.run(job).returncode == 0
     (line,) = runs.history()
     assert (line["end_reason"], line["try"], line["measured_by"]) == ("target reached", 1, "driver")
+
+
+def test_training_that_ends_as_its_driver_dies_counts(runs: Runs, server: LiveServer) -> None:
+    """If a driver is killed before it has seen the end of its command, the next one reports the result."""
+    runs.environment["WATTWISE_SERVER"] = server.address
+    waiting = "until test -e {log_dir}/go; do sleep 0.02; done"
+    job = write_job(runs.folder, shell(waiting, result()), run={"recurrences": 1})
+    driver = runs.start(job)
+    wait_until(lambda: any((folder / "measuring.json").exists() for folder in runs.trial_folders()))
+    (folder,) = runs.trial_folders()
+    wait_until(lambda: (json.loads((folder / "measuring.json").read_text()))["time_seconds"] > 0)
+    os.kill(driver.pid, signal.SIGSTOP)
+    (folder / "go").touch()
+    wait_until((folder / "ended.json").exists)
+    driver.kill()
+    driver.wait()
+    assert not (folder / "measured.json").exists()
+    assert runs.run(job).returncode == 0
+    (line,) = runs.history()
+    kept = {name: line[name] for name in ("end_reason", "try", "measured_by", "exit_code")}
+    assert kept == {
+        "end_reason": "target reached",
+        "try": 1,
+        "measured_by": "driver",
+        "exit_code": 0,
+    }
+    assert line["time_seconds"] == pytest.approx(json.loads((folder / "ended.json").read_text())["time_seconds"])
+    assert line["energy_joules"] == pytest.approx(100 * line["time_seconds"])
 
 
 def test_preempted_training_survives_its_driver(runs: Runs, server: LiveServer) -> None:

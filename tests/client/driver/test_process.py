@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,7 @@ def process(folder: Path, script: str, grace_seconds: float = 5.0) -> Iterator[P
             output=output,
             grace_seconds=grace_seconds,
             lock=lock,
+            ended=folder / "ended.json",
         )
         after.callback(made.end)
         yield made
@@ -54,6 +56,24 @@ def test_status(tmp_path: Path, script: str, status: int) -> None:
     with process(tmp_path, script) as running:
         wait_until(lambda: running.status() is not None)
         assert running.status() == status
+
+
+def test_end_is_written_down_unless_it_was_told(tmp_path: Path) -> None:
+    """A command that ends by itself leaves its status and its seconds, and one that is ended leaves nothing."""
+    with process(tmp_path, "sleep 0.1; exit 3") as running:
+        wait_until((tmp_path / "ended.json").exists)
+        ended = json.loads((tmp_path / "ended.json").read_text())
+        assert ended["exit_code"] == 3
+        assert ended["time_seconds"] > 0.1
+        assert running.end() == 3
+    (tmp_path / "ended.json").unlink()
+    for end in (Process.terminate, Process.kill):
+        with process(tmp_path, "trap 'exit 0' TERM; echo $$ >> pids; while :; do sleep 0.02; done") as running:
+            pids(tmp_path, 1)
+            end(running)
+            assert running.end() in {0, 128 + signal.SIGKILL}
+        (tmp_path / "pids").unlink()
+        assert not (tmp_path / "ended.json").exists()
 
 
 def test_terminated(tmp_path: Path) -> None:

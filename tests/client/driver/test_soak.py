@@ -40,5 +40,8 @@ def test_killed_at_any_moment(runs: Runs, server: LiveServer, command: list[str]
     assert sorted(line["recurrence"] for line in history if line["reached"]) == list(range(1, 41))
     assert len({line["seed"] for line in history}) == len(history)
     for line in history:
+        # A command that ended by itself counts, also if its driver was killed at that moment.
+        folder = runs.path() / f"trial-{line['trial']:04}"
+        assert line["end_reason"] != "preempted" or not (folder / "ended.json").exists()
         reached = trials[line["trial"]].end_reason == v1.END_REASON_TARGET_REACHED
         assert line["reached"] == reached

@@ -6,13 +6,13 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
 from wattwise.driver.interruption import InterruptedRunError, Interruption
-from wattwise.driver.outcome import OUTPUT, LaunchOutcome, has_client
+from wattwise.driver.outcome import ENDED, OUTPUT, RUNNING, LaunchOutcome, has_client
 from wattwise.driver.process import Process
 from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError, log
 from wattwise.training.delivery import find_launch
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.1
 _COST_CHECK_SECONDS = 1.0
+_SHORTEST_SAVE_SECONDS, _SAVE_SHARE = 1.0, 0.05
+"""The measurement so far is saved this often, in seconds and as a share of the time until then."""
 _LONGEST_HEARTBEAT_SECONDS = 5.0
 """A command without a client is stopped no later than this after the server's decision."""
 
@@ -75,6 +77,7 @@ class CommandExecution:
         name = f"wattwise run {self.trial.job_id} {self.trial.trial_number}"
         windows = TrainingWindows(monitor, name, self.spec.gpu.max_power_watts, weighs_energy=self.spec.eta_knob > 0)
         windows.open()
+        self._outcome(RUNNING, windows).save(self.folder)
         process = self._start()
         interruption.on_repeat = process.kill
         over_cost_bound, interrupted = False, None
@@ -87,14 +90,7 @@ class CommandExecution:
             status = process.end()
             windows.close()
             refresh()
-        outcome = LaunchOutcome(
-            status,
-            windows.time_seconds,
-            windows.energy_joules,
-            over_cost_bound=over_cost_bound,
-            monitor=windows.monitor,
-        )
-        return outcome, interrupted
+        return replace(self._outcome(status, windows), over_cost_bound=over_cost_bound), interrupted
 
     def _start(self) -> Process:
         with (self.folder / OUTPUT).open("ab") as output:
@@ -105,7 +101,11 @@ class CommandExecution:
                 output=output,
                 grace_seconds=self.grace_seconds,
                 lock=self.lock,
+                ended=self.folder / ENDED,
             )
+
+    def _outcome(self, status: int, windows: TrainingWindows) -> LaunchOutcome:
+        return LaunchOutcome(status, windows.time_seconds, windows.energy_joules, monitor=windows.monitor)
 
     def _watch(
         self,
@@ -116,10 +116,16 @@ class CommandExecution:
         refresh: Callable[[], None],
     ) -> bool:
         """Waits until the command has ended; returns whether it was stopped for its cost."""
+        save_at = time.monotonic() + _SHORTEST_SAVE_SECONDS
         check_at = time.monotonic() + _COST_CHECK_SECONDS
         stopping = over_cost_bound = False
         while process.wait(_POLL_SECONDS) is None:
             refresh()
+            if time.monotonic() >= save_at:
+                windows.close()
+                windows.reopen()
+                self._outcome(RUNNING, windows).save(self.folder)
+                save_at = time.monotonic() + max(_SHORTEST_SAVE_SECONDS, _SAVE_SHARE * windows.time_seconds)
             # A client in the command learns of a stop itself, and may have work to finish, such as saving a model.
             if stopping or lease.reported or has_client(self.folder):
                 continue

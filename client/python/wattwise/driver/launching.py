@@ -113,7 +113,7 @@ class Launcher:
         outcome: LaunchOutcome | None = None
         try:
             if folder.exists() or _has_ended(trial):
-                outcome = saved_outcome(folder)
+                outcome = saved_outcome(folder, self.job.gpu.max_power_watts)
             else:
                 outcome, interrupted = self._train(claim, trial, folder, answer.reason)
                 if interrupted is not None:

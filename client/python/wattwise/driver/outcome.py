@@ -6,6 +6,8 @@ output.log      stdout and stderr of the command
 result.json     written by a command without a client: {"metric": 0.98, "epochs": 7}; any command may add
                 "power_limit_watts"
 client.json     written by a client in the command when it joins the trial: a `ClientFile`
+measuring.json  written by the driver now and then while the command runs: a `LaunchOutcome` without its end
+ended.json      written by the supervisor when the command has ended by itself: {"exit_code": 0, "time_seconds": 3.2}
 measured.json   written by the driver once the command has ended: a `LaunchOutcome`
 """
 
@@ -16,8 +18,10 @@ import math
 import os
 import re
 import signal
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from wattwise import v1
 from wattwise.commands.humanize import printable
@@ -27,7 +31,10 @@ from wattwise.training.client_file import ClientFile, power_limit_of
 
 OUTPUT = "output.log"
 RESULT = "result.json"
-_MEASURED = "measured.json"
+ENDED = "ended.json"
+_MEASURING, _MEASURED = "measuring.json", "measured.json"
+RUNNING = -1
+"""In place of the exit status of a command that runs."""
 _QUOTED_LINES, _QUOTED_CHARACTERS, _READ_BYTES = 10, 200, 16_384
 _TERMINAL_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\))")
 _PREEMPTED = {128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP}
@@ -38,7 +45,7 @@ class LaunchOutcome:
     """A command that has ended.
 
     Attributes:
-        exit_code: its exit status, 128 + N if signal N ended it.
+        exit_code: its exit status, 128 + N if signal N ended it; `RUNNING` before.
         time_seconds: from its start to its end.
         energy_joules: what the driver's monitor measured meanwhile.
         over_cost_bound: whether it was stopped because the driver reported a cost above the bound.
@@ -64,7 +71,7 @@ class LaunchOutcome:
 
     def save(self, folder: Path) -> None:
         """Keeps it in the trial's folder, for the next driver if this one dies before the server has the result."""
-        write_json(folder / _MEASURED, asdict(self))
+        write_json(folder / (_MEASURING if self.exit_code == RUNNING else _MEASURED), asdict(self))
 
 
 def described(exit_code: int) -> str:
@@ -77,10 +84,30 @@ def described(exit_code: int) -> str:
         return str(exit_code)
 
 
-def saved_outcome(folder: Path) -> LaunchOutcome | None:
-    """The outcome that `save` kept; None if the command had not ended."""
-    saved = read_json(folder / _MEASURED)
-    return None if saved is None else LaunchOutcome(**{**saved, "monitor": MonitorKinds.from_json(saved["monitor"])})
+def saved_outcome(folder: Path, max_power_watts: float) -> LaunchOutcome | None:
+    """The outcome of a command whose driver has died; None if the command did not end by itself.
+
+    What the driver did not measure any more is estimated from the mean power until then, or from the maximum power.
+    """
+    if (saved := read_json(folder / _MEASURED)) is not None:
+        return _read_outcome(saved)
+    ended, begun = read_json(folder / ENDED), read_json(folder / _MEASURING)
+    if ended is None or begun is None:
+        return None
+    measured, seconds = _read_outcome(begun), float(ended["time_seconds"])
+    watts = measured.energy_joules / measured.time_seconds if measured.time_seconds else max_power_watts
+    unmeasured = max(0.0, seconds - measured.time_seconds)
+    return replace(
+        measured,
+        exit_code=int(ended["exit_code"]),
+        time_seconds=measured.time_seconds + unmeasured,
+        energy_joules=measured.energy_joules + unmeasured * watts,
+        monitor=measured.monitor.with_failure() if unmeasured else measured.monitor,
+    )
+
+
+def _read_outcome(saved: Mapping[str, Any]) -> LaunchOutcome:
+    return LaunchOutcome(**{**saved, "monitor": MonitorKinds.from_json(saved["monitor"])})
 
 
 def has_client(folder: Path) -> bool:

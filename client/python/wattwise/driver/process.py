@@ -28,6 +28,7 @@ class Process:
         errors: receives its standard error.
         grace_seconds: time from SIGTERM to SIGKILL.
         lock: a descriptor whose lock is held as long as any process of the command may run.
+        ended: receives its exit status and its seconds if it ends without being told to, also if this process has died.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Process:
         errors: IO[bytes] | int = subprocess.STDOUT,
         grace_seconds: float,
         lock: int,
+        ended: Path | None = None,
     ) -> None:
         self._grace_seconds = grace_seconds
         reading, self._alive = os.pipe()
@@ -54,6 +56,7 @@ class Process:
                     str(reading),
                     str(grace_seconds),
                     str(lock),
+                    "" if ended is None else str(ended.absolute()),
                     *command,
                 ],
                 env=dict(environment),

@@ -1,6 +1,6 @@
 """Runs between a driver and its command, so that the command and its children die with the driver.
 
-    python supervisor.py ALIVE GRACE LOCK COMMAND...
+    python supervisor.py ALIVE GRACE LOCK ENDED COMMAND...
 
 Runs as a script, on the standard library alone, so that it starts quickly.
 
@@ -12,7 +12,9 @@ measurement. To find them, this process adopts those whose parents have ended. T
 end and is not passed to the command: a lock that the driver holds on it stays held while any process of the command may
 run.
 
-The exit status is the command's, 128 + N if signal N ended it, or 127 if it could not be started.
+The exit status is the command's, 128 + N if signal N ended it, or 127 if it could not be started. If the command ends
+without being told to, the file ENDED has its status and its seconds, even if the driver has died, since what it trained
+counts. Without a name there is no file.
 """
 
 from __future__ import annotations
@@ -33,12 +35,13 @@ _KILL_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 
 
-def main(alive: int, grace: float, lock: int, command: list[str]) -> int:
+def main(alive: int, grace: float, lock: int, ended: str, command: list[str]) -> int:
     """Runs the command; returns its exit status."""
     for descriptor in (alive, lock):
         os.set_inheritable(descriptor, False)
     wakeup = _signal_pipe()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    begin = time.monotonic()
     group = _start(command)
     kill_at: float | None = None
     while True:
@@ -48,7 +51,10 @@ def main(alive: int, grace: float, lock: int, command: list[str]) -> int:
         ready, _, _ = select.select(watched, [], [], timeout)
         status = _reap(group)
         if status is not None:
+            seconds = time.monotonic() - begin
             _kill_remaining(group)
+            if ended and kill_at is None:
+                _write(ended, f'{{"exit_code": {status}, "time_seconds": {seconds}}}')
             return status
         received = os.read(wakeup, 64) if wakeup in ready else b""
         if kill_at is None and (signal.SIGTERM in received or alive in ready):
@@ -130,6 +136,16 @@ def _kill_remaining(group: int) -> None:
         time.sleep(_POLL_SECONDS)
 
 
+def _write(path: str, text: str) -> None:
+    """Writes a file atomically and durably, unless the disk is full."""
+    with contextlib.suppress(OSError):
+        with open(f"{path}.new", "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)  # noqa: PTH105
+
+
 def _descendants() -> list[int]:
     """The processes below this one, of whatever group or session."""
     children: dict[int, list[int]] = {}
@@ -149,4 +165,4 @@ def _descendants() -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5:]))
