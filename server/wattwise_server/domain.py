@@ -420,11 +420,12 @@ class ListedJob(NamedTuple):
 
 
 class TrialKey(NamedTuple):
-    """Names one trial. A batch size of 0 matches any."""
+    """Names one trial. A batch size of 0 and an empty request id match any."""
 
     job_id: str
     batch_size: int
     trial_number: int
+    request_id: str = ""
 
 
 class ComputedUsage(NamedTuple):
@@ -531,7 +532,7 @@ class Trial(NamedTuple):
     @property
     def key(self) -> TrialKey:
         """The trial's name."""
-        return TrialKey(self.job_id, self.batch_size, self.number)
+        return TrialKey(self.job_id, self.batch_size, self.number, self.request_id or "")
 
     def renew(self, last: Measurement | None, lease_expire_time: datetime | None) -> Trial:
         """A running trial with its newest measurement and its lease; faster than `_replace`, for every report."""

@@ -85,7 +85,7 @@ def shown_trial_key(request: v1.GetTrialRequest | v1.SetTrialExcludedRequest) ->
     """
     _check_named(request, "trial")
     trial = request.trial
-    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number)
+    return TrialKey(trial.job_id, trial.batch_size, trial.trial_number, trial.request_id)
 
 
 def report(request: v1.ReportResultRequest) -> Report:
@@ -177,7 +177,7 @@ def _trainers_trial(
     if not size:
         _check_named(holder, where)
         raise InvalidRequestError(Violation(f"{where}.batch_size", "is 0; use the batch size of the trial"))
-    return TrialKey(trial.job_id, size, trial.trial_number)
+    return TrialKey(trial.job_id, size, trial.trial_number, trial.request_id)
 
 
 def _check_named(
@@ -338,7 +338,7 @@ def trial(known: Trial) -> v1.Trial:
     """A trial."""
     last = known.last
     return v1.Trial(
-        id=v1.TrialId(job_id=known.job_id, batch_size=known.batch_size, trial_number=known.number),
+        id=v1.TrialId(**known.key._asdict()),
         type=v1.TrialType.Value(f"TRIAL_TYPE_{known.type.value}"),
         status=v1.TrialStatus.Value(f"TRIAL_STATUS_{known.status.value}"),
         end_reason=v1.EndReason.Value(f"END_REASON_{known.end_reason.value}")

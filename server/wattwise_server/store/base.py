@@ -110,8 +110,8 @@ class Store(Protocol):
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""
 
-    async def was_live_when_deleted(self, key: TrialKey) -> bool:
-        """Whether this trial was running, or could be resumed, when its job was deleted."""
+    async def was_deleted(self, key: TrialKey) -> bool:
+        """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
 
     async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
         """Whether the launch of this request id was dispatched by a job of this id that was deleted.

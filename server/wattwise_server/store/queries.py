@@ -216,8 +216,10 @@ class Queries:
         )
         return bool(await self._all(sql, job_id, request_id, None if started is None else to_micros(started)))
 
-    async def was_live_when_deleted(self, key: TrialKey) -> bool:
-        """Whether this trial was running, or could be resumed, when its job was deleted."""
+    async def was_deleted(self, key: TrialKey) -> bool:
+        """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
+        if key.request_id:
+            return await self.was_launch_deleted(key.job_id, key.request_id, None)
         sql = "SELECT 1 FROM deleted_trials WHERE job_id = ? AND trial_number = ? AND ? IN (0, batch_size)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
 

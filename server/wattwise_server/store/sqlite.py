@@ -238,11 +238,11 @@ class SqliteStore:
         """Drops measurements of trials that ended before a time."""
         await self._retention.prune(ended_before)
 
-    async def was_live_when_deleted(self, key: TrialKey) -> bool:
-        """Whether this trial was running, or could be resumed, when its job was deleted."""
+    async def was_deleted(self, key: TrialKey) -> bool:
+        """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
         if cached := self._cache.get(key.job_id):
             await cached.durable()
-        return await self.queries.was_live_when_deleted(key)
+        return await self.queries.was_deleted(key)
 
     async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
         """Whether a launch was deleted with its job."""

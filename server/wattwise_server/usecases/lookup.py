@@ -26,6 +26,8 @@ def find_running_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | No
     job, trial = tx.job, tx.running_trial(key.trial_number)
     if job is None or trial is None or key.batch_size not in (0, trial.batch_size):
         return None
+    if key.request_id and key.request_id != trial.request_id:
+        return None
     return job, trial
 
 
@@ -41,6 +43,8 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
         why = f"job {key.job_id!r} has no trial {key.trial_number}"
     elif key.batch_size not in (0, trial.batch_size):
         why = f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
+    elif key.request_id and key.request_id != trial.request_id:
+        why = f"trial {key.trial_number} of job {key.job_id!r} is of another launch than {key.request_id!r}"
     else:
         return job, trial
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)

@@ -336,7 +336,7 @@ class Optimizer:
         try:
             job, trial = await find_trial(tx, key)
         except (JobNotFoundError, TrialNotFoundError):
-            if not await self._store.was_live_when_deleted(key):
+            if not await self._store.was_deleted(key):
                 raise
         else:
             return (job, trial) if trial.running or trial.lost else decision_for(job, trial)

@@ -438,9 +438,9 @@ class StoreConformance:
             async with store.transaction("j") as tx:
                 assert tx.job is None
                 assert await tx.measurements(2) == []
-            live = [await store.was_live_when_deleted(TrialKey("j", 8, number)) for number in (1, 2, 3)]
+            live = [await store.was_deleted(TrialKey("j", 8, number)) for number in (1, 2, 3)]
             assert live == [False, True, True]
-            assert not await store.was_live_when_deleted(TrialKey("j", 16, 2))
+            assert not await store.was_deleted(TrialKey("j", 16, 2))
             known = [await store.was_launch_deleted("j", f"request {number}", None) for number in range(6)]
             assert known == [False, True, True, True, False, False]
             moment = timedelta(seconds=1)

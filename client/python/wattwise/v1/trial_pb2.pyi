@@ -213,20 +213,27 @@ class TrialId(google.protobuf.message.Message):
     JOB_ID_FIELD_NUMBER: builtins.int
     BATCH_SIZE_FIELD_NUMBER: builtins.int
     TRIAL_NUMBER_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job of the trial. Required: an empty id is refused as unknown."""
     batch_size: builtins.int
     """The batch size of the trial. Another batch size is refused as an unknown trial; 0 is refused except in GetTrial."""
     trial_number: builtins.int
     """The number of the trial within its job, from 1. 0 is refused as unknown."""
+    request_id: builtins.str
+    """The launch that the trial was dispatched to or imported from: the request_id of GetNextBatchSize and ImportTrial; the
+    server sets it unless the launch had none. In requests: with a launch, a trial of another one is refused as an unknown
+    trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
+    """
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         batch_size: builtins.int = ...,
         trial_number: builtins.int = ...,
+        request_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "trial_number", b"trial_number"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]) -> None: ...
 
 Global___TrialId: typing_extensions.TypeAlias = TrialId
 

@@ -318,6 +318,12 @@ export interface TrialId {
   batchSize: number;
   /** The number of the trial within its job, from 1. 0 is refused as unknown. */
   trialNumber: number;
+  /**
+   * The launch that the trial was dispatched to or imported from: the request_id of GetNextBatchSize and ImportTrial; the
+   * server sets it unless the launch had none. In requests: with a launch, a trial of another one is refused as an unknown
+   * trial. After the loss of a database, or of a job, another launch may have the number. Empty: any launch.
+   */
+  requestId: string;
 }
 
 /** The state of a trial: one launch of a job with one batch size. */
@@ -506,7 +512,7 @@ export interface Measurement {
 }
 
 function createBaseTrialId(): TrialId {
-  return { jobId: "", batchSize: 0, trialNumber: 0 };
+  return { jobId: "", batchSize: 0, trialNumber: 0, requestId: "" };
 }
 
 export const TrialId: MessageFns<TrialId> = {
@@ -519,6 +525,9 @@ export const TrialId: MessageFns<TrialId> = {
     }
     if (message.trialNumber !== 0) {
       writer.uint32(24).int32(message.trialNumber);
+    }
+    if (message.requestId !== "") {
+      writer.uint32(34).string(message.requestId);
     }
     return writer;
   },
@@ -560,6 +569,14 @@ export const TrialId: MessageFns<TrialId> = {
             message.trialNumber = reader.int32();
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.requestId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -580,6 +597,7 @@ export const TrialId: MessageFns<TrialId> = {
     message.jobId = object.jobId ?? "";
     message.batchSize = object.batchSize ?? 0;
     message.trialNumber = object.trialNumber ?? 0;
+    message.requestId = object.requestId ?? "";
     return message;
   },
 };
