@@ -42,10 +42,11 @@ class Example:
 
 
 class Losing(grpc.GenericRpcHandler):
-    """A proxy that loses the first response of each method."""
+    """A proxy that loses the first response of each method, and gives a status in its place."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
         self.calls: list[str] = []
+        self._status = status
         self._behind = grpc.insecure_channel(server)
         self._front = grpc.server(futures.ThreadPoolExecutor(4), handlers=[self])
         self.address = f"127.0.0.1:{self._front.add_insecure_port('127.0.0.1:0')}"
@@ -70,7 +71,7 @@ class Losing(grpc.GenericRpcHandler):
                 context.set_trailing_metadata(trailers)
                 context.abort(error.code(), error.details() or "")
             if self.calls.count(name) == 1:
-                context.abort(grpc.StatusCode.UNAVAILABLE, "the response was lost")
+                context.abort(self._status, "the response was lost")
             return answer
 
         if name == "StreamResults":
@@ -88,14 +89,19 @@ def trains(program: str, server: LiveServer) -> None:
     assert trial(server).end_reason == v1.END_REASON_TARGET_REACHED
 
 
-def repeats(program: str, server: LiveServer) -> None:
+def repeats(program: str, server: LiveServer, status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
     """A call whose response was lost is retried with the same request id: one trial, one result per epoch."""
-    losing = Losing(server.start())
-    status, said = Example(program, losing.address).end()
+    losing = Losing(server.start(), status)
+    exited, said = Example(program, losing.address).end()
     losing.close()
-    assert status == 0, said
+    assert exited == 0, said
     assert losing.calls[:4] == ["RegisterJob", "RegisterJob", "GetNextBatchSize", "GetNextBatchSize"], losing.calls
     assert server.admin.GetJob(v1.GetJobRequest(job_id=JOB)).job.num_trials == 1
+
+
+def repeats_cancelled_calls(program: str, server: LiveServer) -> None:
+    """A call that an overloaded server has cancelled is retried too."""
+    repeats(program, server, grpc.StatusCode.CANCELLED)
 
 
 def does_not_repeat(program: str, server: LiveServer) -> None:
@@ -325,8 +331,9 @@ def trial(server: LiveServer) -> v1.Trial:
 
 
 CHECKS: tuple[Callable[[str, LiveServer], None], ...] = (
-    trains, repeats, does_not_repeat, heartbeats_and_ends, stops_during_an_epoch, survives_an_outage, ends_alone,
-    tries_again, gives_up, falls_back, begins_without_server, trains_on_if_forgotten, sends_its_token,
+    trains, repeats, repeats_cancelled_calls, does_not_repeat, heartbeats_and_ends, stops_during_an_epoch,
+    survives_an_outage, ends_alone, tries_again, gives_up, falls_back, begins_without_server, trains_on_if_forgotten,
+    sends_its_token,
 )  # fmt: skip
 
 

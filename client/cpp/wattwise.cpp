@@ -114,8 +114,9 @@ Error::Error(const grpc::Status& status) : std::runtime_error(status.error_messa
 }
 
 bool Error::retryable() const {
-  const auto entry = metadata.find("retryable");
-  return entry == metadata.end() ? code == grpc::StatusCode::UNAVAILABLE : entry->second == "true";
+  if (const auto entry = metadata.find("retryable"); entry != metadata.end()) return entry->second == "true";
+  // An overloaded server cancels calls.
+  return code == grpc::StatusCode::UNAVAILABLE || code == grpc::StatusCode::CANCELLED;
 }
 
 bool Error::unknown_trial() const {

@@ -94,12 +94,16 @@ func (c *Client) Outgoing(ctx context.Context) context.Context {
 	return ctx
 }
 
-// Retrying repeats a call until it succeeds, a retry does not help, or the timeout has passed.
-func (c *Client) Retrying(ctx context.Context, call func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(c.Outgoing(ctx), c.Timeout)
+// Retrying repeats a call until it succeeds, a retry does not help, or the timeout has passed. It returns context.Canceled
+// if the context was cancelled.
+func (c *Client) Retrying(callers context.Context, call func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(c.Outgoing(callers), c.Timeout)
 	defer cancel()
 	for pause := firstPause; ; pause *= 2 {
 		err := FromStatus(call(ctx))
+		if err != nil && callers.Err() == context.Canceled {
+			return context.Canceled
+		}
 		refused, ok := err.(*Error)
 		if !ok || !refused.Retryable() {
 			return err

@@ -38,7 +38,8 @@ func (e *Error) Retryable() bool {
 	if value, ok := e.Metadata["retryable"]; ok {
 		return value == "true"
 	}
-	return e.Code == codes.Unavailable
+	// An overloaded server cancels calls. A call that was cancelled by its own context is no Error.
+	return e.Code == codes.Unavailable || e.Code == codes.Canceled
 }
 
 // ServerAway reports whether the server could not be reached in time. Continue training: reports are cumulative, so the

@@ -53,7 +53,7 @@ _STOP_SECONDS = 2.0
 _OPTIONS = (
     # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # gRPC would let a busy connection send more ahead, which small requests do not need and strangers could fill.
+    # Keeps the flow-control windows of a connection small: requests are small, and strangers could fill large windows.
     ("grpc.http2.bdp_probe", 0),
     # Of one connection, those that have ended but are not freed yet included: a client's further calls wait or are
     # refused with UNAVAILABLE. Twice as many as a busy process makes at a time.

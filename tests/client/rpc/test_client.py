@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 
+import grpc
 import pytest
 from wattwise import (
     Client,
@@ -20,6 +22,7 @@ from wattwise import (
 )
 
 from tests.client.training.script import job_spec
+from tests.example_check import Losing
 from tests.live_server import LiveServer
 
 
@@ -123,6 +126,17 @@ def test_calls_wait_for_a_server_that_comes_back(server: LiveServer) -> None:
         server.start()
         call.join(20)
         assert [job.spec.job_id for job in found] == [job_id]
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+def test_lost_answers_are_asked_for_again(grpc_addr: str, status: grpc.StatusCode) -> None:
+    """A call whose answer was lost, or that an overloaded server has cancelled, is made again."""
+    losing = Losing(grpc_addr, status)
+    with closing(losing), Client(losing.address) as client:
+        job_id = _registered(client)
+        assert client.get_next_batch_size(job_id).trial.id.trial_number == 1
+        assert client.get_job(job_id).num_trials == 1
+    assert [losing.calls.count(name) for name in ("RegisterJob", "GetNextBatchSize", "GetJob")] == [2, 2, 2]
 
 
 def test_unreachable_server(server: LiveServer) -> None:
