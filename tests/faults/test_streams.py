@@ -135,8 +135,22 @@ async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:
                 return watch()
             return talk(*((), (beat,), (v1.StreamResultsRequest(result=result),))[kind - 1], answered=kind == 3)
 
+        async def accepted(kind: int) -> bool:
+            """Whether the server took the stream: not always while earlier ones, cancelled, are not freed yet."""
+            try:
+                await one(kind)
+            except grpc.aio.AioRpcError as error:
+                # INTERNAL is what grpc.aio makes of a refusal that arrives while it writes.
+                assert error.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL}  # noqa: PT017
+                return False
+            return True
+
+        async def until_accepted(kind: int) -> None:
+            while not await accepted(kind):
+                pass
+
         for start in range(0, number, 100):
-            await asyncio.gather(*(one((start + n) % 4) for n in range(min(100, number - start))))
+            await asyncio.gather(*(until_accepted((start + n) % 4) for n in range(min(100, number - start))))
 
 
 async def churn(server: LiveServer, number: int) -> None:
