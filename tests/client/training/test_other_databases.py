@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import pytest
 from wattwise import BatchSizeOptimizer, Client, ResumeError, v1
-from wattwise.errors import UnsupportedCallError
 from wattwise.training.delivery import deliver_files
 from wattwise.training.spool import Spool
 
@@ -54,7 +53,7 @@ def test_number_of_another_launch(server: LiveServer, caplog: pytest.LogCaptureF
         bso.on_evaluate(0.1)
         with out_of_reach(server, lost=True) as aside:
             other = dispatched_to_another(aside)
-        assert other.id == bso.trial.id
+        assert other.id.trial_number == bso.trial.id.trial_number
         bso.on_evaluate(0.2)
         wait_until(lambda: "its database lost or restored" in caplog.text)
         bso.on_evaluate(0.95)
@@ -91,7 +90,7 @@ def test_job_that_was_deleted_and_registered_again(server: LiveServer) -> None:
         bso.on_evaluate(0.1)
         aside.delete_job(JOB)
         other = dispatched_to_another(aside)
-    assert other.id == bso.trial.id
+    assert other.id.trial_number == bso.trial.id.trial_number
     wait_until(lambda: bso.training_finished)
     bso.close()
     with Client(server.address) as client:
@@ -115,7 +114,7 @@ def test_restored_database_that_remembers_a_deletion(server: LiveServer, caplog:
     server.start()
     bso = begun(server.address, job_id=JOB)
     bso.on_evaluate(0.1)
-    assert bso.trial.id == old.id
+    assert bso.trial.id.trial_number == old.id.trial_number
     server.stop()
     server.database.write_bytes(backup)
     server.start()
@@ -209,25 +208,3 @@ def test_third_process_of_a_trial_that_had_ended(
         assert (ended.end_reason, ended.last_epoch) == (v1.END_REASON_ERROR, 1)
         assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [2, 3, 4, 5])
     assert spooled() == []
-
-
-def test_server_that_cannot_be_asked(
-    server: LiveServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With a server that is too old to look a launch up, reports go on by number."""
-    monkeypatch.setattr(Client, "import_trial", _unsupported)
-    bso = begun(server.address, job_id=JOB)
-    bso.on_evaluate(0.1)
-    server.stop()
-    bso.on_evaluate(0.2)
-    server.start()
-    with Client(server.address) as client:
-        wait_until(lambda: epochs(client, bso.trial.id) == [1, 2])
-        bso.on_evaluate(0.95)
-        bso.close()
-        assert client.get_trial(bso.trial.id).trial.end_reason == v1.END_REASON_TARGET_REACHED
-    assert len(warnings(caplog)) == 1
-
-
-def _unsupported(*_arguments: object, **_options: object) -> None:
-    raise UnsupportedCallError("not implemented")

@@ -15,7 +15,6 @@ from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.outcome import ENDED, OUTPUT, RUNNING, LaunchOutcome, has_client
 from wattwise.driver.process import Process
 from wattwise.errors import JobNotFoundError, TrialNotFoundError, WattwiseError, log
-from wattwise.training.delivery import find_launch
 from wattwise.training.rules import cost
 from wattwise.training.session import BEATS_PER_LEASE
 from wattwise.training.windows import TrainingWindows, monitor_message
@@ -82,7 +81,7 @@ class CommandExecution:
         interruption.on_repeat = process.kill
         over_cost_bound, interrupted = False, None
         try:
-            with LeaseKeeper(client, self.trial, self.request_id, self.spec.trial_lease_seconds) as lease:
+            with LeaseKeeper(client, self.trial, self.spec.trial_lease_seconds) as lease:
                 over_cost_bound = self._watch(process, lease, windows, client, refresh)
         except InterruptedRunError as error:
             interrupted = error
@@ -165,7 +164,6 @@ class LeaseKeeper:
     Args:
         client: does not retry calls.
         trial: the trial.
-        request_id: the id of its launch.
         lease_seconds: its lease; 0 never expires.
 
     Attributes:
@@ -174,13 +172,12 @@ class LeaseKeeper:
         cost_bound: the cost above which the trial is stopped, in joules; None if there is no bound yet.
     """
 
-    def __init__(self, client: Client, trial: v1.TrialId, request_id: str, lease_seconds: float) -> None:
+    def __init__(self, client: Client, trial: v1.TrialId, lease_seconds: float) -> None:
         self.stopped = False
         self.reported = False
         self.cost_bound: float | None = None
         self._client = client
         self._trial = trial
-        self._request_id = request_id
         interval = min(lease_seconds / BEATS_PER_LEASE, _LONGEST_HEARTBEAT_SECONDS)
         self._interval = interval or _LONGEST_HEARTBEAT_SECONDS
         self._over = threading.Event()
@@ -198,8 +195,6 @@ class LeaseKeeper:
     def _renew(self) -> None:
         while not self._over.is_set() and not self.stopped:
             try:
-                if self._server_away and not self._is_known():
-                    return
                 decision = self._client.heartbeat(self._trial)
             except (JobNotFoundError, TrialNotFoundError) as error:
                 # Its database was lost or restored: the trial is delivered when it has ended.
@@ -215,20 +210,3 @@ class LeaseKeeper:
                 self.cost_bound = decision.cost_bound if decision.HasField("cost_bound") else None
                 self.stopped = decision.stop_train
             self._over.wait(self._interval)
-
-    def _is_known(self) -> bool:
-        """Whether the server that is back still has the trial: another launch may have its number.
-
-        Raises:
-            WattwiseError: if the server does not answer.
-        """
-        try:
-            found = find_launch(self._client, self._trial, self._request_id)
-        except TrialNotFoundError:
-            self.stopped = True
-            return False
-        if found != self._trial:
-            log.warning(
-                "the server no longer has trial %d of this launch; training continues", self._trial.trial_number
-            )
-        return found == self._trial

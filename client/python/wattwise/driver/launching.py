@@ -27,7 +27,7 @@ from wattwise.driver.outcome import (
 from wattwise.errors import InvalidResultError, JobNotFoundError, TrialNotFoundError, WattwiseError
 from wattwise.monitor import MonitorKinds, monitor_kinds
 from wattwise.monitor.named import name_of
-from wattwise.training.delivery import REFUSALS, deliver_record, find_launch
+from wattwise.training.delivery import REFUSALS, deliver_record
 from wattwise.training.journal import Journal
 from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.rules import cost, reaches_target
@@ -129,7 +129,9 @@ class Launcher:
         reason = v1.END_REASON_PREEMPTED if outcome is None else outcome.end_reason
         self._deliver_spooled(claim, reason)
         try:
-            trial = self._end(claim, trial.id, outcome, folder, reason)
+            if outcome is not None:
+                self._report_if_unreported(trial.id, outcome, folder)
+            trial = self.client.end_trial(trial.id, reason)
         except (JobNotFoundError, TrialNotFoundError):
             # The server's database was lost or restored, unless a person deleted the job.
             record = self._record_of(claim, trial, outcome, folder)
@@ -138,25 +140,6 @@ class Launcher:
                 raise
             trial = found
         return self._record(claim, trial, outcome, folder)
-
-    def _end(
-        self,
-        claim: Claim,
-        trial: v1.TrialId,
-        outcome: LaunchOutcome | None,
-        folder: Path,
-        reason: v1.EndReason.ValueType,
-    ) -> v1.Trial:
-        """Reports what no client has reported, and ends the trial.
-
-        Raises:
-            JobNotFoundError, TrialNotFoundError: the server does not have the trial; another one may have its number.
-        """
-        if find_launch(self.client, trial, claim.launch.request_id) != trial:
-            raise TrialNotFoundError(f"the server no longer has trial {trial.trial_number} of this launch")
-        if outcome is not None:
-            self._report_if_unreported(trial, outcome, folder)
-        return self.client.end_trial(trial, reason)
 
     def _deliver_spooled(self, claim: Claim, reason: v1.EndReason.ValueType) -> None:
         """Delivers what a client in the command could not; `reason` is how a client was ended that did not say so."""

@@ -57,6 +57,7 @@ class DriverLaunch:
             job_id=self.job.job_id or "",
             batch_size=_integer(variables, "BATCH_SIZE"),
             trial_number=_integer(variables, "TRIAL_NUMBER"),
+            request_id=self._request_id,
         )
         self._folder = Path(variables["LOG_DIR"]) if "LOG_DIR" in variables else None
         # The server's answer to a repeated request does not repeat the reason.

@@ -165,7 +165,12 @@ class TrialRecord:
     @property
     def trial_id(self) -> v1.TrialId:
         """The trial's id on the server."""
-        return v1.TrialId(job_id=self.job.job_id, batch_size=self.batch_size, trial_number=self.trial_number)
+        return v1.TrialId(
+            job_id=self.job.job_id,
+            batch_size=self.batch_size,
+            trial_number=self.trial_number,
+            request_id=self.request_id,
+        )
 
     def request(self) -> v1.ImportTrialRequest:
         """The request that delivers the trial; without an end reason its process was killed."""

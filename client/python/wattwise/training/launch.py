@@ -344,7 +344,7 @@ class ServerLaunch:
         )
         # The server may have dispatched a trial with another batch size, which the delivery ends.
         self._request_id = fallback_request(self._request_id)
-        trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size)
+        trial_id = v1.TrialId(job_id=job.spec.job_id, batch_size=batch_size, request_id=self._request_id)
         trial = v1.Trial(id=trial_id, type=v1.TRIAL_TYPE_IMPORTED, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(time.time_ns())
         return StartedTrial(TrialInfo(trial, job, f"the fallback batch size: {cause}", self._request_id, kind))
@@ -404,10 +404,11 @@ class ServerLaunch:
             ResumeError: if it was deleted, or cannot continue.
         """
         try:
-            # Before register_job, which would create a deleted job again.
-            if find_launch(client, saved.trial_id, saved.request_id) != saved.trial_id:
-                return None
             ended = client.heartbeat(saved.trial_id).stop_train
+        except (JobNotFoundError, TrialNotFoundError):
+            return None
+        try:
+            # Before register_job, which would create a deleted job again.
             answer = client.get_next_batch_size(saved.job_id, request_id=saved.request_id, resume=True)
         except (JobNotFoundError, TrialNotFoundError):
             raise saved.gone() from None

@@ -136,7 +136,12 @@ class SavedTrial(NamedTuple):
     @property
     def trial_id(self) -> v1.TrialId:
         """The trial's id on the server."""
-        return v1.TrialId(job_id=self.job_id, batch_size=self.batch_size, trial_number=self.trial_number)
+        return v1.TrialId(
+            job_id=self.job_id,
+            batch_size=self.batch_size,
+            trial_number=self.trial_number,
+            request_id=self.request_id,
+        )
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ from wattwise.errors import (
 from wattwise.rpc.backoff import pauses, retrying
 from wattwise.rpc.client import Client
 from wattwise.rpc.credentials import Credentials
-from wattwise.training.delivery import REFUSALS, deliver_record, find_launch
+from wattwise.training.delivery import REFUSALS, deliver_record
 from wattwise.training.exchange import Ending, Exchange, PendingReport
 from wattwise.training.journal import Journal
 from wattwise.training.resume import Progress, Sums, carry_on, largest
@@ -85,9 +85,6 @@ class Session:
         elif away:
             self._exchange.begin_away()
         self._resumes = resumes
-        # Whether the server has just said which trial this launch has. Otherwise the trial's number may be that of
-        # another launch: a lost call or a pause may hide that the server has another database now.
-        self._known = not (away or resumes)
         self._carrying = threading.RLock()
         # What this process counts on from, and what the server knew, since the server has resumed the trial.
         self._carried: tuple[Sums, v1.Trial] | None = None
@@ -225,7 +222,7 @@ class Session:
         if self._exchange.away or time.monotonic() < self._stream_at:
             return
         try:
-            self._look_up(self._timeout)
+            self._resume(self._timeout)
         except WattwiseError:
             # The single call that follows shows the fault.
             return
@@ -240,10 +237,8 @@ class Session:
         except WattwiseError as error:
             # The single call that follows shows whether the server is away or only the stream broke.
             log.debug("result stream broke: %s", error)
-            self._known = False
         if stream.proven:
             self._stream_pauses = pauses(0.5, _LONGEST_STREAM_PAUSE)
-        self._known = self._known and self._exchange.over
         self._stream_at = time.monotonic() + next(self._stream_pauses)
 
     def _call(self) -> None:
@@ -252,7 +247,7 @@ class Session:
             return
         report = None
         try:
-            self._look_up(self._timeout)
+            self._resume(self._timeout)
             if self._exchange.over or self._exchange.detached:
                 return
             report = self._exchange.next_report
@@ -263,38 +258,28 @@ class Session:
             if report is not None and isinstance(error, InvalidResultError | InvalidRequestError):
                 self._exchange.refuse(report, error)
             else:
-                self._known = False
                 self._exchange.lost(str(error))
 
-    def _look_up(self, timeout: float) -> None:
-        """Asks the server which trial this launch has, unless that is known; goes on without the server if another.
+    def _resume(self, timeout: float) -> None:
+        """Asks the server to resume the trial, if that is still due; what follows carries on the sums that it has.
 
         Raises:
-            WattwiseError: if the server does not answer.
+            JobNotFoundError, TrialNotFoundError: the server does not have the trial.
+            WattwiseError: the server does not answer.
         """
-        if self._known:
+        if not self._resumes:
             return
-        try:
-            found = find_launch(self._client, self._trial, self._journal.record.request_id, timeout)
-        except TrialNotFoundError:
-            self._settled = True
-            message = f"stop: job {self._trial.job_id!r} was deleted; do not launch it again, which would register it"
-            self._exchange.answer(None, v1.Decision(stop_train=True, message=message))
-            return
-        if found is None:
-            self._detach("it does not know this launch")
-        elif found != self._trial:
-            self._detach(f"it has this launch as trial {found.trial_number}")
-        elif self._resumes:
-            self._resume(timeout)
-        self._known = True
-
-    def _resume(self, timeout: float) -> None:
-        """Asks the server to resume the trial; what follows carries on the sums that it has."""
         request_id = self._journal.record.request_id
-        answer = self._client.get_next_batch_size(
-            self._trial.job_id, request_id=request_id, resume=True, timeout=timeout
-        )
+        decision = self._client.heartbeat(self._trial, timeout=timeout)
+        try:
+            answer = self._client.get_next_batch_size(
+                self._trial.job_id, request_id=request_id, resume=True, timeout=timeout
+            )
+        except (JobNotFoundError, TrialNotFoundError):
+            # Deleted with its job, as the decision says.
+            self._settled = True
+            self._exchange.answer(None, decision)
+            return
         self._resumes, trial = False, answer.trial
         if trial.status == v1.TRIAL_STATUS_FAILED:
             log.warning(
@@ -370,9 +355,6 @@ class Session:
                     exchange.changed.wait_for(lambda: exchange.over, next(self._attempt_pauses))
                 return
             self._attempt_pauses = pauses(0.5, _LONGEST_PAUSE)
-            if not exchange.pending:
-                # The next call may meet another server without any failure.
-                self._known = False
             until_next = min(self._beat_seconds, self._stream_at - time.monotonic(), threading.TIMEOUT_MAX)
             exchange.changed.wait_for(lambda: exchange.over or bool(exchange.pending), max(until_next, 0))
 
@@ -406,34 +388,38 @@ class Session:
             # Nothing is left to send: no server that is away is waited for.
             with contextlib.suppress(WattwiseError):
                 if not self._exchange.away:
-                    self._look_up(_left(ending))
+                    self._ask(_left(ending))
             self._settled = not self._exchange.detached
             return
         try:
             trial = retrying(lambda _: self._delivered(ending, driver_ends=driver_ends), _left(ending))
-        except (JobNotFoundError, TrialNotFoundError) as error:
-            self._known = False
-            self._look_up(_left(ending))
-            if not (self._settled or self._exchange.detached):
-                self._detach(error)
+        except (JobNotFoundError, TrialNotFoundError):
+            self._ask(_left(ending))
             return
         if trial is not None:
             self._settle(trial, _left(ending))
 
     def _delivered(self, ending: Ending, *, driver_ends: bool) -> v1.Trial | None:
         """Sends what is pending and ends the trial; None if it is over, or not the server's."""
+        self._resume(_left(ending))
+        self._flush(ending)
+        if self._exchange.stopped or self._exchange.detached:
+            return None
+        if driver_ends:
+            self._settled = True
+            return None
+        return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
+
+    def _ask(self, timeout: float) -> None:
+        """Learns whether the trial was deleted, and goes on without the server if it does not have the trial.
+
+        Raises:
+            WattwiseError: if the server does not answer.
+        """
         try:
-            self._look_up(_left(ending))
-            self._flush(ending)
-            if self._exchange.stopped or self._exchange.detached:
-                return None
-            if driver_ends:
-                self._settled = True
-                return None
-            return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
-        except WattwiseError:
-            self._known = False
-            raise
+            self._exchange.answer(None, self._client.heartbeat(self._trial, timeout=timeout))
+        except (JobNotFoundError, TrialNotFoundError) as error:
+            self._detach(error)
 
     def _settle(self, trial: v1.Trial, timeout: float) -> None:
         """Delivers what the server lacks of a trial that has ended and that may still gain it.
@@ -460,10 +446,9 @@ class Session:
             # It is not known yet of which trial this is: the delivery finds out.
             return
         try:
-            if find_launch(self._client, self._trial, self._journal.record.request_id, self._timeout) == self._trial:
-                # This does not change a trial that has ended.
-                trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
-                self._settle(trial, self._timeout)
+            # This does not change a trial that has ended.
+            trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
+            self._settle(trial, self._timeout)
         except (JobNotFoundError, TrialNotFoundError):
             self._settled = True
         except WattwiseError as error:
