@@ -228,7 +228,7 @@ class Session:
             return
         if self._exchange.over or self._exchange.detached:
             return
-        stream = ResultStream(self._exchange, self._trial, self._beat_seconds, 3 * self._timeout)
+        stream = ResultStream(self._exchange, self._trial, self._beat_seconds, self._timeout)
         try:
             stream.talk(self._client)
         except UnsupportedCallError:

@@ -21,15 +21,16 @@ class ResultStream:
     A measurement stays in the exchange until it is answered, so that the next stream sends it again if this one breaks.
     At most one measurement is unanswered at a time: answers carry no number, only their order identifies them.
 
-    A heartbeat is sent after `beat_seconds` of silence; a measurement that is unanswered for `patience` seconds means
-    that the stream is dead.
+    A heartbeat is sent after `beat_seconds` of silence. A measurement that is unanswered for `timeout` seconds, or
+    three times as long after earlier answers, means that the stream is dead: one that opens while its server shuts
+    down may neither fail nor be answered.
     """
 
-    def __init__(self, exchange: Exchange, trial: v1.TrialId, beat_seconds: float, patience: float) -> None:
+    def __init__(self, exchange: Exchange, trial: v1.TrialId, beat_seconds: float, timeout: float) -> None:
         self._exchange = exchange
         self._trial = trial
         self._beat_seconds = beat_seconds
-        self._patience = patience
+        self._timeout = timeout
         self._opened_at = time.monotonic()
         # The first message identifies the trial, so that the server can push a stop at any time.
         self._beat_at = self._opened_at
@@ -101,7 +102,8 @@ class ResultStream:
                 if now >= self._beat_at:
                     self._beat_at = now + self._beat_seconds
                     return v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=self._trial))
-                give_up_at = self._beat_at if self._unanswered is None else self._sent_at + self._patience
+                patience = 3 * self._timeout if self._answered else self._timeout
+                give_up_at = self._beat_at if self._unanswered is None else self._sent_at + patience
                 if now >= give_up_at:
                     return None
                 self._exchange.changed.wait(min(self._beat_at - now, give_up_at - now, _LONGEST_WAIT))
