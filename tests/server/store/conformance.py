@@ -441,6 +441,8 @@ class StoreConformance:
             live = [await store.was_deleted(TrialKey("j", 8, number)) for number in (1, 2, 3)]
             assert live == [False, True, True]
             assert not await store.was_deleted(TrialKey("j", 16, 2))
+            assert await store.was_deleted(TrialKey("j", 8, 2, "request 2"))
+            assert not await store.was_deleted(TrialKey("j", 8, 2, "another"))
             known = [await store.was_launch_deleted("j", f"request {number}", None) for number in range(6)]
             assert known == [False, True, True, True, False, False]
             moment = timedelta(seconds=1)
