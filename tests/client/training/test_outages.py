@@ -233,20 +233,6 @@ def test_broken_streams_go_unnoticed(server: LiveServer, caplog: pytest.LogCaptu
         assert epochs(client, bso.trial.id) == list(range(1, 22))
 
 
-def test_stream_that_nobody_answers(server: LiveServer) -> None:
-    """A stream that is open and mute is given up, and its measurements arrive by single calls."""
-    with Middlebox(server.address, messages_per_stream=1, drops="StreamResults") as box:
-        bso = BatchSizeOptimizer(box.address, job_spec(), monitor=StepMonitor(), report_timeout=2.0)
-        bso.get_batch_size()
-        bso.on_train_begin()
-        bso.on_evaluate(0.1)
-        with Client(server.address) as client:
-            wait_until(lambda: epochs(client, bso.trial.id) == [1])
-        bso.on_evaluate(0.95)
-        assert bso.target_reached
-        bso.close()
-
-
 def test_heartbeat_stops_a_trainer_without_a_stream(server: LiveServer) -> None:
     """If streams are refused, a trainer learns of its job's deletion within a third of the lease."""
     with Middlebox(server.address, messages_per_stream=0) as box, Client(server.address) as client:

@@ -19,6 +19,9 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # Wattwise retries by itself. A stream that gRPC retries by itself, since it began while the server closed the
+    # connection, never ends now and then.
+    ("grpc.enable_retries", 0),
     # Reconnects within seconds, however long the server was away.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 2_000),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Iterator
 
 from wattwise import v1
-from wattwise.errors import InvalidRequestError, InvalidResultError
+from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError
 from wattwise.rpc.client import Client
 from wattwise.rpc.connection import DecisionStream
 from wattwise.training.exchange import Exchange, PendingReport
@@ -21,9 +23,8 @@ class ResultStream:
     A measurement stays in the exchange until it is answered, so that the next stream sends it again if this one breaks.
     At most one measurement is unanswered at a time: answers carry no number, only their order identifies them.
 
-    A heartbeat is sent after `beat_seconds` of silence. A measurement that is unanswered for `timeout` seconds, or
-    three times as long after earlier answers, means that the stream is dead: one that opens while its server shuts
-    down may neither fail nor be answered.
+    A heartbeat is sent after `beat_seconds` of silence. The stream is dead if gRPC does not take a message within
+    `timeout` seconds, or a measurement has no answer by then; after earlier answers, three times as long.
     """
 
     def __init__(self, exchange: Exchange, trial: v1.TrialId, beat_seconds: float, timeout: float) -> None:
@@ -34,10 +35,12 @@ class ResultStream:
         self._opened_at = time.monotonic()
         # The first message identifies the trial, so that the server can push a stop at any time.
         self._beat_at = self._opened_at
+        # Since when gRPC has a message, or has not asked for the first one.
+        self._writing_at: float | None = self._opened_at
         self._sent_at = 0.0
         self._unanswered: PendingReport | None = None
-        self._call: DecisionStream | None = None
         self._closed = False
+        self._error: WattwiseError | None = None
         self._answered = False
 
     @property
@@ -52,59 +55,79 @@ class ResultStream:
             WattwiseError: if an error ended the stream, other than the refusal of a measurement.
         """
         call = client.stream_results(self._requests())
-        with self._exchange.changed:
-            self._call = call
+        # A call may never end, not even when it is cancelled: gRPC leaves one that begins while the server closes the
+        # connection now and then.
+        listener = threading.Thread(target=self._listen, args=(call,), name="wattwise-stream", daemon=True)
         try:
-            # The trial may have ended before `_call` was set, when nothing could cancel the call.
-            if not self._exchange.over:
-                self._listen(call)
-        except (InvalidResultError, InvalidRequestError) as error:
-            if self._unanswered is None:
-                raise
-            self._exchange.refuse(self._unanswered, error)
+            listener.start()
+            error = self._end()
+        except RuntimeError as failure:
+            # As in DecisionStream.
+            raise WattwiseError(f"cannot open a stream: {failure}") from None
         finally:
-            self._close()
+            with self._exchange.changed:
+                self._closed = True
+                self._exchange.changed.notify_all()
+            call.cancel()
+        if isinstance(error, InvalidResultError | InvalidRequestError) and self._unanswered is not None:
+            self._exchange.refuse(self._unanswered, error)
+        elif error is not None:
+            raise error
 
     def _listen(self, call: DecisionStream) -> None:
-        for decision in call:
+        error: WattwiseError | None = None
+        try:
+            for decision in call:
+                with self._exchange.changed:
+                    report, self._unanswered = self._unanswered, None
+                self._answered = True
+                self._exchange.answer(report, decision)
+        except WattwiseError as failure:
+            error = failure
+        finally:
             with self._exchange.changed:
-                report, self._unanswered = self._unanswered, None
-            self._answered = True
-            self._exchange.answer(report, decision)
-            if self._exchange.over:
-                return
+                self._closed, self._error = True, error
+                self._exchange.changed.notify_all()
 
-    def _close(self) -> None:
+    def _end(self) -> WattwiseError | None:
+        """Waits until the trial is over, the stream has ended or is dead; returns why it did not go on."""
         with self._exchange.changed:
-            self._closed = True
-            self._exchange.changed.notify_all()
-        self._cancel()
+            while self._going_on:
+                left = self._give_up_at - time.monotonic()
+                if left <= 0:
+                    return WattwiseError("the server does not answer on the stream")
+                self._exchange.changed.wait(min(left, _LONGEST_WAIT))
+            return self._error
 
-    def _cancel(self) -> None:
-        with self._exchange.changed:
-            call = self._call
-        if call is not None:
-            call.cancel()
+    @property
+    def _going_on(self) -> bool:
+        return not (self._closed or self._exchange.over)
+
+    @property
+    def _give_up_at(self) -> float:
+        patience = 3 * self._timeout if self._answered else self._timeout
+        since = (self._writing_at, None if self._unanswered is None else self._sent_at)
+        return min((at + patience for at in since if at is not None), default=math.inf)
 
     def _requests(self) -> Iterator[v1.StreamResultsRequest]:
         while (request := self._next_request()) is not None:
             yield request
-        # Wakes talk(), which otherwise waits for a server that does not answer.
-        self._cancel()
 
     def _next_request(self) -> v1.StreamResultsRequest | None:
         with self._exchange.changed:
-            while not (self._closed or self._exchange.over):
+            self._writing_at = None
+            while self._going_on:
                 now, report = time.monotonic(), self._exchange.next_report
                 if report is not None and self._unanswered is None:
-                    self._unanswered, self._sent_at, self._beat_at = report, now, now + self._beat_seconds
-                    return v1.StreamResultsRequest(result=report.result)
+                    self._unanswered, self._sent_at = report, now
+                    return self._written(v1.StreamResultsRequest(result=report.result), now)
                 if now >= self._beat_at:
-                    self._beat_at = now + self._beat_seconds
-                    return v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=self._trial))
-                patience = 3 * self._timeout if self._answered else self._timeout
-                give_up_at = self._beat_at if self._unanswered is None else self._sent_at + patience
-                if now >= give_up_at:
-                    return None
-                self._exchange.changed.wait(min(self._beat_at - now, give_up_at - now, _LONGEST_WAIT))
+                    return self._written(v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=self._trial)), now)
+                self._exchange.changed.wait(min(self._beat_at - now, _LONGEST_WAIT))
         return None
+
+    def _written(self, request: v1.StreamResultsRequest, now: float) -> v1.StreamResultsRequest:
+        """The request that gRPC gets now."""
+        self._writing_at, self._beat_at = now, now + self._beat_seconds
+        self._exchange.changed.notify_all()
+        return request

@@ -1,0 +1,76 @@
+"""Streams that neither work nor break."""
+
+from __future__ import annotations
+
+import math
+import socketserver
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from wattwise import Client, WattwiseError, v1
+from wattwise.rpc.connection import DecisionStream
+from wattwise.training.exchange import Ending, Exchange
+from wattwise.training.stream import ResultStream
+
+from tests.client.rpc.middlebox import Middlebox
+from tests.live_server import LiveServer
+
+TRIAL = v1.TrialId(job_id="test-stream", batch_size=16, trial_number=1)
+
+NO_STREAMS = bytes.fromhex("000006040000000000000300000000000000040100000000")
+"""HTTP/2: settings that allow no streams, and the acknowledgement of the client's. A call waits, and does not fail."""
+
+
+class Busy(socketserver.BaseRequestHandler):
+    """Lets every call wait."""
+
+    def handle(self) -> None:
+        """Serves a connection."""
+        self.request.sendall(NO_STREAMS)
+        while self.request.recv(4096):
+            pass
+
+
+@pytest.fixture
+def busy() -> Iterator[str]:
+    """The address of a server that lets every call wait."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Busy) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever)
+        yield "{}:{}".format(*server.server_address)
+        server.shutdown()
+
+
+def talk(address: str, exchange: Exchange, timeout: float, meanwhile: Callable[[], object] = lambda: None) -> object:
+    """Returns the error with which a stream ends by itself."""
+    stream = ResultStream(exchange, TRIAL, math.inf, timeout)
+    with ThreadPoolExecutor(1) as pool, Client(address, retry=False) as client:
+        ended = pool.submit(stream.talk, client)
+        meanwhile()
+        return ended.exception(20)
+
+
+def test_stream_that_never_starts(busy: str) -> None:
+    """A call of which gRPC sends nothing is given up after the timeout."""
+    assert isinstance(talk(busy, Exchange(busy), 0.5), WattwiseError)
+
+
+def test_stream_that_never_starts_does_not_outlast_the_trial(busy: str) -> None:
+    """Such a call is left when the trial is over, however long the timeout."""
+    exchange = Exchange(busy)
+    ending = Ending(v1.END_REASON_COMPLETED, math.inf)
+    assert talk(busy, exchange, math.inf, lambda: exchange.end(ending)) is None
+
+
+def test_stream_that_cannot_be_cancelled(busy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that gRPC never ends is given up, too."""
+    monkeypatch.setattr(DecisionStream, "cancel", lambda _: None)
+    assert isinstance(talk(busy, Exchange(busy), 0.5), WattwiseError)
+
+
+def test_stream_that_nobody_answers(server: LiveServer) -> None:
+    """A stream that takes a measurement and does not answer it is given up after the timeout."""
+    with Middlebox(server.address, messages_per_stream=1, drops="StreamResults") as box:
+        exchange = Exchange(box.address)
+        exchange.post(v1.TrainingResult(trial=TRIAL, current_epoch=1))
+        assert isinstance(talk(box.address, exchange, 0.5), WattwiseError)
