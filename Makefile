@@ -8,11 +8,16 @@ FUZZER := atheris>=3
 # What these two generate runs on every protobuf from 5.29 on; newer ones raise every trainer's floor.
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.7.0 setuptools<81
 
+SBOM_TOOL := cyclonedx-bom>=7,<8
+AUDIT_TOOL := pip-audit>=2.10,<3
+
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
 TRAINERS_VENV := .venv-trainers
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+LOCKED = $(BIN)/uv pip compile pyproject.toml --extra server --universal --python-version 3.10 --generate-hashes \
+  --custom-compile-command 'make lock'
 EXAMPLE_SECONDS ?= 60
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
@@ -28,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve examples bench replay belief decisions ablation conformance test-clients test soak test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers check lint types imports protos protos-image protos-check wheel-check \
-  readme-check figures clean
+  lock lock-check sbom audit readme-check figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,6 +124,24 @@ protos-check: $(PROTOS_VENV)/.done ## compare the committed stubs with what the 
 
 wheel-check: $(VENV)/.dev ## build the wheel and test it in a new environment
 	$(BIN)/python tests/wheel_check.py
+
+lock: $(VENV)/.dev ## update requirements/server.lock, what a server needs with its hashes (LOCK=--upgrade takes newer versions)
+	@mkdir -p requirements
+	$(LOCKED) $(LOCK) --output-file requirements/server.lock
+
+lock-check: $(VENV)/.dev ## check that requirements/server.lock is what pyproject.toml asks for
+	@mkdir -p build && cp requirements/server.lock build/server.lock
+	@$(LOCKED) --quiet --output-file build/server.lock
+	@diff -u requirements/server.lock build/server.lock \
+	  || { echo "pyproject.toml has changed: run 'make lock' and commit requirements/server.lock" >&2; exit 1; }
+
+sbom: $(VENV)/.dev ## write build/server.cdx.json, a CycloneDX bill of what a server needs
+	@mkdir -p build
+	@PYTHONWARNINGS=ignore $(BIN)/uvx --quiet --from '$(SBOM_TOOL)' cyclonedx-py requirements --pyproject pyproject.toml \
+	  --output-file build/server.cdx.json requirements/server.lock
+
+audit: $(VENV)/.dev ## look for known vulnerabilities in what a server needs (asks pypi.org)
+	$(BIN)/uvx --quiet --from '$(AUDIT_TOOL)' pip-audit --requirement requirements/server.lock --require-hashes --disable-pip --strict
 
 readme-check: $(VENV)/.dev ## run every command of the README
 	$(BIN)/python tests/readme_check.py

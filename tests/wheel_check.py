@@ -1,4 +1,4 @@
-"""Builds the wheel and uses it in an empty environment: as a trainer with the oldest dependencies, and as a server."""
+"""Builds the wheel and uses it in empty environments: with the oldest dependencies, and with the locked ones."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def main() -> None:
         folder = Path(name)
         run(sys.executable, "-m", "build", "--wheel", "--outdir", name, str(ROOT))
         (wheel,) = folder.glob("*.whl")
-        run(sys.executable, "-m", "venv", str(folder / "env"))
-        python, wattwise = folder / "env/bin/python", folder / "env/bin/wattwise"
-        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, *OLDEST)
+        python, wattwise = new_environment(folder / "env")
+        install(python, wheel, *OLDEST)
         run(python, "-c", TRAINER, cwd=folder)
         run(wattwise, "--version", cwd=folder)
         for file in (ROOT / "docs").iterdir():
@@ -43,10 +42,25 @@ def main() -> None:
         done = subprocess.run([wattwise, "serve"], capture_output=True, text=True, check=False, cwd=folder)
         assert done.returncode == 2, done
         assert 'pip install "wattwise[server]"' in done.stderr, done
-        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[server]", *OLDEST)
+        install(python, f"{wheel}[server]", *OLDEST)
         run(wattwise, "serve", "--help", cwd=folder)
         serve_once(wattwise, folder)
+        python, wattwise = new_environment(folder / "locked")
+        install(python, "--require-hashes", "--requirement", ROOT / "requirements/server.lock")
+        install(python, "--no-deps", wheel)
+        serve_once(wattwise, folder)
     sys.stdout.write("the wheel works\n")
+
+
+def new_environment(folder: Path) -> tuple[Path, Path]:
+    """The paths of Python and of `wattwise` in a new environment."""
+    run(sys.executable, "-m", "venv", folder)
+    return folder / "bin/python", folder / "bin/wattwise"
+
+
+def install(python: Path, *arguments: str | Path) -> None:
+    """Install packages."""
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
 
 
 def serve_once(wattwise: Path, folder: Path) -> None:
