@@ -198,7 +198,7 @@ def test_job_that_was_registered_again_before_the_start(requested: v1.Trial, ser
             bso.get_batch_size()
         assert list(client.list_trials(job_id)) == []
         other = client.get_next_batch_size(job_id, request_id="another").trial
-        assert other.id == requested.id
+        assert other.id.trial_number == requested.id.trial_number
         with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(JobNotFoundError):
             bso.get_batch_size()
         assert [trial.status for trial in client.list_trials(job_id)] == [v1.TRIAL_STATUS_DISPATCHED]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattwise import v1
+from wattwise.driver.files import writing
 from wattwise.driver.interruption import InterruptedRunError, Interruption
 from wattwise.driver.outcome import ENDED, OUTPUT, RUNNING, LaunchOutcome, has_client
 from wattwise.driver.process import Process
@@ -92,7 +93,10 @@ class CommandExecution:
         return replace(self._outcome(status, windows), over_cost_bound=over_cost_bound), interrupted
 
     def _start(self) -> Process:
-        with (self.folder / OUTPUT).open("ab") as output:
+        path = self.folder / OUTPUT
+        with writing(path):
+            output = path.open("ab")
+        with output:
             return Process(
                 self.command,
                 environment=self.environment,

@@ -10,11 +10,34 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from wattwise.errors import WattwiseError
+
+
+class WriteError(WattwiseError):
+    """A file of the run cannot be written, such as on a full disk."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Explains why the file cannot be written in the block.
+
+    Raises:
+        WriteError: if it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(
+            f"{path} cannot be written: {error.strerror}. Free space or correct the permissions, and run the same "
+            "command to continue: no result is lost"
+        ) from error
+
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Waits for a lock file and holds it within the block."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -24,7 +47,8 @@ def locked(path: Path) -> Iterator[None]:
 
 def try_lock(path: Path) -> int | None:
     """Locks a lock file without waiting, until the returned descriptor is closed; None if it is locked already."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with writing(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -34,14 +58,19 @@ def try_lock(path: Path) -> int | None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Writes a file atomically and durably."""
+    """Writes a file atomically and durably.
+
+    Raises:
+        WriteError: if it cannot be written.
+    """
     temporary = path.with_name(f"{path.name}.new")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(document, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
+    with writing(path):
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

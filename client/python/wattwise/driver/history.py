@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from wattwise.driver.files import sync_folder
+from wattwise.driver.files import sync_folder, writing
 from wattwise.errors import WattwiseError
 from wattwise.monitor.kind import MonitorKinds
 
@@ -90,9 +90,13 @@ class History:
         self._path = path
 
     def append(self, record: TrialRecord) -> None:
-        """Adds a trial durably; ends a line that was only partly written first."""
+        """Adds a trial durably; ends a line that was only partly written first.
+
+        Raises:
+            WriteError: if the file cannot be written.
+        """
         line = {_KEYS[name]: value for name, value in asdict(record).items()}
-        with self._path.open("a+b") as file:
+        with writing(self._path), self._path.open("a+b") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 torn = file.read(1) != b"\n"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from wattwise import v1
 from wattwise.commands.humanize import end_reason
 from wattwise.driver.execution import CommandExecution
-from wattwise.driver.files import read_json, write_json
+from wattwise.driver.files import read_json, write_json, writing
 from wattwise.driver.history import BY_COMMAND, BY_DRIVER, TrialRecord
 from wattwise.driver.interruption import InterruptedRunError
 from wattwise.driver.launch_context import LaunchContext, command_line, environment_of
@@ -210,7 +210,8 @@ class Launcher:
             ),
         )
         temporary = folder.with_name(f"{folder.name}.new")
-        temporary.mkdir(exist_ok=True)
+        with writing(temporary):
+            temporary.mkdir(exist_ok=True)
         document = {"request_id": launch.request_id, "command": command.words, "variables": dict(command.variables)}
         write_json(temporary / _LAUNCH, document)
         temporary.rename(folder)

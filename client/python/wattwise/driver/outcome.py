@@ -19,13 +19,14 @@ import os
 import re
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from wattwise import v1
 from wattwise.commands.humanize import printable
-from wattwise.driver.files import read_json, write_json
+from wattwise.driver.files import WriteError, read_json, write_json
 from wattwise.monitor.kind import MonitorKinds
 from wattwise.training.client_file import ClientFile, power_limit_of
 
@@ -70,8 +71,12 @@ class LaunchOutcome:
         return v1.END_REASON_PREEMPTED if self.exit_code in _PREEMPTED else v1.END_REASON_ERROR
 
     def save(self, folder: Path) -> None:
-        """Keeps it in the trial's folder, for the next driver if this one dies before the server has the result."""
-        write_json(folder / (_MEASURING if self.exit_code == RUNNING else _MEASURED), asdict(self))
+        """Keeps it in the trial's folder, for the next driver if this one dies before the server has the result.
+
+        A full disk does not end a training.
+        """
+        with suppress(WriteError):
+            write_json(folder / (_MEASURING if self.exit_code == RUNNING else _MEASURED), asdict(self))
 
 
 def described(exit_code: int) -> str:

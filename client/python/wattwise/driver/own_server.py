@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from wattwise.driver.files import try_lock
+from wattwise.driver.files import WriteError, try_lock, writing
 from wattwise.driver.process import Process
 from wattwise.errors import WattwiseError, log
 
@@ -112,8 +112,9 @@ class OwnServer:
             # Another program has taken the port.
             address = self._serve("127.0.0.1:0", lock)
         temporary = self._address_file.with_name("server.address.new")
-        temporary.write_text(f"{address}\n")
-        temporary.replace(self._address_file)
+        with writing(self._address_file):
+            temporary.write_text(f"{address}\n")
+            temporary.replace(self._address_file)
         self._address = address
 
     def _serve(self, address: str, lock: int) -> str:
@@ -123,7 +124,9 @@ class OwnServer:
         # WATTWISE_* variables of the environment configure other servers.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("WATTWISE_")}
         log_file = self._folder / "server.log"
-        with log_file.open("ab") as errors:
+        with writing(log_file):
+            errors = log_file.open("ab")
+        with errors:
             offset = errors.tell()
             self._process = Process(
                 command,
@@ -146,7 +149,7 @@ class OwnServer:
         while not self._over.wait(_CHECK_SECONDS):
             try:
                 self._ensure_running()
-            except (OwnServerError, OSError) as error:  # noqa: PERF203 - twice a second
+            except (OwnServerError, WriteError, OSError) as error:  # noqa: PERF203 - twice a second
                 log.warning("%s; retrying", error)
 
 
