@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.errors import JobDiffersError, StorageUnavailableError
 from wattwise_server.store import sqlite as sqlite_store
 from wattwise_server.store.open import open_store
 
@@ -39,6 +39,25 @@ class TestSqliteStore(StoreConformance):
                     assert tx.job == a_job(f"j{number}")
             assert isinstance(store, sqlite_store.SqliteStore)
             assert len(store._cache) <= 4
+
+    async def test_refusal_waits_for_what_it_depends_on(self, opener: Opener, tmp_path: Path) -> None:
+        """A refusal that read data whose commit fails is not given: the caller is to retry."""
+        async with opener() as store:
+            with closing(sqlite3.connect(tmp_path / "store.db")) as other:
+                other.execute("CREATE TRIGGER full BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'full'); END")
+
+            async def create() -> None:
+                async with store.transaction("j") as tx:
+                    assert tx.job is None
+                    tx.save_job(a_job("j"))
+
+            async def refuse() -> None:
+                async with store.transaction("j") as tx:
+                    assert tx.job is not None
+                    raise JobDiffersError("j", {})
+
+            for outcome in await asyncio.gather(create(), refuse(), return_exceptions=True):
+                assert isinstance(outcome, StorageUnavailableError)
 
     async def test_failed_commit_fails_what_depends_on_it_and_nothing_else(
         self, opener: Opener, tmp_path: Path

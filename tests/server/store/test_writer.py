@@ -62,3 +62,23 @@ async def test_storage_failure_fails_the_whole_group(tmp_path: Path) -> None:
             with pytest.raises(StorageUnavailableError):
                 await submission.durable()
         assert seen.count("BEGIN IMMEDIATE") == 2
+
+
+async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> None:
+    """What an owner submits after a submission that failed depends on it, and fails too, in this group or the next."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
+        forget = Sql("INSERT INTO deletions (job_id, request_id, create_time, delete_time) VALUES (?, '', 0, ?)")
+        owner, other = Owner(), Owner()
+        bad = store._writer.submit(owner, [Statement(forget, ("bad", None))])
+        same_group = store._writer.submit(owner, [Statement(forget, ("same group", 1))])
+        bystander = store._writer.submit(other, [Statement(forget, ("bystander", 1))])
+        with pytest.raises(StorageUnavailableError):
+            await bad.durable()
+        next_group = store._writer.submit(owner, [Statement(forget, ("next group", 1))])
+        for submission in (same_group, next_group):
+            with pytest.raises(StorageUnavailableError):
+                await submission.durable()
+        await bystander.durable()
+        saved = await store.queries._all("SELECT job_id FROM deletions")
+        assert [row["job_id"] for row in saved] == ["bystander"]
