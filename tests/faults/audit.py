@@ -40,6 +40,7 @@ def check_file(database: Path, ledger: Ledger) -> None:
                 assert job_id not in found, f"{job_id} was deleted, but is stored"
             elif job_id in found:
                 _check_job(book, found[job_id]["num_trials"], read_job(connection, job_id))
+                _check_profiles(connection, book, found[job_id]["job_key"])
             else:
                 assert book.delete_requested or not book.registered, f"{job_id} was registered, but is missing"
         assert set(found) <= set(ledger.jobs)
@@ -69,7 +70,17 @@ def _check_job(book: JobBook, num_trials: int, kept: Kept) -> None:
             assert (trial.number, trial.batch_size) == _name(trial_book)
             _check_trial(trial_book, trial, measured[trial.number])
         elif request_id in by_request:
-            assert measured[by_request[request_id].number] == {}
+            kept_epochs, sent = measured[by_request[request_id].number], book.imports.get(request_id, {})
+            assert list(kept_epochs) == list(sent), "a part of an imported trial"
+
+
+def _check_profiles(connection: sqlite3.Connection, book: JobBook, key: int) -> None:
+    """The cheapest sample that was acknowledged is stored, or a cheaper one that was sent."""
+    rows = connection.execute("SELECT * FROM power_limits WHERE job_key = ? AND steps IS NOT NULL", (key,))
+    kept = {row["batch_size"]: row["energy_joules"] / row["steps"] for row in rows}
+    assert set(kept) <= set(book.profiles), "a profile that was not sent"
+    for size, (sent, acknowledged) in book.profiles.items():
+        assert sent <= kept.get(size, math.inf) <= acknowledged, f"a profile of batch size {size} is missing"
 
 
 def _name(book: TrialBook) -> tuple[int, int]:
@@ -77,6 +88,8 @@ def _name(book: TrialBook) -> tuple[int, int]:
 
 
 def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measurement]) -> None:
+    if book.imported:
+        assert list(measured) == list(book.reports), f"a part of the imported {book.trial.id} is missing"
     for epoch, report in book.reports.items():
         if report.decision is not None and not report.decision.stop_train:
             assert epoch in measured, f"epoch {epoch} of {book.trial.id} was acknowledged, but is missing"
@@ -95,7 +108,7 @@ def _check_trial(book: TrialBook, trial: Trial, measured: Mapping[int, Measureme
 
 
 def check_replay(database: Path, ledger: Ledger) -> int:
-    """Replays every remaining job in process, in the order of its commits, and compares its whole state.
+    """Replays every remaining job that is not mixed in process, in the order of its commits; compares its whole state.
 
     Returns:
         How many calls were played.
@@ -118,7 +131,8 @@ async def _replay(database: Path, ledger: Ledger) -> int:
     played, replay = 0, _Replay()
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         connection.row_factory = sqlite3.Row
-        job_ids = [row["job_id"] for row in connection.execute("SELECT job_id FROM jobs")]
+        rows = connection.execute("SELECT job_id FROM jobs")
+        job_ids = [row["job_id"] for row in rows if not ledger.jobs[row["job_id"]].mixed]
         kept = {job_id: read_job(connection, job_id) for job_id in job_ids}
     with tempfile.TemporaryDirectory() as folder:
         original = await _jobs(f"sqlite:///{_copy(database, Path(folder))}", replay, job_ids)

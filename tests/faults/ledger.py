@@ -26,21 +26,35 @@ class TrialBook:
 
     trial: v1.Trial
     reports: dict[int, SentReport] = field(default_factory=dict)
+    heartbeat: v1.Decision | None = None
     ending: v1.EndReason.ValueType | None = None
     ended: v1.Trial | None = None
+    imported: bool = False
 
     @property
     def stopped(self) -> bool:
         """Whether a decision has stopped its trainer."""
-        return any(report.decision and report.decision.stop_train for report in self.reports.values())
+        decisions = [self.heartbeat, *(report.decision for report in self.reports.values())]
+        return any(decision is not None and decision.stop_train for decision in decisions)
 
 
 @dataclass
 class JobBook:
-    """One job; any worker may write here."""
+    """One job; any worker may write here.
+
+    Attributes:
+        mixed: whether trials are resumed and imported, too, and limits profiled; otherwise the job can be replayed.
+        requests: the trials by the ids of their requests; None is not acknowledged.
+        imports: what was sent of the imported ones.
+        profiles: for each batch size the energy per step of the cheapest sample that was sent, and of the cheapest
+            that was acknowledged.
+    """
 
     spec: v1.JobSpec
+    mixed: bool = False
     requests: dict[str, TrialBook | None] = field(default_factory=dict)
+    imports: dict[str, dict[int, SentReport]] = field(default_factory=dict)
+    profiles: dict[int, tuple[float, float]] = field(default_factory=dict)
     registered: bool = False
     delete_requested: bool = False
     deleted: bool = False

@@ -1,7 +1,11 @@
-"""Many concurrent trainers, with unary calls and streams; some end their trials, some give up, jobs are deleted."""
+"""Many concurrent trainers, with unary calls and streams: some end their trials, some give up, jobs are deleted.
+
+In every second job trials are also resumed and imported, and power limits profiled.
+"""
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import uuid
@@ -15,7 +19,7 @@ import grpc
 from wattwise import v1
 
 from tests.faults.ledger import JobBook, Ledger, SentReport, TrialBook
-from tests.jobs import job_spec
+from tests.jobs import job_spec, power_sample
 from tests.live_server import LiveServer
 
 T = TypeVar("T")
@@ -95,18 +99,85 @@ class Worker:
             return
         request_id = str(uuid.UUID(int=rng.getrandbits(128)))
         job.requests[request_id] = None
+        if job.mixed and rng.random() < 0.2:
+            self._import(job, request_id)
+            return
         request = v1.GetNextBatchSizeRequest(job_id=job.spec.job_id, request_id=request_id)
         answer = self._call(job, lambda: load.server.trainer.GetNextBatchSize(request, timeout=60))
         book = job.requests[request_id] = TrialBook(answer.trial)
         load.ledger.acknowledge()
-        report = self._stream if rng.random() < 0.4 else self._report_each
-        report(job, book, rng.randint(1, 5))
+        if job.mixed and rng.random() < 0.2:
+            self._profile(job, book)
+        self._train(job, book)
+        while job.mixed and book.ended is not None and book.ended.end_reason == v1.END_REASON_PREEMPTED:
+            if rng.random() < 0.3:
+                return
+            # Until there is an answer it may have been resumed or not.
+            book.ended, request.resume = None, True
+            book.trial = self._call(job, lambda: load.server.trainer.GetNextBatchSize(request, timeout=60)).trial
+            load.ledger.acknowledge()
+            self._train(job, book)
+
+    def _train(self, job: JobBook, book: TrialBook) -> None:
+        rng = self._random
+        if rng.random() < 0.3:
+            request = v1.HeartbeatRequest(trial=book.trial.id)
+            book.heartbeat = self._call(job, lambda: self._load.server.trainer.Heartbeat(request, timeout=60)).decision
+            self._load.ledger.acknowledge()
+        if not book.stopped:
+            report = self._stream if rng.random() < 0.4 else self._report_each
+            report(job, book, rng.randint(1, 5))
         if not book.stopped and rng.random() < 0.9:
             self._end(job, book)
 
+    def _import(self, job: JobBook, request_id: str) -> None:
+        """A trial that ran without the server, which takes all of it or nothing."""
+        rng, load = self._random, self._load
+        reports = job.imports[request_id] = {
+            epoch: SentReport(float(epoch), 100.0 * epoch, 0.1) for epoch in range(1, rng.randint(2, 6))
+        }
+        reason = rng.choice((v1.END_REASON_COMPLETED, v1.END_REASON_ERROR))
+        request = v1.ImportTrialRequest(
+            job_id=job.spec.job_id,
+            request_id=request_id,
+            batch_size=rng.choice(job.spec.batch_sizes),
+            end_reason=reason,
+            measurements=[
+                v1.Measurement(
+                    current_epoch=epoch,
+                    time_seconds=report.time,
+                    energy_joules=report.energy,
+                    metric=report.metric,
+                )
+                for epoch, report in reports.items()
+            ],
+        )
+        request.start_time.GetCurrentTime()
+        trial = self._call(job, lambda: load.server.trainer.ImportTrial(request, timeout=60)).trial
+        job.requests[request_id] = TrialBook(trial, reports, ending=reason, ended=trial, imported=True)
+        load.ledger.acknowledge()
+
+    def _profile(self, job: JobBook, book: TrialBook) -> None:
+        """Asks for a power limit, and reports a profile if there is none."""
+        rng, trainer, trial = self._random, self._load.server.trainer, book.trial.id
+        ask = v1.GetPowerLimitRequest(job_id=trial.job_id, batch_size=trial.batch_size, trial_number=trial.trial_number)
+        limit = self._call(job, lambda: trainer.GetPowerLimit(ask, timeout=60))
+        if limit.HasField("power_limit_watts") or limit.profiled_by_another:
+            return
+        samples = [power_sample(watts, rng.randint(100, 200)) for watts in (100.0, 150.0, 200.0)]
+        energy = min(sample.energy_joules / sample.steps for sample in samples)
+        sent, acknowledged = job.profiles.get(trial.batch_size, (math.inf, math.inf))
+        job.profiles[trial.batch_size] = min(sent, energy), acknowledged
+        report = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
+        self._call(job, lambda: trainer.ReportPowerProfile(report, timeout=60))
+        sent, acknowledged = job.profiles[trial.batch_size]
+        job.profiles[trial.batch_size] = sent, min(acknowledged, energy)
+        self._load.ledger.acknowledge()
+
     def _epochs(self, book: TrialBook, number: int) -> Iterator[tuple[int, SentReport]]:
         rng, size = self._random, book.trial.id.batch_size
-        epoch, energy = 0, 0.0
+        epoch = max(book.reports, default=0)
+        energy = book.reports[epoch].energy if epoch else 0.0
         for step in range(number):
             epoch += rng.choice((1, 1, 1, 2))
             energy += abs(size - 20) + rng.random() * 20
@@ -245,7 +316,7 @@ class Load:
             max_epochs=8,
             trial_lease_seconds=86400,
         )
-        job = JobBook(spec)
+        job = JobBook(spec, mixed=number % 4 >= 2)
         # In the ledger before it is sent: it may be stored although no response arrived.
         self.ledger.jobs[spec.job_id] = job
         while not job.registered:
