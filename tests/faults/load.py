@@ -234,6 +234,8 @@ class Worker:
         request = v1.DeleteJobRequest(job_id=job.spec.job_id)
         self._call(job, lambda: self._load.server.admin.DeleteJob(request, timeout=60))
         job.deleted = True
+        # Nothing of it is compared any more, and there may be hours of it.
+        job.requests, job.imports = {}, {}
         self._load.ledger.acknowledge()
 
     def _call(self, job: JobBook, attempt: Callable[[], T]) -> T:
@@ -256,6 +258,8 @@ class Worker:
                     job.deleted = True
                     raise GoneError from None
                 elif error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    if self._load.tidy:
+                        self._delete(job)
                     self._load.retire(job)
                     raise GoneError from None
                 else:
@@ -263,10 +267,19 @@ class Worker:
 
 
 class Load:
-    """Trainers in threads, with a few jobs at a time."""
+    """Trainers in threads, with a few jobs at a time.
 
-    def __init__(self, server: LiveServer, seed: int, workers: int, jobs: int) -> None:
+    Args:
+        server: the server.
+        seed: of what the trainers do.
+        workers: how many trainers.
+        jobs: how many jobs at a time.
+        tidy: whether jobs without a batch size left are deleted, so that the server keeps a few jobs only.
+    """
+
+    def __init__(self, server: LiveServer, seed: int, workers: int, jobs: int, *, tidy: bool = False) -> None:
         self.server = server
+        self.tidy = tidy
         self.seed = seed
         self.ledger = Ledger()
         self.gate = Gate()

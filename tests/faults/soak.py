@@ -1,10 +1,11 @@
-"""The length of soak tests: `SOAK=short` takes minutes, otherwise full length."""
+"""The length of soak tests: `SOAK=short` takes minutes, `SOAK=long` hours."""
 
 from __future__ import annotations
 
 import os
 
 
-def number(usual: int, *, short: int) -> int:
-    """The number of repetitions in this run."""
-    return short if os.environ.get("SOAK") == "short" else usual
+def number(usual: int, *, short: int, long: int | None = None) -> int:
+    """The number of repetitions, or of seconds, in this run."""
+    named = {"short": short, "long": usual if long is None else long}
+    return named.get(os.environ.get("SOAK", ""), usual)

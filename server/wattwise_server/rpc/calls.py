@@ -240,10 +240,11 @@ class Methods(grpc.GenericRpcHandler):
             except grpc.aio.AbortError:
                 call.code = _code_name(context.code())
                 raise
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, grpc.aio.InternalError) as error:
+                # An InternalError is a message that could not be sent, because the call had ended just before.
                 left = context.time_remaining()
                 call.code = "CANCELLED" if left is None or left > _DEADLINE_MARGIN_SECONDS else "DEADLINE_EXCEEDED"
-                raise
+                raise asyncio.CancelledError from error
             except Exception as error:  # noqa: BLE001 - the caller gets an incident id, the log the traceback
                 if isinstance(error, NotImplementedError) and not ours:
                     # The health service of some versions lacks List.

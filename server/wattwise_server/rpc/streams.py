@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+import grpc
 from wattwise import v1
 
 from wattwise_server.domain import Decision, TrialKey
@@ -87,6 +88,9 @@ class TrialStream:
                 if not error.retryable:
                     return
                 await asyncio.sleep(_RETRY_SECONDS)
+            except grpc.aio.InternalError:
+                # The trainer has gone just now.
+                return
             else:
                 return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import Iterator
 from types import TracebackType
@@ -183,3 +184,23 @@ def test_streams_end_when_the_server_shuts_down(server: LiveServer) -> None:
     with refused() as refusal:
         next(watch)
     assert refusal.reason == "ERROR_REASON_SHUTTING_DOWN"
+
+
+async def test_trainers_that_leave_as_they_are_stopped(server: LiveServer) -> None:
+    """Stops that are pushed to streams which are cancelled at that moment leave no traceback in the log."""
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        trainer, admin = v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel)
+        for number in range(40):
+            job = Trainer(server.trainer, max_epochs=1_000)
+            streams = []
+            for _ in range(60):
+                trial = (await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))).trial
+                streams.append(trainer.StreamResults())
+                await streams[-1].write(v1.StreamResultsRequest(result=result(trial, 1.0, 0.1)))
+                await streams[-1].read()
+            deletion = asyncio.ensure_future(admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id)))
+            await asyncio.sleep(number % 10 / 2000)
+            for stream in streams:
+                stream.cancel()
+            await deletion
+    assert "Traceback" not in server.log.read_text()
