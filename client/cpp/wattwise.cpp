@@ -84,8 +84,8 @@ std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credent
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kLongestPause.count());
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  // This client retries by itself. A stream that gRPC retries by itself, since it began while the server closed the
-  // connection, never ends now and then.
+  // This client has its own retries. With gRPC's, a stream that begins while the server closes the connection sometimes
+  // never ends.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
   if (is_loopback(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

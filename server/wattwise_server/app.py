@@ -53,7 +53,8 @@ _STOP_SECONDS = 2.0
 _OPTIONS = (
     # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # Keeps the flow-control windows of a connection small: requests are small, and strangers could fill large windows.
+    # With the probe the flow-control window of a connection grows. Requests are small, and a stranger could fill a
+    # large window.
     ("grpc.http2.bdp_probe", 0),
     # Of one connection, those that have ended but are not freed yet included: a client's further calls wait or are
     # refused with UNAVAILABLE. Twice as many as a busy process makes at a time.

@@ -59,7 +59,8 @@ def test_stream_that_never_starts_does_not_outlast_the_trial(busy: str) -> None:
     """Such a call is left when the trial is over, however long the timeout."""
     exchange = Exchange(busy)
     ending = Ending(v1.END_REASON_COMPLETED, math.inf)
-    assert talk(busy, exchange, math.inf, lambda: exchange.end(ending)) is None
+    error = talk(busy, exchange, math.inf, meanwhile=lambda: exchange.end(ending))
+    assert error is None
 
 
 def test_stream_that_cannot_be_cancelled(busy: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import grpc
@@ -19,8 +20,8 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Wattwise retries by itself. A stream that gRPC retries by itself, since it began while the server closed the
-    # connection, never ends now and then.
+    # This client has its own retries. With gRPC's, a stream that begins while the server closes the connection
+    # sometimes never ends.
     ("grpc.enable_retries", 0),
     # Reconnects within seconds, however long the server was away.
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -101,6 +102,19 @@ class Connection:
             link.channel.close()
 
 
+@contextmanager
+def starting_threads() -> Iterator[None]:
+    """Starts the threads of a stream; since Python 3.12 an exiting process cannot.
+
+    Raises:
+        WattwiseError: if the process is exiting.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise WattwiseError(f"cannot open a stream: {error}") from None
+
+
 class DecisionStream:
     """An open StreamResults call; a gRPC thread iterates over the requests.
 
@@ -109,11 +123,9 @@ class DecisionStream:
     """
 
     def __init__(self, link: Link, requests: Iterator[v1.StreamResultsRequest], address: str, request_id: str) -> None:
-        try:
+        # gRPC starts two.
+        with starting_threads():
             self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
-        except RuntimeError as error:
-            # Since Python 3.12 an exiting process cannot start threads, and gRPC needs two.
-            raise WattwiseError(f"cannot open a stream: {error}") from None
         self._address = address
 
     def __iter__(self) -> Iterator[v1.Decision]:

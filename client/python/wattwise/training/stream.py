@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from wattwise import v1
 from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError
 from wattwise.rpc.client import Client
-from wattwise.rpc.connection import DecisionStream
+from wattwise.rpc.connection import DecisionStream, starting_threads
 from wattwise.training.exchange import Exchange, PendingReport
 
 _PROVEN_SECONDS = 60.0
@@ -35,7 +35,7 @@ class ResultStream:
         self._opened_at = time.monotonic()
         # The first message identifies the trial, so that the server can push a stop at any time.
         self._beat_at = self._opened_at
-        # Since when gRPC has a message, or has not asked for the first one.
+        # Since when gRPC has not asked for another message; None while it waits for one.
         self._writing_at: float | None = self._opened_at
         self._sent_at = 0.0
         self._unanswered: PendingReport | None = None
@@ -55,15 +55,13 @@ class ResultStream:
             WattwiseError: if an error ended the stream, other than the refusal of a measurement.
         """
         call = client.stream_results(self._requests())
-        # A call may never end, not even when it is cancelled: gRPC leaves one that begins while the server closes the
-        # connection now and then.
+        # gRPC does not always end a call that begins while the server closes the connection, not even when the call is
+        # cancelled. This thread must not wait for it.
         listener = threading.Thread(target=self._listen, args=(call,), name="wattwise-stream", daemon=True)
         try:
-            listener.start()
-            error = self._end()
-        except RuntimeError as failure:
-            # As in DecisionStream.
-            raise WattwiseError(f"cannot open a stream: {failure}") from None
+            with starting_threads():
+                listener.start()
+            error = self._wait()
         finally:
             with self._exchange.changed:
                 self._closed = True
@@ -89,8 +87,8 @@ class ResultStream:
                 self._closed, self._error = True, error
                 self._exchange.changed.notify_all()
 
-    def _end(self) -> WattwiseError | None:
-        """Waits until the trial is over, the stream has ended or is dead; returns why it did not go on."""
+    def _wait(self) -> WattwiseError | None:
+        """Waits until the trial is over, or the stream has ended or is dead; returns the error that ended it."""
         with self._exchange.changed:
             while self._going_on:
                 left = self._give_up_at - time.monotonic()
@@ -105,9 +103,12 @@ class ResultStream:
 
     @property
     def _give_up_at(self) -> float:
-        patience = 3 * self._timeout if self._answered else self._timeout
-        since = (self._writing_at, None if self._unanswered is None else self._sent_at)
-        return min((at + patience for at in since if at is not None), default=math.inf)
+        oldest = math.inf
+        if self._writing_at is not None:
+            oldest = self._writing_at
+        if self._unanswered is not None:
+            oldest = min(oldest, self._sent_at)
+        return oldest + (3 * self._timeout if self._answered else self._timeout)
 
     def _requests(self) -> Iterator[v1.StreamResultsRequest]:
         while (request := self._next_request()) is not None:
