@@ -19,11 +19,13 @@ import grpc
 from wattwise import v1
 
 from benchmarks import choice
-from benchmarks.figures import Figure, Samples, medians, ratio
+from benchmarks.figures import Figure, Samples, late, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
-from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
+from benchmarks.processes import client, echo_server, resident_megabytes, victim, wattwise_server
 
-_SECTIONS = ("calls", "size", "choice", "import")
+_SECTIONS = ("calls", "size", "wide", "choice", "import")
+_WIDE_JOBS, _WIDE_RUNNING, _WIDE_SIZES = 2_000, 5, range(8, 72)
+_IDLE_SECONDS = 5
 
 
 def main() -> None:
@@ -93,6 +95,21 @@ def _start(database: Path) -> float:
         return time.perf_counter() - start
 
 
+def _wide(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
+    wide = folder / "wide.db"
+    fill(wide, _WIDE_JOBS, batch_sizes=_WIDE_SIZES, running=_WIDE_RUNNING)
+    size = f"{_WIDE_JOBS * _WIDE_RUNNING} running trials in {_WIDE_JOBS} jobs of {len(_WIDE_SIZES)} sizes"
+    yield Figure(f"restart with {size}", median(_start(wide) for _ in range(3)), 3, unit="s")
+    with wattwise_server(wide) as (server, _):
+        with victim(server) as idle:
+            time.sleep(_IDLE_SECONDS)
+        with victim(server) as beside:
+            found = samples["wide"] = client("wide_jobs", server=server, jobs=_WIDE_JOBS)
+    yield Figure("the slowest page of 1,000 of these jobs", max(found["page"]), 0.5, unit="s")
+    yield Figure("another trainer's reports, 99th percentile, idle server", late(idle), unit="ms")
+    yield Figure("the same while those trials report and the jobs are listed", late(beside), 100, unit="ms")
+
+
 def _choice(_args: argparse.Namespace, _folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     found = samples["choice"] = choice.measure()
     yield Figure(f"a choice with {choice.SIZES} batch sizes", 1e3 * median(found["choice"]), 2, unit="ms")
@@ -120,7 +137,7 @@ def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, A
     }
 
 
-_MEASURES = {"calls": _calls, "size": _size, "choice": _choice, "import": _import}
+_MEASURES = {"calls": _calls, "size": _size, "wide": _wide, "choice": _choice, "import": _import}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from wattwise_server.usecases.optimizer import Optimizer
 from benchmarks import jobs
 
 TRIALS = 10
-"""Trials of every job, each with five epochs and converged."""
+"""Ended trials of every job, each with five epochs and converged."""
 
 DEEP = "bench-deep"
 """The job with many trials."""
@@ -31,9 +32,12 @@ def job_id(place: int) -> str:
     return f"bench-{place}"
 
 
-def fill(path: Path, count: int, deep: int = 0) -> None:
-    """Creates a file of `count` jobs, and one job of `deep` trials if `deep` is not 0."""
-    asyncio.run(_seed(path, [job_id(0), DEEP] if deep else [job_id(0)]))
+def fill(path: Path, count: int, *, deep: int = 0, batch_sizes: Sequence[int] = (32, 64), running: int = 0) -> None:
+    """Creates a file of `count` jobs, and one job of `deep` trials if `deep` is not 0.
+
+    `running` trials of every job are running, besides its ended ones.
+    """
+    asyncio.run(_seed(path, [job_id(0), DEEP] if deep else [job_id(0)], batch_sizes, running))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA synchronous = OFF")
         with connection:
@@ -43,17 +47,19 @@ def fill(path: Path, count: int, deep: int = 0) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-async def _seed(path: Path, ids: list[str]) -> None:
+async def _seed(path: Path, ids: list[str], batch_sizes: Sequence[int], running: int) -> None:
     clock = steady_clock()
     async with open_store(f"sqlite:///{path}", clock) as store:
         optimizer = Optimizer(store, clock)
         for each in ids:
-            spec = jobs.job_spec(job_id=each, batch_sizes=[32, 64], num_pruning_rounds=1)
+            spec = jobs.job_spec(job_id=each, batch_sizes=batch_sizes, num_pruning_rounds=1)
             await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
             for _ in range(TRIALS):
                 trial, _why = await optimizer.next_trial(each, "")
                 for request in jobs.whole_trial(convert.trial(trial)):
                     await optimizer.report(convert.report(request))
+            for _ in range(running):
+                await optimizer.next_trial(each, "")
 
 
 def _copy_jobs(connection: sqlite3.Connection, copies: int) -> None:
