@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--server", required=True)
     args = parser.parse_args()
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+    threading.Thread(target=_wait, args=(over,), daemon=True).start()
     with grpc.insecure_channel(args.server) as channel:
         stub = v1.BatchSizeOptimizerStub(channel)
         source = jobs.reports(jobs.next_trial(stub, jobs.register(stub).job_id))
@@ -34,6 +34,11 @@ def main() -> None:
             stub.ReportResult(next(source), timeout=60)
             taken.append(time.perf_counter() - start)
     json.dump(taken, sys.stdout)
+
+
+def _wait(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
+from operator import itemgetter
 from typing import Any
 
 from wattwise_server.domain import (
@@ -108,6 +109,7 @@ _SEARCH = (
 )
 _MOMENTS = ("count", "mean", "deviation")
 _SUMS = ("reached", "missed", "counted")
+_READ_SUMS = tuple(itemgetter(*(f"{name}_{part}" for part in _MOMENTS)) for name in _SUMS)
 _ARM = (
     "pruned",
     "excluded",
@@ -419,7 +421,7 @@ def _read_monitor(row: Row, prefix: str = "") -> MonitorKinds:
 
 def read_arm(row: Row) -> Arm:
     """A row of arms, without what is derived from the trials."""
-    reached, missed, counted = (Moments(*(row[f"{name}_{part}"] for part in _MOMENTS)) for name in _SUMS)
+    reached, missed, counted = (Moments(*read(row)) for read in _READ_SUMS)
     return Arm(
         batch_size=row["batch_size"],
         pruned=bool(row["pruned"]),

@@ -117,6 +117,8 @@ class SqliteStore:
         self._retention = Retention(queries, writer)
         self.clock = clock
         self._opened = clock()
+        # One load at a time: those of many wide jobs would delay the reports to all other jobs.
+        self._loading = asyncio.Lock()
         self._keys = count(next_key)
         self._cache: OrderedDict[str, CachedJob] = OrderedDict()
         # Expiry, the job's id and key, and the trial's number.
@@ -158,11 +160,12 @@ class SqliteStore:
 
     async def load(self, job_id: str, cached: CachedJob) -> None:
         """Reads a locked job; each of its running trials has a full lease from `leases_from` on."""
-        found = await self.queries.job(job_id)
+        async with self._loading:
+            found = await self.queries.job(job_id)
+            running = await self.queries.running(job_id, found[0]) if found is not None else ()
         if found is not None:
             cached.key, cached.job = found
             lease = cached.job.spec.lease_expiry(cached.leases_from)
-            running = await self.queries.running(job_id, cached.key)
             cached.job = _with_running(cached.job, running)
             for trial in running:
                 cached.update(trial._replace(lease_expire_time=lease))
@@ -468,5 +471,7 @@ def _with_running(job: Job, running: Sequence[Trial]) -> Job:
     counts = Counter(trial.batch_size for trial in running if job.counts(trial))
     if not counts:
         return job
-    arms = tuple(replace(arm, running=counts[arm.batch_size]) for arm in job.search.arms)
+    arms = tuple(
+        replace(arm, running=counts[arm.batch_size]) if arm.batch_size in counts else arm for arm in job.search.arms
+    )
     return replace(job, search=replace(job.search, arms=arms))
