@@ -30,7 +30,7 @@ import {
   ListTrialsRequest,
   type SetTrialExcludedResponse,
 } from "./stubs/wattwise/v1/job_admin.js";
-import { type Decision, EndReason, TrainingResult, type Trial, type TrialId } from "./stubs/wattwise/v1/trial.js";
+import { type Decision, EndReason, TrainingResult, type Trial, TrialId } from "./stubs/wattwise/v1/trial.js";
 
 /** A job's configuration. The server fills in the default of every field that is left out. */
 export type JobOptions = Pick<JobSpec, "jobIdPrefix" | "batchSizes" | "defaultBatchSize" | "gpu"> & Partial<JobSpec>;
@@ -181,7 +181,7 @@ export class Client implements TrialCalls {
       if (fallback === undefined || !(isOutage(error) || error instanceof NoBatchSizeConvergedError)) {
         throw error;
       }
-      const id = { jobId: job.jobId, batchSize: fallback, trialNumber: 0 };
+      const id = TrialId.fromPartial({ jobId: job.jobId, batchSize: fallback });
       const session = new TrialSession(this, id, 0, timeoutMs ?? REPORT_TIMEOUT_MS, { spec: JobSpec.fromPartial(job) });
       session.trainAlone(`training with the fallback batch size ${fallback}, because there is no trial`, error);
       return session;

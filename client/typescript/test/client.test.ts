@@ -15,6 +15,7 @@ import {
   NoBatchSizeConvergedError,
   ServerUnavailableError,
   TrialNotFoundError,
+  TrialId,
   TrialStatus,
 } from "../src/index.js";
 import { epoch, ghost, job, Server } from "./server.js";
@@ -108,7 +109,7 @@ test("lists iterate over all pages, and a trial has its measurements", async () 
     numbers.push(trial.id?.trialNumber ?? 0);
   }
   assert.deepEqual(numbers, [1, 2, 3]);
-  const trial = { jobId: spec.jobId, batchSize: 16, trialNumber: 1 };
+  const trial = TrialId.fromPartial({ jobId: spec.jobId, batchSize: 16, trialNumber: 1 });
   await client.reportResult({ trial, ...epoch(1, 10, 0.5) });
   assert.equal((await client.getTrial(trial)).measurements[0]?.energyJoules, 10);
   await client.endTrial(trial, EndReason.END_REASON_ERROR);

@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
-import { type JobOptions, type JobSpec, Policy, type TrialId } from "../src/index.js";
+import { type JobOptions, type JobSpec, Policy, TrialId } from "../src/index.js";
 
 const ROOT = resolve(import.meta.dirname, "../../../../..");
 const PYTHON = join(ROOT, ".venv/bin/python");
@@ -91,5 +91,5 @@ export function epoch(number: number, cost: number, metric: number) {
 
 /** The id of a trial that does not exist. */
 export function ghost(jobId: string): TrialId {
-  return { jobId, batchSize: 16, trialNumber: 9 };
+  return TrialId.fromPartial({ jobId, batchSize: 16, trialNumber: 9 });
 }
