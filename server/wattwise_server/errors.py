@@ -90,7 +90,7 @@ class JobNotFoundError(ServiceError):
 
 
 class TrialNotFoundError(ServiceError):
-    """The job has no trial with this number, or the trial has another batch size."""
+    """The job has no trial with this number, or the trial has another batch size or belongs to another launch."""
 
     reason = "ERROR_REASON_TRIAL_NOT_FOUND"
 

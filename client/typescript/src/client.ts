@@ -336,7 +336,10 @@ export class Client implements TrialCalls {
     return present(answer.job, "job");
   }
 
-  /** Yields a job's current state, then its newest state after every change. Throws `JobNotFoundError` once it is deleted. */
+  /**
+   * Yields a job's current state, then its newest state after it has changed, at most ten times a second. Throws
+   * `JobNotFoundError` once it is deleted.
+   */
   async *watchJob(jobId: string, options?: CallOptions): AsyncGenerator<Job> {
     const timeoutMs = options?.timeoutMs ?? this.#timeoutMs;
     const requestId = this.#newRequestId();

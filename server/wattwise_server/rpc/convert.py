@@ -388,7 +388,7 @@ def _timestamp(time: datetime | None) -> Timestamp | None:
 
 def power_limit_key(request: v1.GetPowerLimitRequest) -> TrialKey:
     """The trial that asks; trial number 0 if the request names none."""
-    return TrialKey(request.job_id, request.batch_size, request.trial_number)
+    return TrialKey(request.job_id, request.batch_size, request.trial_number, request.request_id)
 
 
 def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:

@@ -22,6 +22,8 @@ PAGE_BYTES = 2 * 1024 * 1024
 _CODE_BYTES, _PLACE_BYTES = 16, 8
 JOBS_AT_A_TIME = 100
 """So many that other calls need not wait long: a job of an older server may have a thousand batch sizes."""
+TRIALS_AT_A_TIME = 100
+"""A trial whose ids and monitors have the longest names takes 10 kB."""
 
 
 def page_size(requested: int) -> int:

@@ -12,7 +12,7 @@ from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.call import current_call
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import Context, StreamLimit
-from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, PageTokens, page_size
+from wattwise_server.rpc.paging import JOBS_AT_A_TIME, LARGEST_PAGE, PAGE_BYTES, TRIALS_AT_A_TIME, PageTokens, page_size
 from wattwise_server.rpc.streams import TrialStream, WatchPace
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
@@ -126,9 +126,18 @@ class JobAdminService(v1.JobAdminServicer):
         if request.batch_size < 0:
             raise InvalidRequestError(Violation("batch_size", f"is {request.batch_size}; use 0 for all batch sizes"))
         status = convert.status_filter(request.status)
-        found = await self._administration.trials(request.job_id, status, request.batch_size or None, after, size + 1)
-        more = self._tokens.token(request, found[size - 1].number) if len(found) > size else ""
-        return v1.ListTrialsResponse(trials=[convert.trial(trial) for trial in found[:size]], next_page_token=more)
+        page = v1.ListTrialsResponse()
+        while len(page.trials) < size and page.ByteSize() < PAGE_BYTES:
+            wanted = min(size - len(page.trials), TRIALS_AT_A_TIME)
+            found = await self._administration.trials(
+                request.job_id, status, request.batch_size or None, after, wanted + 1
+            )
+            page.trials.extend(map(convert.trial, found[:wanted]))
+            if len(found) <= wanted:
+                return page
+            after = found[wanted - 1].number
+        page.next_page_token = self._tokens.token(request, after)
+        return page
 
     async def GetTrial(self, request: v1.GetTrialRequest, context: Context) -> v1.GetTrialResponse:
         """One trial with its measurements."""

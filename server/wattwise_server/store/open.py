@@ -66,7 +66,7 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
             try:
                 try:
                     await store.grant_leases()
-                except (ServiceError, ValueError, KeyError, IndexError) as error:
+                except ServiceError as error:
                     raise StartError(f"cannot read {path}: {error}; restore a backup, or name another file") from error
                 observer.opened(*await _content(read))
                 yield store

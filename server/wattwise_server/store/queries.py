@@ -6,7 +6,8 @@ import asyncio
 import sqlite3
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 
@@ -69,10 +70,10 @@ _JOBS = """
            (SELECT json_group_array(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
            (SELECT json_group_array(batch_size) FROM arms a
             WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving
-    FROM jobs j WHERE job_key > ?2 {condition} ORDER BY job_key LIMIT ?3
+    FROM {jobs} job_key > ?2 ORDER BY job_key LIMIT ?3
 """
 # In UTF-8, no text that starts with the prefix is greater than it with the byte FF behind.
-_PREFIXED = "jobs WHERE job_id >= ?1 AND job_id < ?1 || CAST(x'FF' AS TEXT)"
+_PREFIXED = "jobs j WHERE job_id >= ?1 AND job_id < ?1 || CAST(x'FF' AS TEXT)"
 _MEASUREMENTS = """
     SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch < ? ORDER BY epoch DESC LIMIT ?
 """
@@ -82,7 +83,8 @@ _METRIC_SPAN = """
            (SELECT metric FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch LIMIT 1) AS first
     FROM measurements WHERE job_key = ?1 AND trial_number = ?2
 """
-_OBSERVATIONS = "trials WHERE job_key = ?1 AND observation IS NOT NULL AND trial_number > ?2 AND NOT excluded"
+# The signs keep SQLite from searching by the primary key, which would read every trial of the job.
+_OBSERVATIONS = "trials WHERE job_key = ?1 AND observation IS NOT NULL AND +trial_number > ?2 AND NOT excluded"
 _MISSES = f"SELECT batch_size, cost FROM {_OBSERVATIONS} AND NOT converged ORDER BY observation"  # noqa: S608
 _WINDOWS = f"""
     SELECT t.batch_size, t.cost, t.converged FROM arms a JOIN trials t
@@ -121,6 +123,26 @@ _MEASURED_TRIALS = f"""
 """  # noqa: S608 - the values are an enum's own
 
 
+@contextmanager
+def readable(job_id: str) -> Iterator[None]:
+    """Around the conversion of a job's rows, whose values may be damaged.
+
+    Raises:
+        StorageUnavailableError: they are.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise StorageUnavailableError(
+            f"job {job_id!r} is damaged in the database ({error}): stop the server and restore a backup"
+        ) from error
+
+
+def _listed(row: Row) -> ListedJob:
+    with readable(row["job_id"]):
+        return read_listed_job(row)
+
+
 class Queries:
     """The queries."""
 
@@ -140,9 +162,10 @@ class Queries:
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
         """Jobs by key."""
-        condition = f"AND job_key IN (SELECT job_key FROM {_PREFIXED})" if prefix else ""  # noqa: S608
-        found = await self._all(_JOBS.format(condition=condition), prefix, after, limit)
-        return [read_listed_job(row) for row in found]
+        # By the index of ids, unless every job is listed.
+        jobs = f"{_PREFIXED} AND +" if prefix else "jobs j WHERE "
+        found = await self._all(_JOBS.format(jobs=jobs), prefix, after, limit)
+        return [_listed(row) for row in found]
 
     async def running_leases(self) -> Sequence[Row]:
         """The running trials that have a lease: rows of job_id, job_key, trial_number and trial_lease_seconds."""

@@ -24,7 +24,7 @@ from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, Metric
 from wattwise_server.errors import ServiceError, StorageUnavailableError
 from wattwise_server.store import rows
 from wattwise_server.store.connection import Sql, Statement
-from wattwise_server.store.queries import Queries
+from wattwise_server.store.queries import Queries, readable
 from wattwise_server.store.retention import Retention
 from wattwise_server.store.subscriptions import Subscription, Subscriptions, Topic
 from wattwise_server.store.writer import Submission, Writer
@@ -60,11 +60,9 @@ class CachedJob:
     """One job in memory.
 
     Attributes:
-        leases_from: When the leases of the trials that are running when it is loaded were granted.
         failed: Set when one of its commits failed.
     """
 
-    leases_from: datetime
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     loaded: bool = False
     key: int = 0
@@ -116,7 +114,10 @@ class SqliteStore:
         self.queries = queries
         self._retention = Retention(queries, writer)
         self.clock = clock
-        self._opened = clock()
+        # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, or while
+        # commits failed.
+        self._granted = clock()
+        writer.on_failure = self._grant_again
         # One load at a time: those of many wide jobs would delay the reports to all other jobs.
         self._loading = asyncio.Lock()
         self._keys = count(next_key)
@@ -141,8 +142,7 @@ class SqliteStore:
         """The cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
         cached = self._cache.get(job_id)
         if cached is None or cached.failed:
-            # Nobody could renew a lease while commits failed.
-            cached = self._cache[job_id] = CachedJob(self._opened if cached is None else self.clock())
+            cached = self._cache[job_id] = CachedJob()
             self._evict()
         self._cache.move_to_end(job_id)
         cached.users += 1
@@ -159,13 +159,21 @@ class SqliteStore:
         return next(self._keys)
 
     async def load(self, job_id: str, cached: CachedJob) -> None:
-        """Reads a locked job; each of its running trials has a full lease from `leases_from` on."""
+        """Reads a locked job; each of its running trials has a full lease.
+
+        Raises:
+            StorageUnavailableError: the job cannot be read.
+        """
         async with self._loading:
-            found = await self.queries.job(job_id)
-            running = await self.queries.running(job_id, found[0]) if found is not None else ()
+            with readable(job_id):
+                await self._read(job_id, cached)
+
+    async def _read(self, job_id: str, cached: CachedJob) -> None:
+        found = await self.queries.job(job_id)
         if found is not None:
             cached.key, cached.job = found
-            lease = cached.job.spec.lease_expiry(cached.leases_from)
+            lease = cached.job.spec.lease_expiry(self._granted)
+            running = await self.queries.running(job_id, cached.key)
             cached.job = _with_running(cached.job, running)
             for trial in running:
                 cached.update(trial._replace(lease_expire_time=lease))
@@ -196,6 +204,9 @@ class SqliteStore:
             self._subscriptions.publish(topic)
         for callback in tx.callbacks:
             callback()
+
+    def _grant_again(self) -> None:
+        self._granted = self.clock()
 
     def _evict(self) -> None:
         # A few at a time, so that no call pays for many.
@@ -233,7 +244,7 @@ class SqliteStore:
     async def grant_leases(self) -> None:
         """Gives every running trial in the file a full lease; called once, at the start. No job is loaded for it."""
         for row in await self.queries.running_leases():
-            expiry = self._opened + timedelta(seconds=row["trial_lease_seconds"])
+            expiry = self._granted + timedelta(seconds=row["trial_lease_seconds"])
             self._leases.append((expiry, row["job_id"], row["job_key"], row["trial_number"]))
         heapq.heapify(self._leases)
 
@@ -271,7 +282,7 @@ class SqliteStore:
         return trial._replace(lease_expire_time=live.lease_expire_time) if live and trial.running else trial
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
-        """How many jobs have this prefix."""
+        """How many job ids start with a prefix."""
         return await self.queries.count_jobs(prefix, limit)
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:

@@ -100,13 +100,18 @@ class Submission:
 
 
 class Writer:
-    """Commits submissions in order, in groups."""
+    """Commits submissions in order, in groups.
+
+    Attributes:
+        on_failure: Called after a commit has failed, before the waiters wake.
+    """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._waiting: list[Submission] = []
         self._wake = asyncio.Event()
         self._closing = False
+        self.on_failure: Callable[[], None] | None = None
         # Time and owners of the last groups.
         self._groups: deque[tuple[float, set[int]]] = deque(maxlen=8)
         self._task = asyncio.create_task(self._run(), name="wattwise-writer")
@@ -174,6 +179,8 @@ class Writer:
             if sound:
                 await self._group.commit([statement for submission in sound for statement in submission.statements])
         except Exception as error:  # noqa: BLE001 - it is logged, and raised in every waiter
+            if self.on_failure is not None:
+                self.on_failure()
             if len(sound) > 1:
                 await self._commit_singly(sound)
             else:

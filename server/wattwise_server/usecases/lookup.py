@@ -44,7 +44,7 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     elif key.batch_size not in (0, trial.batch_size):
         why = f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
     elif key.request_id and key.request_id != trial.request_id:
-        why = f"trial {key.trial_number} of job {key.job_id!r} is of another launch than {key.request_id!r}"
+        why = f"trial {key.trial_number} of job {key.job_id!r} belongs to another launch, not to {key.request_id!r}"
     else:
         return job, trial
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)

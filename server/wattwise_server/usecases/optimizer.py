@@ -287,12 +287,14 @@ class Optimizer:
 
     async def expire_leases(self) -> None:
         """Fails every trial whose lease has expired, in batches that share commits."""
-        expired = self._store.expired_leases(self._clock())
+        expired, failures = self._store.expired_leases(self._clock()), list[BaseException]()
         for start in range(0, len(expired), _EXPIRED_PER_BATCH):
             together = (self._expire_lease(key) for key in expired[start : start + _EXPIRED_PER_BATCH])
-            for failure in await asyncio.gather(*together, return_exceptions=True):
-                if failure is not None:
-                    raise failure
+            outcomes = await asyncio.gather(*together, return_exceptions=True)
+            failures += (outcome for outcome in outcomes if outcome is not None)
+        if failures:
+            # The others have been given up; these are found again.
+            raise failures[0]
 
     async def prune(self) -> None:
         """Deletes measurements older than the configured number of days, if one is configured."""

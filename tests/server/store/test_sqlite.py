@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.errors import JobDiffersError, StorageUnavailableError
+from wattwise_server.store import queries
 from wattwise_server.store import sqlite as sqlite_store
 from wattwise_server.store.open import open_store
 
@@ -99,6 +100,30 @@ class TestSqliteStore(StoreConformance):
                 tx.save_job(a_job("j2"))
         async with opener() as store:
             assert [each.job.spec.job_id for each in await store.jobs("", 0, 10)] == ["j2"]
+
+    async def test_damaged_job_harms_no_other(self, opener: Opener, tmp_path: Path) -> None:
+        """A job whose row is damaged is refused by name, as often as it is read; other jobs are served."""
+        async with opener() as store:
+            for job_id in ("damaged", "sound"):
+                async with store.transaction(job_id) as tx:
+                    tx.save_job(a_job(job_id))
+        with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
+            other.execute("UPDATE jobs SET warnings = '[' WHERE job_id = 'damaged'")
+        async with opener() as store:
+            for _ in range(2):
+                with pytest.raises(StorageUnavailableError, match="'damaged'"):
+                    await store.transaction("damaged").__aenter__()
+            with pytest.raises(StorageUnavailableError, match="'damaged'"):
+                await store.jobs("", 0, 10)
+            async with store.transaction("sound") as tx:
+                assert tx.job == a_job("sound")
+
+    async def test_windows_are_read_by_their_index(self, opener: Opener, tmp_path: Path) -> None:
+        """The newest results of each batch size are found without reading every trial of the job."""
+        async with opener():
+            with closing(sqlite3.connect(tmp_path / "store.db")) as other:
+                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {queries._WINDOWS}", (1, 0, 10))]
+        assert any("trials_by_observation (job_key=? AND batch_size=?" in step for step in plan)
 
     async def test_commits_reach_the_disk(self, opener: Opener) -> None:
         """The writing connection syncs every commit to the disk, without which a power failure could lose it."""

@@ -22,7 +22,7 @@ from wattwise_server.usecases.optimizer import Optimizer
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.refusals import refused
-from tests.server.site import Site
+from tests.server.site import Site, report
 from tests.server.site import draft as site_draft
 from tests.waiting import wait_until
 
@@ -303,6 +303,35 @@ async def test_trial_whose_end_was_not_written_is_lost(tmp_path: Path, written: 
         await site.optimizer.expire_leases()
     lost, _ = await site.administration.trial(trial.key)
     assert lost.end_reason is EndReason.LOST
+    await site.close()
+
+
+@pytest.mark.parametrize("then", ["read", "read, cancelled"])
+@pytest.mark.parametrize("written", ["INSERT ON measurements", "DELETE ON jobs"])
+async def test_failed_commit_costs_no_lease(tmp_path: Path, written: str, then: str) -> None:
+    """Hours after the start, a job whose commit fails is read again, and its trials keep a whole lease."""
+    site = Site(tmp_path / "leases.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    trial, _ = await site.optimizer.next_trial("j", "")
+    for epoch in range(1, 5):
+        site.now += timedelta(minutes=30)
+        await report(site, trial.key, epoch)
+    deleting = written.startswith("DELETE")
+    with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
+        other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
+        with pytest.raises(StorageUnavailableError):
+            await (site.administration.delete_job("j") if deleting else report(site, trial.key, 5))
+        other.execute("DROP TRIGGER full")
+    if then == "read, cancelled":
+        reading = asyncio.create_task(site.administration.job("j"))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+    site.now += timedelta(seconds=1)
+    await site.administration.job("j")
+    await site.optimizer.expire_leases()
+    assert (await site.administration.trial(trial.key))[0].running
     await site.close()
 
 

@@ -319,6 +319,31 @@ def test_long_lists_are_split_into_pages_that_fit(server: LiveServer) -> None:
     assert max(sizes_of_pages) < MESSAGE_BYTES < sum(sizes_of_pages)
 
 
+def test_long_trials_are_split_into_pages_that_fit(server: LiveServer) -> None:
+    """Trials with the longest names, most monitors and a warning are split into pages, and none is missing."""
+    job_id = "\U0001f680" * 200
+    server.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id=job_id, job_id_prefix=job_id[:1])))
+    request = v1.ImportTrialRequest(job_id=job_id, batch_size=16, end_reason=v1.END_REASON_PREEMPTED)
+    request.start_time.GetCurrentTime()
+    request.measurements.add(current_epoch=1, time_seconds=1.0, energy_joules=10.0, metric=0.1)
+    for number in range(1000):
+        # Others than in the first trial are worth a warning.
+        kinds = [chr(0x20000 + 8 * bool(number) + kind) * 50 for kind in range(8)]
+        request.monitor.CopyFrom(v1.Monitor(kinds=kinds))
+        request.request_id = "\U0001f680" * 190 + str(number)
+        server.trainer.ImportTrial(request)
+    seen: list[int] = []
+    sizes_of_pages: list[int] = []
+    listed = v1.ListTrialsRequest(job_id=job_id, page_size=1000)
+    while not sizes_of_pages or listed.page_token:
+        page = server.admin.ListTrials(listed)
+        sizes_of_pages.append(page.ByteSize())
+        seen += [trial.id.trial_number for trial in page.trials]
+        listed.page_token = page.next_page_token
+    assert seen == list(range(1, 1001))
+    assert max(sizes_of_pages) < MESSAGE_BYTES < sum(sizes_of_pages)
+
+
 def multiply(database: Path, number: int) -> None:
     """Makes `number` copies of the only job, with long warnings."""
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:

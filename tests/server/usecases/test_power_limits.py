@@ -115,6 +115,16 @@ def test_trial_that_ends_lets_others_profile(grpc_stub: Stub) -> None:
     assert ask(job, first).profiled_by_another
 
 
+def test_trial_of_another_launch_does_not_profile(grpc_stub: Stub) -> None:
+    """Who asks for a trial that belongs to another launch is refused; its own launch is served."""
+    job = Trainer(grpc_stub)
+    asks = {"job_id": job.job_id, "batch_size": 16, "trial_number": job.next("a").id.trial_number}
+    with refused() as refusal:
+        job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, request_id="b"))
+    assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
+    assert not job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, request_id="a")).profiled_by_another
+
+
 def test_lost_trial_lets_others_profile(grpc_stub: Stub) -> None:
     """When the lease of the trial that profiles runs out, the next one that asks profiles."""
     job = Trainer(grpc_stub, trial_lease_seconds=1)

@@ -216,8 +216,12 @@ class Client:
             InvalidRequestError: if the job has no such batch size.
             JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
         """
-        size, number = trial.batch_size, trial.trial_number
-        request = v1.GetPowerLimitRequest(job_id=trial.job_id, batch_size=size, trial_number=number)
+        request = v1.GetPowerLimitRequest(
+            job_id=trial.job_id,
+            batch_size=trial.batch_size,
+            trial_number=trial.trial_number,
+            request_id=trial.request_id,
+        )
         return self._call(self._optimizer.GetPowerLimit, request, timeout)
 
     def report_power_profile(
@@ -411,7 +415,9 @@ class Client:
         return self._call(self._admin.SetJobPolicy, v1.SetJobPolicyRequest(job_id=job_id, policy=policy), timeout).job
 
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
-        """Yields a job's current state, then its newest state after every change, until the job is deleted.
+        """Yields a job's current state, then its newest state after it has changed, until the job is deleted.
+
+        The server sends at most ten states a second, and fifty to all watches of one caller together.
 
         Args:
             job_id: the job.

@@ -412,6 +412,7 @@ class GetPowerLimitRequest(google.protobuf.message.Message):
     JOB_ID_FIELD_NUMBER: builtins.int
     BATCH_SIZE_FIELD_NUMBER: builtins.int
     TRIAL_NUMBER_FIELD_NUMBER: builtins.int
+    REQUEST_ID_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """The job. Required: an empty id is refused as unknown."""
     batch_size: builtins.int
@@ -421,14 +422,19 @@ class GetPowerLimitRequest(google.protobuf.message.Message):
     becomes the trial that profiles until it has reported a profile or has ended; a restart of the server does not
     change that. 0: the call only reads.
     """
+    request_id: builtins.str
+    """The request_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
+    ERROR_REASON_TRIAL_NOT_FOUND.
+    """
     def __init__(
         self,
         *,
         job_id: builtins.str = ...,
         batch_size: builtins.int = ...,
         trial_number: builtins.int = ...,
+        request_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "trial_number", b"trial_number"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_size", b"batch_size", "job_id", b"job_id", "request_id", b"request_id", "trial_number", b"trial_number"]) -> None: ...
 
 Global___GetPowerLimitRequest: typing_extensions.TypeAlias = GetPowerLimitRequest
 

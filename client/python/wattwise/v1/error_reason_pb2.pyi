@@ -41,7 +41,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
         {"job_id": "mnist-nigthly"}
     """
     ERROR_REASON_TRIAL_NOT_FOUND: _ErrorReason.ValueType  # 4
-    """NOT_FOUND: the job has no such trial, or the trial has another batch size.
+    """NOT_FOUND: the job has no such trial, or the trial has another batch size or belongs to another launch.
 
         {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
     """
@@ -84,7 +84,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
         {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
     """
     ERROR_REASON_TOO_MANY_JOBS: _ErrorReason.ValueType  # 13
-    """RESOURCE_EXHAUSTED: the server's limit of jobs with this job_id_prefix is reached. Keep a job's id from launch to
+    """RESOURCE_EXHAUSTED: the server's limit of jobs whose ids start with one prefix is reached: that of the caller's token
+    or, if it may access every job, the job's job_id_prefix. metadata names the prefix. Keep a job's id from launch to
     launch, or delete jobs.
 
         {"job_id_prefix": "mnist", "limit": "100000"}
@@ -125,7 +126,7 @@ ERROR_REASON_JOB_NOT_FOUND: ErrorReason.ValueType  # 3
     {"job_id": "mnist-nigthly"}
 """
 ERROR_REASON_TRIAL_NOT_FOUND: ErrorReason.ValueType  # 4
-"""NOT_FOUND: the job has no such trial, or the trial has another batch size.
+"""NOT_FOUND: the job has no such trial, or the trial has another batch size or belongs to another launch.
 
     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
 """
@@ -168,7 +169,8 @@ exists or not. metadata says what the token allows.
     {"token_id": "5f0c2a9be1d4", "role": "trainer", "job_id_prefix": "team-a-"}
 """
 ERROR_REASON_TOO_MANY_JOBS: ErrorReason.ValueType  # 13
-"""RESOURCE_EXHAUSTED: the server's limit of jobs with this job_id_prefix is reached. Keep a job's id from launch to
+"""RESOURCE_EXHAUSTED: the server's limit of jobs whose ids start with one prefix is reached: that of the caller's token
+or, if it may access every job, the job's job_id_prefix. metadata names the prefix. Keep a job's id from launch to
 launch, or delete jobs.
 
     {"job_id_prefix": "mnist", "limit": "100000"}

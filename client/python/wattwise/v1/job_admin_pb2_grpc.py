@@ -190,8 +190,9 @@ class JobAdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchJob(self, request, context):
-        """Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
-        Ends with NOT_FOUND when the job is deleted.
+        """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
+        a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
+        deleted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -376,8 +376,9 @@ class JobAdminStub(typing.Generic[_JobAdminGetJobType, _JobAdminListJobsType, _J
     """
 
     WatchJob: _JobAdminWatchJobType
-    """Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
-    Ends with NOT_FOUND when the job is deleted.
+    """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
+    a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
+    deleted.
     """
 
 JobAdminAsyncStub: typing_extensions.TypeAlias = JobAdminStub[
@@ -546,8 +547,9 @@ class JobAdminServicer(metaclass=abc.ABCMeta):
         request: wattwise.v1.job_admin_pb2.WatchJobRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[wattwise.v1.job_admin_pb2.WatchJobResponse], collections.abc.AsyncIterator[wattwise.v1.job_admin_pb2.WatchJobResponse]]:
-        """Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
-        Ends with NOT_FOUND when the job is deleted.
+        """Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
+        a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
+        deleted.
         """
 
 def add_JobAdminServicer_to_server(servicer: JobAdminServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -206,6 +206,11 @@ export interface GetPowerLimitRequest {
    * change that. 0: the call only reads.
    */
   trialNumber: number;
+  /**
+   * The request_id of the trial's launch. If it is set and the trial belongs to another launch, the call is refused with
+   * ERROR_REASON_TRIAL_NOT_FOUND.
+   */
+  requestId: string;
 }
 
 /** Response of GetPowerLimit. */
@@ -1260,7 +1265,7 @@ export const ImportTrialResponse: MessageFns<ImportTrialResponse> = {
 };
 
 function createBaseGetPowerLimitRequest(): GetPowerLimitRequest {
-  return { jobId: "", batchSize: 0, trialNumber: 0 };
+  return { jobId: "", batchSize: 0, trialNumber: 0, requestId: "" };
 }
 
 export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
@@ -1273,6 +1278,9 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
     }
     if (message.trialNumber !== 0) {
       writer.uint32(24).int32(message.trialNumber);
+    }
+    if (message.requestId !== "") {
+      writer.uint32(34).string(message.requestId);
     }
     return writer;
   },
@@ -1314,6 +1322,14 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
             message.trialNumber = reader.int32();
             continue;
           }
+          case 4: {
+            if (tag !== 34) {
+              break;
+            }
+
+            message.requestId = reader.string();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -1334,6 +1350,7 @@ export const GetPowerLimitRequest: MessageFns<GetPowerLimitRequest> = {
     message.jobId = object.jobId ?? "";
     message.batchSize = object.batchSize ?? 0;
     message.trialNumber = object.trialNumber ?? 0;
+    message.requestId = object.requestId ?? "";
     return message;
   },
 };

@@ -34,7 +34,7 @@ export enum ErrorReason {
    */
   ERROR_REASON_JOB_NOT_FOUND = "ERROR_REASON_JOB_NOT_FOUND",
   /**
-   * ERROR_REASON_TRIAL_NOT_FOUND - NOT_FOUND: the job has no such trial, or the trial has another batch size.
+   * ERROR_REASON_TRIAL_NOT_FOUND - NOT_FOUND: the job has no such trial, or the trial has another batch size or belongs to another launch.
    *
    *     {"job_id": "mnist-nightly", "trial_number": "7", "batch_size": "64"}
    */
@@ -84,7 +84,8 @@ export enum ErrorReason {
    */
   ERROR_REASON_PERMISSION_DENIED = "ERROR_REASON_PERMISSION_DENIED",
   /**
-   * ERROR_REASON_TOO_MANY_JOBS - RESOURCE_EXHAUSTED: the server's limit of jobs with this job_id_prefix is reached. Keep a job's id from launch to
+   * ERROR_REASON_TOO_MANY_JOBS - RESOURCE_EXHAUSTED: the server's limit of jobs whose ids start with one prefix is reached: that of the caller's token
+   * or, if it may access every job, the job's job_id_prefix. metadata names the prefix. Keep a job's id from launch to
    * launch, or delete jobs.
    *
    *     {"job_id_prefix": "mnist", "limit": "100000"}

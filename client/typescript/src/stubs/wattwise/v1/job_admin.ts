@@ -1894,8 +1894,9 @@ export const JobAdminService = {
     responseDeserialize: (value: Buffer): SetJobPolicyResponse => SetJobPolicyResponse.decode(value),
   },
   /**
-   * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
-   * Ends with NOT_FOUND when the job is deleted.
+   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
+   * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
+   * deleted.
    */
   watchJob: {
     path: "/wattwise.v1.JobAdmin/WatchJob" as const,
@@ -1957,8 +1958,9 @@ export interface JobAdminServer extends UntypedServiceImplementation {
    */
   setJobPolicy: handleUnaryCall<SetJobPolicyRequest, SetJobPolicyResponse>;
   /**
-   * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
-   * Ends with NOT_FOUND when the job is deleted.
+   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
+   * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
+   * deleted.
    */
   watchJob: handleServerStreamingCall<WatchJobRequest, WatchJobResponse>;
 }
@@ -2166,8 +2168,9 @@ export interface JobAdminClient extends Client {
     callback: (error: ServiceError | null, response: SetJobPolicyResponse) => void,
   ): ClientUnaryCall;
   /**
-   * Sends the job's current state, then its newest state after every change. A slow reader misses intermediate states.
-   * Ends with NOT_FOUND when the job is deleted.
+   * Sends the job's current state, then its newest state after it has changed: at most ten times a second, and fifty times
+   * a second to all watches of one caller together. States in between are left out. Ends with NOT_FOUND when the job is
+   * deleted.
    */
   watchJob(request: WatchJobRequest, options?: Partial<CallOptions>): ClientReadableStream<WatchJobResponse>;
   watchJob(
