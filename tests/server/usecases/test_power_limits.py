@@ -118,7 +118,7 @@ def test_trial_that_ends_lets_others_profile(grpc_stub: Stub) -> None:
 def test_trial_of_another_launch_does_not_profile(grpc_stub: Stub) -> None:
     """Who asks for a trial that belongs to another launch is refused; its own launch is served."""
     job = Trainer(grpc_stub)
-    asks = {"job_id": job.job_id, "batch_size": 16, "trial_number": job.next("a").id.trial_number}
+    asks: dict[str, Any] = {"job_id": job.job_id, "batch_size": 16, "trial_number": job.next("a").id.trial_number}
     with refused() as refusal:
         job.stub.GetPowerLimit(v1.GetPowerLimitRequest(**asks, request_id="b"))
     assert refusal.reason == "ERROR_REASON_TRIAL_NOT_FOUND"
