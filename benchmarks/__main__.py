@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-from benchmarks import choice
+from benchmarks import choice, pause
 from benchmarks.figures import Figure, Samples, late, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, victim, wattwise_server
@@ -108,6 +108,8 @@ def _wide(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) 
     yield Figure("the slowest page of 1,000 of these jobs", max(found["page"]), 0.5, unit="s")
     yield Figure("another trainer's reports, 99th percentile, idle server", late(idle), unit="ms")
     yield Figure("the same while those trials report and the jobs are listed", late(beside), 100, unit="ms")
+    longest = pause.measure(folder)
+    yield Figure(f"longest pause while a report stops {pause.TRIALS} trials", 1e3 * longest, 50, unit="ms")
 
 
 def _choice(_args: argparse.Namespace, _folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
