@@ -109,7 +109,9 @@ def _wide(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) 
     yield Figure("another trainer's reports, 99th percentile, idle server", late(idle), unit="ms")
     yield Figure("the same while those trials report and the jobs are listed", late(beside), 100, unit="ms")
     longest = pause.measure(folder)
-    yield Figure(f"longest pause while a report stops {pause.TRIALS} trials", 1e3 * longest, 50, unit="ms")
+    yield Figure(
+        f"longest pause while a report lowers the bound of {pause.TRIALS} trials", 1e3 * longest, 50, unit="ms"
+    )
 
 
 def _choice(_args: argparse.Namespace, _folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:

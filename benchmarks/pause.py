@@ -1,4 +1,4 @@
-"""The longest pause of the event loop while one report stops thousands of running trials that cost more."""
+"""The longest pause of the event loop while one report lowers the bound of thousands of running trials."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import uvloop
 from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Limits
+from wattwise_server.domain import EndReason, TrialStatus
 from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
@@ -29,28 +30,36 @@ async def _measure(database: Path) -> float:
     clock = steady_clock()
     async with open_store(f"sqlite:///{database}", clock) as store:
         optimizer = Optimizer(store, clock, Limits(max_running_trials=0))
-        job, _ = await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=jobs.job_spec())))
-        job_id = job.spec.job_id
-        best, _ = await optimizer.next_trial(job_id, "")
+        # A policy that tries both batch sizes from the start. Trials of the best known one are not stopped.
+        spec = jobs.job_spec(batch_sizes=[32, 64], policy=v1.POLICY_GTS)
+        await optimizer.register(convert.job_draft(v1.RegisterJobRequest(job=spec)))
+        best = await _next(optimizer, spec.job_id)
+        while best.id.batch_size == spec.default_batch_size:
+            best = await _next(optimizer, spec.job_id)
         waiting = iter(range(TRIALS))
 
         async def run_some() -> None:
             for _ in waiting:
-                trial, _ = await optimizer.next_trial(job_id, "")
-                await optimizer.report(convert.report(_report(convert.trial(trial), 10.0, 0.1)))
+                trial = await _next(optimizer, spec.job_id)
+                await optimizer.report(convert.report(_report(trial, 10.0, 0.1)))
 
         await asyncio.gather(*(run_some() for _ in range(_AT_ONCE)))
-        stopping = asyncio.create_task(optimizer.report(convert.report(_report(convert.trial(best), 1.0, 0.95))))
+        stopping = asyncio.create_task(optimizer.report(convert.report(_report(best, 1.0, 0.95))))
         pauses = []
         while not stopping.done():
             start = time.perf_counter()
             await asyncio.sleep(0)
             pauses.append(time.perf_counter() - start)
-        decision = await stopping
-        left = await store.trials(job_id, None, None, TRIALS, 1)
-        if not decision.converged or left[0].running:
-            raise RuntimeError("the trials were not stopped")
+        await stopping
+        ends = await store.trials(spec.job_id, TrialStatus.SUCCEEDED, None, 0, TRIALS)
+        if not any(trial.end_reason is EndReason.COST_BOUND for trial in ends):
+            raise RuntimeError("no trial was stopped")
         return max(pauses)
+
+
+async def _next(optimizer: Optimizer, job_id: str) -> v1.Trial:
+    trial, _ = await optimizer.next_trial(job_id, "")
+    return convert.trial(trial)
 
 
 def _report(trial: v1.Trial, cost: float, metric: float) -> v1.ReportResultRequest:
