@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from types import TracebackType
 from typing import Any
@@ -19,13 +19,22 @@ class Middlebox(grpc.GenericRpcHandler):
         messages_per_stream: number of messages from the trainer after which a stream breaks; 0 rejects all streams.
         drops: the method whose answers do not arrive.
         first: how many of them do not.
+        answered: called with the method's name and its answer before a trainer gets what this returns; not for streams.
 
     Attributes:
         drops: as given; may be changed.
     """
 
-    def __init__(self, server: str, messages_per_stream: int = 0, *, drops: str = "", first: int = 1_000_000) -> None:
-        self.drops, self._left = drops, first
+    def __init__(
+        self,
+        server: str,
+        messages_per_stream: int = 0,
+        *,
+        drops: str = "",
+        first: int = 1_000_000,
+        answered: Callable[[str, bytes], bytes] = lambda _, answer: answer,
+    ) -> None:
+        self.drops, self._left, self._answered = drops, first, answered
         self._behind = grpc.insecure_channel(server)
         self._messages_per_stream = messages_per_stream
         self._front = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
@@ -64,7 +73,7 @@ class Middlebox(grpc.GenericRpcHandler):
         if self._left and self.drops and method.endswith(f"/{self.drops}"):
             self._left -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy lost the answer")
-        return answer
+        return self._answered(method.rpartition("/")[2], answer)
 
     def _pass_some(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         if method.endswith(f"/{self.drops}"):
