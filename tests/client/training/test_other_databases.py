@@ -245,7 +245,7 @@ def test_database_that_is_lost_right_after_a_decision(server: LiveServer, empty:
 def test_database_that_is_lost_as_a_trial_is_resumed(
     server: LiveServer, empty: LiveServer, caplog: pytest.LogCaptureFixture, *, ended: bool
 ) -> None:
-    """A trial that is lost between two answers goes on, and is kept until it is delivered, whatever the first one said."""
+    """A trial that is lost between two answers goes on, and is kept until it is delivered, whatever the first said."""
 
     def lost(method: str, answer: bytes) -> bytes:
         if method == "Heartbeat":
