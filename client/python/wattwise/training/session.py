@@ -270,6 +270,7 @@ class Session:
         if not self._resumes:
             return
         request_id = self._journal.record.request_id
+        # First: since a database was restored, the launch may have another trial than the one that is reported.
         self._client.heartbeat(self._trial, timeout=timeout)
         try:
             answer = self._client.get_next_batch_size(
