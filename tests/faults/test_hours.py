@@ -18,6 +18,8 @@ from tests.faults.soak import number
 from tests.live_server import LiveServer
 
 MEGABYTES_PER_HOUR = 5.0
+_NOISE = 2.0
+"""Megabytes that a server which leaks nothing may grow by in a few minutes, while its heap settles."""
 _SAMPLES = 20
 
 
@@ -42,7 +44,10 @@ def look_around(server: LiveServer, rng: random.Random) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
 def test_mixed_load_leaves_memory_flat(server: LiveServer) -> None:
-    """In the second half of the run (of two hours with SOAK=long) memory grows by less than 5 MB per hour."""
+    """In the second half of the run memory grows by less than 5 MB per hour, or than 2 MB in all if that is more.
+
+    Two hours with SOAK=long find a leak of 5 MB per hour; the usual two minutes find one of 2 MB in their second half.
+    """
     seconds = number(120, short=30, long=7200)
     rng = random.Random(1)
     load = Load(server, seed=1, workers=8, jobs=6, tidy=True)
@@ -59,5 +64,5 @@ def test_mixed_load_leaves_memory_flat(server: LiveServer) -> None:
     before, after = statistics.median(held[:few]), statistics.median(held[-few:])
     calls = load.ledger.acknowledged
     sys.stdout.write(f"{calls} calls in {seconds} s: {before:.1f} MB after half of them, {after:.1f} MB after all\n")
-    assert after - before < MEGABYTES_PER_HOUR * max(1.0, seconds / 7200)
+    assert after - before < max(_NOISE, MEGABYTES_PER_HOUR * seconds / 2 / 3600)
     assert "Traceback" not in server.log.read_text()

@@ -12,6 +12,7 @@ import sys
 import grpc
 import pytest
 from wattwise import v1
+from wattwise.commands.tables import print_jobs
 
 from tests.client.commands.conftest import Ask, row
 from tests.jobs import Trainer, monitor_of, result
@@ -100,6 +101,17 @@ def test_pinned_batch_size(ask: Ask, trainer: Trainer) -> None:
     assert ask("jobs", "unpin", job_id).startswith(f"Batch size 64 of {job_id}: allowed; ")
     assert row(ask("jobs", "list"), job_id)[1] == "-"
     assert ask("jobs", "unpin", job_id).startswith(f"No batch size of {job_id} is pinned: ")
+
+
+def test_pinned_batch_size_of_an_older_server(
+    ask: Ask, trainer: Trainer, grpc_channel: grpc.Channel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list of jobs shows it also if the server sends the state of the batch size only."""
+    ask("jobs", "pin", trainer.job_id, "64")
+    job = v1.JobAdminStub(grpc_channel).GetJob(v1.GetJobRequest(job_id=trainer.job_id)).job
+    job.ClearField("pinned_batch_size")
+    print_jobs([job])
+    assert row(capsys.readouterr().out, trainer.job_id)[1] == "pinned to 64"
 
 
 def test_paused_search(ask: Ask, trainer: Trainer) -> None:

@@ -16,6 +16,7 @@ from wattwise.training.session import Session
 from wattwise.training.spool import Spool
 
 from tests.client.driver.running import PYTHON, Runs, ended, with_client, write_job
+from tests.client.rpc.middlebox import Middlebox
 from tests.client.training.script import StepMonitor, epochs, job_spec, record_of
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
@@ -285,6 +286,47 @@ def test_variables_of_another_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", "7")
     with pytest.raises(NoDriverError, match=r"trial 1 with batch size 16.* trial 7"):
         BatchSizeOptimizer.from_env(monitor=StepMonitor()).get_batch_size()
+
+
+def test_variables_of_another_launch_change_nothing(
+    requested: v1.Trial, server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial of the launch does not live on if the variables name another one."""
+    monkeypatch.setenv("WATTWISE_TRIAL_NUMBER", "7")
+    with Client(server.address) as client:
+        client.end_trial(requested.id, v1.END_REASON_PREEMPTED)
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso, pytest.raises(NoDriverError):
+            bso.get_batch_size()
+        assert client.get_trial(requested.id).trial.end_reason == v1.END_REASON_PREEMPTED
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_server_of_another_version(
+    requested: v1.Trial, server: LiveServer, monkeypatch: pytest.MonkeyPatch, *, newer: bool
+) -> None:
+    """A trial is joined if a newer server sets fields of its id that are unknown here, or an older one sets fewer."""
+
+    def of_another_version(method: str, answer: bytes) -> bytes:
+        if method != "GetNextBatchSize":
+            return answer
+        changed = v1.GetNextBatchSizeResponse.FromString(answer)
+        if newer:
+            # Field 1000 with the number 1.
+            changed.trial.id.MergeFromString(b"\xc0\x3e\x01")
+        else:
+            changed.trial.id.ClearField("request_id")
+        return changed.SerializeToString()
+
+    with Middlebox(server.address, answered=of_another_version) as box:
+        monkeypatch.setenv("WATTWISE_SERVER", box.address)
+        with BatchSizeOptimizer.from_env(monitor=StepMonitor()) as bso:
+            assert bso.get_batch_size() == 16
+            bso.on_train_begin()
+            bso.on_evaluate(0.95)
+            assert bso.target_reached
+    with Client(server.address) as client:
+        (trial,) = client.list_trials(requested.id.job_id)
+        assert (trial.end_reason, epochs(client, trial.id)) == (v1.END_REASON_TARGET_REACHED, [1])
 
 
 def test_token_of_a_trainer_is_enough(runs: Runs, site_server: LiveServer) -> None:

@@ -58,7 +58,7 @@ def test_status(tmp_path: Path, script: str, status: int) -> None:
         assert running.status() == status
 
 
-def test_end_is_written_down_unless_it_was_told(tmp_path: Path) -> None:
+def test_end_is_written_down_if_the_command_ends_by_itself(tmp_path: Path) -> None:
     """A command that ends by itself leaves its status and its seconds, and one that is ended leaves nothing."""
     with process(tmp_path, "sleep 0.1; exit 3") as running:
         wait_until((tmp_path / "ended.json").exists)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from types import TracebackType
 from typing import Any
@@ -19,14 +19,24 @@ class Middlebox(grpc.GenericRpcHandler):
         messages_per_stream: number of messages from the trainer after which a stream breaks; 0 rejects all streams.
         drops: the method whose answers do not arrive.
         first: how many of them do not.
+        answered: called with the method's name and its answer before a trainer gets what this returns; not for streams.
 
     Attributes:
-        drops: as given; may be changed.
+        drops, answered: as given; may be changed.
     """
 
-    def __init__(self, server: str, messages_per_stream: int = 0, *, drops: str = "", first: int = 1_000_000) -> None:
-        self.drops, self._left = drops, first
-        self._behind = grpc.insecure_channel(server)
+    def __init__(
+        self,
+        server: str,
+        messages_per_stream: int = 0,
+        *,
+        drops: str = "",
+        first: int = 1_000_000,
+        answered: Callable[[str, bytes], bytes] = lambda _, answer: answer,
+    ) -> None:
+        self.drops, self._left, self.answered = drops, first, answered
+        self._channels: list[grpc.Channel] = []
+        self.move_to(server)
         self._messages_per_stream = messages_per_stream
         self._front = grpc.server(futures.ThreadPoolExecutor(8), handlers=[self])
         self.address = f"127.0.0.1:{self._front.add_insecure_port('127.0.0.1:0')}"
@@ -37,7 +47,12 @@ class Middlebox(grpc.GenericRpcHandler):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
-        self._behind.close()
+        for channel in self._channels:
+            channel.close()
+
+    def move_to(self, server: str) -> None:
+        """Forwards the calls that begin from now on to another server."""
+        self._channels.append(grpc.insecure_channel(server))
 
     def stop(self) -> None:
         """Closes the port; repeating it does nothing."""
@@ -55,7 +70,7 @@ class Middlebox(grpc.GenericRpcHandler):
         )
 
     def _pass(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
-        behind: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._behind.unary_unary(method)
+        behind: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channels[-1].unary_unary(method)
         try:
             answer = behind(request, timeout=10)
         except grpc.RpcError as error:
@@ -64,13 +79,13 @@ class Middlebox(grpc.GenericRpcHandler):
         if self._left and self.drops and method.endswith(f"/{self.drops}"):
             self._left -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy lost the answer")
-        return answer
+        return self.answered(method.rpartition("/")[2], answer)
 
     def _pass_some(self, method: str, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         if method.endswith(f"/{self.drops}"):
             for _ in requests:
                 pass
             return
-        behind: grpc.StreamStreamMultiCallable[bytes, bytes] = self._behind.stream_stream(method)
+        behind: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channels[-1].stream_stream(method)
         yield from behind(itertools.islice(requests, self._messages_per_stream))
         context.abort(grpc.StatusCode.UNAVAILABLE, "the proxy closed this stream")

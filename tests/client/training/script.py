@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -166,6 +167,12 @@ def _wait(_: BatchSizeOptimizer) -> None:
         time.sleep(0.05)
 
 
+def _hang_up(bso: BatchSizeOptimizer) -> None:
+    # The signal arrives before the call returns.
+    os.kill(os.getpid(), signal.SIGHUP)
+    bso.on_evaluate(0.95)
+
+
 def _wait_in_a_report(bso: BatchSizeOptimizer) -> None:
     # The server does not answer: SIGTERM finds the main thread inside on_evaluate.
     sys.stdin.readline()
@@ -253,6 +260,7 @@ ENDS: dict[str, Callable[[BatchSizeOptimizer], None]] = {
     "wait": _wait,
     "wait-in-report": _wait_in_a_report,
     "own-handler": _wait,
+    "ignored-hangup": _hang_up,
     "attempts-wait": _wait_in_the_second_attempt,
     "loop-crash": _within_a_loop(_crash),
     "loop-out-of-memory": _within_a_loop(_run_out_of_memory),
@@ -273,6 +281,8 @@ def main(address: str, job_id: str, end: str) -> None:
     """Trains one epoch and ends."""
     if end == "own-handler":
         signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(7))
+    if end == "ignored-hangup":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     bso = begun(address, job_id=job_id, max_epochs=100)
     bso.on_evaluate(0.1)
     _print("one epoch done")

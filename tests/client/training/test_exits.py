@@ -88,6 +88,13 @@ def test_terminated_process_was_preempted(server: LiveServer, start: Start, numb
     assert the_trial(server).end_reason == v1.END_REASON_PREEMPTED
 
 
+def test_ignored_hangup_stays_ignored(server: LiveServer, start: Start) -> None:
+    """Where SIGHUP is ignored, as under `nohup`, it does not end the trial, which trains on to its target."""
+    assert ended(start("ignored-hangup")) == (0, "")
+    trial = the_trial(server)
+    assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 2)
+
+
 def test_previous_handler_of_sigterm_is_called_afterwards(server: LiveServer, start: Start) -> None:
     """A handler that was installed before runs after the trial has ended."""
     process = start("own-handler")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from wattwise import BatchSizeOptimizer, Client, ResumeError, v1
+from wattwise import BatchSizeOptimizer, Client, ResumeError, TrainFailError, v1
 from wattwise.training.delivery import deliver_files
 from wattwise.training.spool import Spool
 
@@ -208,3 +209,67 @@ def test_third_process_of_a_trial_that_had_ended(
         assert (ended.end_reason, ended.last_epoch) == (v1.END_REASON_ERROR, 1)
         assert (own.end_reason, epochs(client, own.id)) == (v1.END_REASON_TARGET_REACHED, [2, 3, 4, 5])
     assert spooled() == []
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[LiveServer]:
+    """Another server, whose database is empty."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    with LiveServer(folder) as started:
+        started.start()
+        yield started
+
+
+def test_database_that_is_lost_right_after_a_decision(server: LiveServer, empty: LiveServer) -> None:
+    """A trial that was decided, but that the server did not keep, is delivered."""
+
+    def lost(method: str, answer: bytes) -> bytes:
+        if method == "ReportResult" and v1.ReportResultResponse.FromString(answer).decision.stop_train:
+            box.move_to(empty.address)
+        return answer
+
+    with Middlebox(server.address, answered=lost) as box:
+        bso = begun(box.address, job_id=JOB, max_epochs=2)
+        bso.on_evaluate(0.1)
+        with pytest.raises(TrainFailError):
+            bso.on_evaluate(0.2)
+        bso.close()
+    assert spooled() == []
+    with Client(empty.address) as client:
+        (trial,) = client.list_trials(JOB)
+        assert (trial.end_reason, epochs(client, trial.id)) == (v1.END_REASON_MAX_EPOCHS, [1, 2])
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_database_that_is_lost_as_a_trial_is_resumed(
+    server: LiveServer, empty: LiveServer, caplog: pytest.LogCaptureFixture, *, ended: bool
+) -> None:
+    """A trial that is lost between two answers goes on, and is kept until it is delivered, whatever the first said."""
+
+    def lost(method: str, answer: bytes) -> bytes:
+        if method == "Heartbeat":
+            box.move_to(empty.address)
+        return answer
+
+    with Middlebox(server.address) as box:
+        first = launched(box.address, JOB, 10.0)
+        first.on_evaluate(0.1)
+        state = first.state_dict()
+        if not ended:
+            box.move_to("127.0.0.1:1")
+        first.close(v1.END_REASON_PREEMPTED)
+        box.move_to("127.0.0.1:1")
+        again = launched(box.address, JOB, 10.0, state)
+        box.answered = lost
+        box.move_to(server.address)
+        wait_until(lambda: "its database lost or restored" in caplog.text or again.training_finished)
+        assert not again.training_finished
+        box.move_to("127.0.0.1:1")
+        again.on_evaluate(0.95)
+        again.close()
+        assert again.target_reached
+    with Client(empty.address) as client:
+        assert deliver_files(client, Spool.from_env().paths(), 10.0, server="").delivered == 1
+        (trial,) = client.list_trials(JOB)
+        assert (trial.end_reason, trial.last_epoch) == (v1.END_REASON_TARGET_REACHED, 2)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import grpc
 import pytest
 from wattwise import v1
+from wattwise_server.rpc.streams import TrialStream
 
 from tests.jobs import Trainer, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.site import Site, draft
 
 
 class Stream:
@@ -188,19 +192,52 @@ def test_streams_end_when_the_server_shuts_down(server: LiveServer) -> None:
 
 async def test_trainers_that_leave_as_they_are_stopped(server: LiveServer) -> None:
     """Stops that are pushed to streams which are cancelled at that moment leave no traceback in the log."""
+    job = Trainer(server.trainer, max_epochs=1_000)
     async with grpc.aio.insecure_channel(server.address) as channel:
         trainer, admin = v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel)
-        for number in range(40):
-            job = Trainer(server.trainer, max_epochs=1_000)
-            streams = []
-            for _ in range(60):
-                trial = (await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))).trial
-                streams.append(trainer.StreamResults())
-                await streams[-1].write(v1.StreamResultsRequest(result=result(trial, 1.0, 0.1)))
-                await streams[-1].read()
-            deletion = asyncio.ensure_future(admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id)))
-            await asyncio.sleep(number % 10 / 2000)
-            for stream in streams:
-                stream.cancel()
-            await deletion
+        streams = []
+        for _ in range(30):
+            trial = (await trainer.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id))).trial
+            streams.append(trainer.StreamResults())
+            await streams[-1].write(v1.StreamResultsRequest(result=result(trial, 1.0, 0.1)))
+            await streams[-1].read()
+        deletion = asyncio.ensure_future(admin.DeleteJob(v1.DeleteJobRequest(job_id=job.job_id)))
+        for stream in streams:
+            stream.cancel()
+            await asyncio.sleep(0)
+        await deletion
+    assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
+
+
+class _Left:
+    """A call whose trainer has left, so that nothing can be written."""
+
+    def __init__(self) -> None:
+        self.tried = asyncio.Event()
+
+    async def write(self, _: object) -> None:
+        """Raises what gRPC raises then."""
+        self.tried.set()
+        raise grpc.aio.InternalError("the call has ended")
+
+
+async def test_stop_that_cannot_be_pushed(tmp_path: Path) -> None:
+    """A stop whose trainer has left when it is written is dropped, and its task ends without an exception."""
+    site = Site(tmp_path / "wattwise.db")
+    await site.open()
+    await site.optimizer.register(draft())
+    trial, _ = await site.optimizer.next_trial("j", "")
+    context: Any = _Left()
+    before, pushing = asyncio.all_tasks(), set[asyncio.Task[Any]]()
+
+    async def requests() -> AsyncIterator[v1.StreamResultsRequest]:
+        trial_id = v1.TrialId(job_id="j", trial_number=trial.number, batch_size=trial.batch_size)
+        yield v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial_id))
+        pushing.update(asyncio.all_tasks() - before)
+        await site.administration.delete_job("j")
+        await context.tried.wait()
+
+    await TrialStream(site.optimizer, context).serve(requests())
+    await site.close()
+    assert [task.exception() for task in pushing] == [None]

@@ -339,7 +339,9 @@ def _warnings(job: v1.Job) -> Iterable[tuple[str, str]]:
 
 def _mode(job: v1.Job) -> str:
     """The stage, and whether a person has paused the search or pinned a batch size."""
-    pinned = f"pinned to {job.pinned_batch_size}" if job.HasField("pinned_batch_size") else ""
+    # An older server sends the states instead, also in lists.
+    size = job.pinned_batch_size or next(iter(with_status(job, v1.BATCH_SIZE_STATUS_PINNED)), 0)
+    pinned = f"pinned to {size}" if size else ""
     by_person = pinned or ("paused" if job.paused else "")
     return ", ".join(part for part in (stage(job), by_person) if part and (part != "-" or not by_person))
 

@@ -40,7 +40,6 @@ class CommandExecution:
 
     Attributes:
         trial: the trial.
-        request_id: the id of its launch.
         spec: its job, with every default filled in.
         command: the program and its arguments.
         environment: all environment variables.
@@ -53,7 +52,6 @@ class CommandExecution:
     """
 
     trial: v1.TrialId
-    request_id: str
     spec: v1.JobSpec
     command: tuple[str, ...]
     environment: Mapping[str, str]

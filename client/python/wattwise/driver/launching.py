@@ -218,7 +218,6 @@ class Launcher:
         run.board.begin(launch, trial, reason, folder / OUTPUT)
         execution = CommandExecution(
             trial=trial.id,
-            request_id=launch.request_id,
             spec=self.job,
             command=command.words,
             environment=environment_of(command, run.credentials),

@@ -28,7 +28,7 @@ class Process:
         errors: receives its standard error.
         grace_seconds: time from SIGTERM to SIGKILL.
         lock: a descriptor whose lock is held as long as any process of the command may run.
-        ended: receives its exit status and its seconds if it ends without being told to, also if this process has died.
+        ended: receives its exit status and its seconds if it ends by itself, also if this process has died.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ end and is not passed to the command: a lock that the driver holds on it stays h
 run.
 
 The exit status is the command's, 128 + N if signal N ended it, or 127 if it could not be started. If the command ends
-without being told to, the file ENDED has its status and its seconds, even if the driver has died, since what it trained
-counts. Without a name there is no file.
+by itself, the file ENDED has its status and its seconds, even if the driver has died, since what it trained counts.
+Without a name there is no file.
 """
 
 from __future__ import annotations

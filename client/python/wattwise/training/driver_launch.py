@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -60,8 +59,8 @@ class DriverLaunch:
             request_id=self._request_id,
         )
         self._folder = Path(variables["LOG_DIR"]) if "LOG_DIR" in variables else None
-        # The server's answer to a repeated request does not repeat the reason.
-        self._reason = variables.get("REASON")
+        # The server gives it only once, to the driver.
+        self._reason = variables.get("REASON", "the trial of its driver")
         self._monitor_name = variables.get("MONITOR")
         self._sent = v1.JobSpec()
         self._away = False
@@ -113,39 +112,47 @@ class DriverLaunch:
         with self._endpoint.start_client(self._request_id, warns=False) as client:
             try:
                 # Before register_job, which would create a deleted job again.
-                answer = self._ask(client)
-                if answer is None:
-                    # The session looks it up again, and warns of the loss.
+                trial = self._ask(client)
+                if trial is None:
+                    # The session's first heartbeat finds the same, and warns of the loss.
                     self._away = True
                     return self._start_locally(kind)
-                found = answer.trial.id
-                if found != self._trial:
-                    raise NoDriverError(
-                        f"the server at {self.server} returns trial {found.trial_number} with batch size "
-                        f"{found.batch_size}, but the variables name trial {self._trial.trial_number} with "
-                        f"{self._trial.batch_size}: are they from an earlier launch, or for another server?"
-                    )
                 job = client.register_job(spec).job
             except NO_TRIAL as error:
                 log.warning("%s. Training starts nevertheless, and is reported when the server is back", error)
                 self._away = True
                 return self._start_locally(kind)
         self._write(ClientFile(joined=True))
-        return StartedTrial(TrialInfo(answer.trial, job, self._reason or answer.reason, self._request_id, kind))
+        return StartedTrial(TrialInfo(trial, job, self._reason, self._request_id, kind))
 
-    def _ask(self, client: Client) -> v1.GetNextBatchSizeResponse | None:
-        """The trial of the driver's request, which lives on if it was lost; None if the server does not know it."""
+    def _ask(self, client: Client) -> v1.Trial | None:
+        """The driver's trial, which lives on if it was lost; None if the server does not know it."""
+        job_id = self._trial.job_id
         try:
-            found = find_launch(client, self._trial, self._request_id)
-        except TrialNotFoundError as error:
-            raise JobNotFoundError(f"job {self._trial.job_id!r} of this launch was deleted: {error}") from None
-        if found is None:
+            if client.heartbeat(self._trial).stop_train:
+                # This does not change a trial that has ended. One that was deleted with its job is not found.
+                trial = client.end_trial(self._trial, v1.END_REASON_PREEMPTED)
+            else:
+                # To resume never dispatches another trial.
+                trial = client.get_next_batch_size(job_id, request_id=self._request_id, resume=True).trial
+        except (JobNotFoundError, TrialNotFoundError):
+            try:
+                found = find_launch(client, self._trial, self._request_id)
+            except TrialNotFoundError as error:
+                raise JobNotFoundError(f"job {job_id!r} of this launch was deleted: {error}") from None
+            self._check(found or self._trial)
             return None
-        with suppress(JobNotFoundError, TrialNotFoundError):
-            ended = client.heartbeat(found).stop_train
-            # To resume never dispatches another trial, but a preempted one has to stay as it is.
-            return client.get_next_batch_size(self._trial.job_id, request_id=self._request_id, resume=not ended)
-        return None
+        self._check(trial.id)
+        return trial
+
+    def _check(self, found: v1.TrialId) -> None:
+        # Not the whole message: an older server does not set the launch's id, and a newer one may set more.
+        if (found.trial_number, found.batch_size) != (self._trial.trial_number, self._trial.batch_size):
+            raise NoDriverError(
+                f"the server at {self.server} returns trial {found.trial_number} with batch size "
+                f"{found.batch_size}, but the variables name trial {self._trial.trial_number} with "
+                f"{self._trial.batch_size}: are they from an earlier launch, or for another server?"
+            )
 
     def _start_locally(self, kind: str) -> StartedTrial:
         """Trains the driver's trial without the server: everything that training needs is in the variables."""
@@ -153,7 +160,7 @@ class DriverLaunch:
         trial = v1.Trial(id=self._trial, status=v1.TRIAL_STATUS_DISPATCHED)
         trial.start_time.FromNanoseconds(time.time_ns())
         job = v1.Job(spec=resolved(self._sent))
-        return StartedTrial(TrialInfo(trial, job, self._reason or "", self._request_id, kind))
+        return StartedTrial(TrialInfo(trial, job, self._reason, self._request_id, kind))
 
     def session(self, info: TrialInfo, timeout: float) -> Session:
         """The session that reports the trial. The driver sees the exit status and ends an undecided trial."""

@@ -207,7 +207,7 @@ class _Watch:
             if callable(before):
                 before(number, frame)
             else:
-                # Only dying of the signal itself gives the exit status of that.
+                # Only dying of the signal itself gives that signal's exit status.
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
 

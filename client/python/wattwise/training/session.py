@@ -270,15 +270,14 @@ class Session:
         if not self._resumes:
             return
         request_id = self._journal.record.request_id
-        decision = self._client.heartbeat(self._trial, timeout=timeout)
+        # First: since a database was restored, the launch may have another trial than the one that is reported.
+        self._client.heartbeat(self._trial, timeout=timeout)
         try:
             answer = self._client.get_next_batch_size(
                 self._trial.job_id, request_id=request_id, resume=True, timeout=timeout
             )
         except (JobNotFoundError, TrialNotFoundError):
-            # Deleted with its job, as the decision says.
-            self._settled = True
-            self._exchange.answer(None, decision)
+            self._ask(timeout)
             return
         self._resumes, trial = False, answer.trial
         if trial.status == v1.TRIAL_STATUS_FAILED:
@@ -306,8 +305,8 @@ class Session:
     def _detach(self, cause: object) -> None:
         """Goes on without the server: its database was lost, or is an older one."""
         log.warning(
-            "the Wattwise server no longer has trial %d of job %r: was its database lost or restored? (%s) Training "
-            "continues; when it ends, the job is registered again if need be, and the whole trial is delivered",
+            "the Wattwise server no longer has trial %d of job %r: was its database lost or restored? (%s) When "
+            "the training ends, the job is registered again if need be, and the whole trial is delivered",
             *(self._trial.trial_number, self._trial.job_id, cause),
         )
         self._exchange.detach()
@@ -411,15 +410,18 @@ class Session:
         return self._client.end_trial(self._trial, ending.reason, timeout=_left(ending))
 
     def _ask(self, timeout: float) -> None:
-        """Learns whether the trial was deleted, and goes on without the server if it does not have the trial.
+        """Learns why the server does not find the trial: it was deleted, which settles it, or lost.
 
         Raises:
             WattwiseError: if the server does not answer.
         """
         try:
-            self._exchange.answer(None, self._client.heartbeat(self._trial, timeout=timeout))
+            decision = self._client.heartbeat(self._trial, timeout=timeout)
         except (JobNotFoundError, TrialNotFoundError) as error:
             self._detach(error)
+        else:
+            self._settled = decision.stop_train
+            self._exchange.answer(None, decision)
 
     def _settle(self, trial: v1.Trial, timeout: float) -> None:
         """Delivers what the server lacks of a trial that has ended and that may still gain it.
@@ -446,13 +448,20 @@ class Session:
             # It is not known yet of which trial this is: the delivery finds out.
             return
         try:
-            # This does not change a trial that has ended.
-            trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
-            self._settle(trial, self._timeout)
-        except (JobNotFoundError, TrialNotFoundError):
-            self._settled = True
+            self._settle_stopped()
         except WattwiseError as error:
             log.debug("the end of the trial is not known: %s", error)
+
+    def _settle_stopped(self) -> None:
+        try:
+            # This does not change a trial that has ended.
+            trial = self._client.end_trial(self._trial, v1.END_REASON_PREEMPTED, timeout=self._timeout)
+        except (JobNotFoundError, TrialNotFoundError):
+            self._ask(self._timeout)
+            if self._exchange.detached:
+                self._import(self._timeout)
+        else:
+            self._settle(trial, self._timeout)
 
     def _flush(self, ending: Ending) -> None:
         """Sends what is pending."""
