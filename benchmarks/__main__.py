@@ -18,12 +18,12 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-from benchmarks import choice
+from benchmarks import attacks, choice
 from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 
-_SECTIONS = ("calls", "size", "choice", "import")
+_SECTIONS = ("calls", "size", "choice", "import", "attacks")
 
 
 def main() -> None:
@@ -109,6 +109,14 @@ def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples])
     yield Figure("import, get_batch_size and exit ÷ a bare grpcio client's calls", launch)
 
 
+def _attacks(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
+    with wattwise_server(folder / "attacks.db") as (server, _):
+        found = samples["attacks"] = attacks.measure(server)
+    for name, seconds in found.items():
+        target = None if name in attacks.UNBOUNDED else 100
+        yield Figure(f"ReportResult, 99th percentile: {name}", 1e3 * median(seconds), target, unit="ms")
+
+
 def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, Any]:
     versions = {"python": platform.python_version(), "grpcio": grpc.__version__, "sqlite": sqlite3.sqlite_version}
     machine = {"system": platform.platform(), "processors": Path("/proc/cpuinfo").read_text().count("processor\t")}
@@ -120,7 +128,7 @@ def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, A
     }
 
 
-_MEASURES = {"calls": _calls, "size": _size, "choice": _choice, "import": _import}
+_MEASURES = {"calls": _calls, "size": _size, "choice": _choice, "import": _import, "attacks": _attacks}
 
 
 if __name__ == "__main__":
