@@ -304,9 +304,14 @@ class Methods(grpc.GenericRpcHandler):
             else:
                 for count in received:
                     count()
-                # Before the request is parsed: a stranger's may expand to tens of megabytes.
+                most = usual if streams else None
+                # The log of a refusal names the job, unless the request is large: it may expand to tens of megabytes.
+                if usual is None or data is None or len(data) <= usual:
+                    call.request = _parsed(parse, data, most)
                 caller = authorization.admit(call) if authorization is not None else None
-                request = call.request = _parsed(parse, data, usual if streams else None)
+                if call.request is None:
+                    call.request = _parsed(parse, data, most)
+                request = call.request
                 if caller is not None:
                     caller.check(request)
             if not generates:
