@@ -18,12 +18,13 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-from benchmarks import choice, pause
-from benchmarks.figures import Figure, Samples, late, medians, ratio
+from benchmarks import attacks, choice, pause
+from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
-from benchmarks.processes import client, echo_server, resident_megabytes, victim, wattwise_server
+from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
+from benchmarks.victim import trainer
 
-_SECTIONS = ("calls", "size", "wide", "choice", "import")
+_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks")
 _WIDE_JOBS, _WIDE_RUNNING, _WIDE_SIZES = 2_000, 5, range(8, 72)
 _IDLE_SECONDS = 5
 
@@ -100,14 +101,14 @@ def _wide(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) 
     fill(wide, _WIDE_JOBS, batch_sizes=_WIDE_SIZES, running=_WIDE_RUNNING)
     size = f"{_WIDE_JOBS * _WIDE_RUNNING} running trials in {_WIDE_JOBS} jobs of {len(_WIDE_SIZES)} sizes"
     yield Figure(f"restart with {size}", median(_start(wide) for _ in range(3)), 3, unit="s")
-    with wattwise_server(wide) as (server, _):
-        with victim(server) as idle:
+    with wattwise_server(wide) as (server, _), trainer(server) as victim:
+        with victim() as idle:
             time.sleep(_IDLE_SECONDS)
-        with victim(server) as beside:
+        with victim() as beside:
             found = samples["wide"] = client("wide_jobs", server=server, jobs=_WIDE_JOBS)
     yield Figure("the slowest page of 1,000 of these jobs", max(found["page"]), 0.5, unit="s")
-    yield Figure("another trainer's reports, 99th percentile, idle server", late(idle), unit="ms")
-    yield Figure("the same while those trials report and the jobs are listed", late(beside), 100, unit="ms")
+    yield Figure("another trainer's reports, 99th percentile, idle server", idle.p99, unit="ms")
+    yield Figure("the same while those trials report and the jobs are listed", beside.p99, 100, unit="ms")
     longest = pause.measure(folder)
     yield Figure(
         f"longest pause while a report lowers the bound of {pause.TRIALS} trials", 1e3 * longest, 50, unit="ms"
@@ -130,6 +131,14 @@ def _import(args: argparse.Namespace, folder: Path, samples: dict[str, Samples])
     yield Figure("import, get_batch_size and exit ÷ a bare grpcio client's calls", launch)
 
 
+def _attacks(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
+    with wattwise_server(folder / "attacks.db") as (server, _):
+        found = samples["attacks"] = attacks.measure(server)
+    for name, seconds in found.items():
+        target = None if name in attacks.UNBOUNDED else 100
+        yield Figure(f"ReportResult, 99th percentile: {name}", 1e3 * median(seconds), target, unit="ms")
+
+
 def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, Any]:
     versions = {"python": platform.python_version(), "grpcio": grpc.__version__, "sqlite": sqlite3.sqlite_version}
     machine = {"system": platform.platform(), "processors": Path("/proc/cpuinfo").read_text().count("processor\t")}
@@ -141,7 +150,14 @@ def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, A
     }
 
 
-_MEASURES = {"calls": _calls, "size": _size, "wide": _wide, "choice": _choice, "import": _import}
+_MEASURES = {
+    "calls": _calls,
+    "size": _size,
+    "wide": _wide,
+    "choice": _choice,
+    "import": _import,
+    "attacks": _attacks,
+}
 
 
 if __name__ == "__main__":

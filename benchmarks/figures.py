@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 
 Samples = dict[str, list[float]]
 """Per kind of call and round: seconds, or calls per second."""
@@ -47,11 +47,6 @@ def ratio(samples: Samples, of: str, to: Callable[[dict[str, float]], float]) ->
     """The median over rounds of one kind divided by `to` of the same round."""
     rounds = [dict(zip(samples, values, strict=True)) for values in zip(*samples.values(), strict=True)]
     return float(median(each[of] / to(each) for each in rounds))
-
-
-def late(seconds: Sequence[float]) -> float:
-    """The 99th percentile, in milliseconds."""
-    return 1e3 * quantiles(seconds, n=100)[-1]
 
 
 def medians(samples: Samples) -> Sequence[str]:

@@ -45,27 +45,10 @@ def _server(arguments: list[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]
 
 def client(module: str, **arguments: object) -> Any:
     """Runs a client; returns the JSON that it printed."""
-    done = subprocess.run(_client(module, arguments), stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)
-
-
-@contextlib.contextmanager
-def victim(server: str) -> Iterator[list[float]]:
-    """A trainer that reports meanwhile; at the end the list has the seconds that each of its reports took."""
-    taken: list[float] = []
-    command = _client("victim", {"server": server})
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        if process.stdin is None or process.stdout is None:
-            raise RuntimeError("the victim's input and output are not pipes")
-        process.stdout.readline()
-        yield taken
-        process.stdin.close()
-        taken += json.loads(process.stdout.read())
-
-
-def _client(module: str, arguments: dict[str, object]) -> list[str]:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
-    return [sys.executable, "-m", f"benchmarks.{module}", *options]
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 def resident_megabytes(process: subprocess.Popen[str]) -> float:

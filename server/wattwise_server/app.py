@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -49,6 +50,7 @@ _MOST_FILES = 2**20
 _SWEEP_SECONDS = 0.25
 _PRUNE_SECONDS = 600.0
 _STOP_SECONDS = 2.0
+_LOOK_SECONDS = 1.0
 
 _OPTIONS = (
     # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
@@ -56,6 +58,8 @@ _OPTIONS = (
     # With the probe the flow-control window of a connection grows. Requests are small, and a stranger could fill a
     # large window.
     ("grpc.http2.bdp_probe", 0),
+    # Of one connection. Otherwise gRPC reads megabytes at a time from who sends frames that no window limits.
+    ("grpc.experimental.tcp_max_read_buffer_size", 65_536),
     # Of one connection, those that have ended but are not freed yet included: a client's further calls wait or are
     # refused with UNAVAILABLE. Twice as many as a busy process makes at a time.
     ("grpc.max_concurrent_streams", 128),
@@ -90,6 +94,36 @@ def raise_file_limit() -> int:
     return most if soft == resource.RLIM_INFINITY else soft
 
 
+class Crowd:
+    """Warns when no connection is left: gRPC closes further ones without a word.
+
+    Args:
+        most: The largest number of connections.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._own = _open_files()
+        self._full = False
+
+    async def look(self) -> None:
+        """Logs that the connections are used up, once until some are free again."""
+        full = _open_files() - self._own >= self._most
+        if full and not self._full:
+            hint = "further ones are closed; raise --max-connections, or find who opens so many"
+            log_event(log, logging.WARNING, "connections used up", max_connections=self._most, message=hint)
+        self._full = full
+
+
+def _open_files() -> int:
+    """The number of open files; 0 where the system does not say."""
+    try:
+        with os.scandir("/proc/self/fd") as files:
+            return sum(1 for _ in files)
+    except OSError:
+        return 0
+
+
 async def run(config: Config, announce: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT, then finishes the calls in flight.
 
@@ -107,7 +141,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     with telemetry(config) as watch:
         streams = StreamLimit(config.limits.max_streams)
         methods = Methods(watch.listeners, guard.authorization, streams)
-        connections = max(1, files - _RESERVED_FILES)
+        connections = min(config.limits.max_connections or files, max(1, files - _RESERVED_FILES))
         options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
         server = grpc.aio.server(handlers=(methods,), options=options)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
@@ -124,10 +158,12 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
-            async with _serving(server, methods, store.check_file, config.grace_seconds), sweeping, pruning:
+            counting = _repeating(Crowd(connections).look, _LOOK_SECONDS, "count connections")
+            serving = _serving(server, methods, store.check_file, config.grace_seconds)
+            async with serving, sweeping, pruning, counting:
                 with watch.serving_metrics():
-                    serving = {"address": address, "database": config.database, "max_connections": connections}
-                    log_event(log, logging.INFO, "serving", **serving)
+                    settings = {"address": address, "database": config.database, "max_connections": connections}
+                    log_event(log, logging.INFO, "serving", **settings)
                     announce(address)
                     await stop.wait()
                     log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")

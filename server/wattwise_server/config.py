@@ -27,6 +27,10 @@ class Limits:
         max_streams: Open StreamResults and WatchJob calls; a trainer whose stream is refused falls back to unary calls.
             If it is too low, trainers poll; if it is too high, a faulty client can exhaust the memory. 10,000 is usual,
             0 means no limit.
+        max_connections: Open connections, those in their TLS handshake included; further ones are closed. Every trainer
+            has one, and each takes up to 80 kB before its caller is known: 1,000 keeps strangers below 100 MB. If it is
+            too low, trainers cannot connect, and train on without the server. 10,000 is usual; 0 means as many as the
+            system's limit of open files allows, which is also the most.
         keep_measurements_days: Days after the end of a trial until its per-epoch measurements are deleted; the trial,
             its last measurement and what was learned from it are kept. 90 is usual on small disks; with a day or less
             there is nothing left to look at after a failed night. 0 keeps them forever.
@@ -36,6 +40,7 @@ class Limits:
     max_running_trials: int = 1_000
     max_epochs_kept: int = LARGEST_EPOCHS_KEPT
     max_streams: int = 10_000
+    max_connections: int = 10_000
     keep_measurements_days: float = 0.0
 
 

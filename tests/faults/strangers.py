@@ -23,6 +23,9 @@ def _literal(name: str, value: str) -> bytes:
     return b"".join([b"\0", *(bytes([len(each)]) + each.encode() for each in (name, value))])
 
 
+_NOISE = frame(0x77, 0, 0, bytes(_LARGEST_FRAME)) * 8
+
+
 class Connection:
     """One HTTP/2 connection that opens streams and never finishes them.
 
@@ -75,6 +78,10 @@ class Connection:
     def reset(self, stream: int) -> bool:
         """Cancels a call; returns whether the connection is still there."""
         return self._send(frame(_RESET, 0, stream, _CANCEL))
+
+    def noise(self) -> bool:
+        """Sends frames of an unknown kind, which a server skips; returns whether the connection is still there."""
+        return self._send(_NOISE)
 
     def close(self) -> None:
         """Closes the connection."""

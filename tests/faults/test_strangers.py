@@ -15,9 +15,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from wattwise import v1
+from wattwise_server.security.tokens import Role
 
+from tests.credentials import bearing, issue
 from tests.faults.memory import Peak
 from tests.faults.strangers import Connection, unfinished
+from tests.jobs import job_spec
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
@@ -62,6 +65,37 @@ def test_large_requests_take_no_memory(server: LiveServer) -> None:
         serves(server)
     assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
     assert peak.grown < MEGABYTES
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_requests_that_expand_take_no_memory(tmp_path: Path, *, known: bool) -> None:
+    """Half a megabyte of empty measurements, a quarter of a million: fifty times as much when it is parsed."""
+    tokens = tmp_path / "server.tokens"
+    who = bearing(issue(tokens, Role.ADMIN, ""))
+    with LiveServer(tmp_path) as server, ExitStack() as open_ones:
+        server.start("--tokens", str(tokens))
+        job = v1.RegisterJobRequest(job=job_spec(job_id_prefix="j", job_id="j"))
+        server.trainer.RegisterJob(job, metadata=who)
+        channels = [open_ones.enter_context(grpc.insecure_channel(server.address, _OWN)) for _ in range(8)]
+        stubs = [v1.BatchSizeOptimizerStub(channel) for channel in channels]
+        request = v1.ImportTrialRequest(job_id="j", measurements=[v1.Measurement()] * 250_000)
+        with Peak(server.process.pid) as peak:
+            metadata = who if known else None
+            calls = [stubs[number % 8].ImportTrial.future(request, metadata=metadata) for number in range(64)]
+            codes = {call.code() for call in calls}
+    assert codes == {grpc.StatusCode.INVALID_ARGUMENT if known else grpc.StatusCode.UNAUTHENTICATED}
+    assert peak.grown < MEGABYTES
+
+
+def test_compressed_requests_are_limited_by_their_true_size(server: LiveServer) -> None:
+    """Two megabytes of zeros, compressed to two kilobytes, are refused, and the refusal is no bug that is logged."""
+    stub = v1.JobAdminStub(server.channel)
+    for _ in range(3):
+        request = v1.GetJobRequest(job_id="\0" * 2**21)
+        call = stub.GetJob.future(request, compression=grpc.Compression.Gzip)
+        assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    serves(server)
+    assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.parametrize("method", [WATCH, REPORT])
@@ -139,6 +173,21 @@ def test_many_watches_take_no_memory(server: LiveServer) -> None:
     assert peak.grown < MEGABYTES
 
 
+def test_noise_takes_no_memory(server: LiveServer) -> None:
+    """Sixteen connections send as many frames of an unknown kind as the server reads, one gigabyte together."""
+    serves(server)
+
+    def attack(connection: Connection) -> None:
+        for _ in range(500):
+            assert connection.noise()
+
+    with Peak(server.process.pid) as peak, ExitStack() as open_ones, ThreadPoolExecutor(16) as pool:
+        connections = [open_ones.enter_context(closing(Connection(server.address))) for _ in range(16)]
+        list(pool.map(attack, connections))
+        serves(server)
+    assert peak.grown < MEGABYTES
+
+
 def test_a_crowd_is_not_taken_for_strangers(server: LiveServer) -> None:
     """A thousand calls that arrive while the server is suspended are answered, every one."""
     with ExitStack() as open_ones:
@@ -169,4 +218,4 @@ def test_silent_connections_lock_nobody_out(tmp_path: Path) -> None:
         for connection in (silent[0], silent[-1]):
             while connection.recv(1_000):
                 pass
-        assert f"max_connections={files[1] - 128}" in server.log.read_text()
+        assert f"max_connections={min(10_000, files[1] - 128)}" in server.log.read_text()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -15,11 +17,14 @@ from wattwise import v1
 
 from tests.faults.memory import resident
 from tests.faults.soak import number
+from tests.faults.streamers import streaming
+from tests.faults.victim import Victim
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
 
 STREAMS = 40
+STREAM_KILOBYTES, MILLISECONDS = 45.0, 100.0
 FLAT_MEGABYTES = 8.0
 """Far below a kilobyte per stream in a soak; a bare gRPC server keeps a little memory per stream, too."""
 
@@ -107,6 +112,56 @@ def test_frozen_clients_are_noticed(limited: LiveServer) -> None:
             wait_until(lambda: has_room(limited, job), seconds=120)
         finally:
             client.kill()
+
+
+def crowd(server: LiveServer, kind: str, count: int, open_ones: int) -> None:
+    """More streams than allowed: the others are refused, a caller beside the open ones is served, all are freed."""
+    job, trials = Trainer(server.trainer, max_epochs=10**6), Trainer(server.trainer, max_epochs=10**6)
+    trial, epochs, pid = job.next(), itertools.count(1), server.process.pid
+
+    def report() -> None:
+        epoch = next(epochs)
+        job.report(trial, epoch, metric=0.1, epoch=epoch)
+
+    calls = 200 if open_ones >= 1_000 else 10
+
+    def suffer(number: int) -> Victim:
+        with Victim(report) as victim:
+            wait_until(lambda: len(victim.seconds) > number, 60)
+        return victim
+
+    idle, before = suffer(calls), resident(pid)
+    with streaming(server.address, kind, count, [trials.next().id for _ in range(100)]) as codes:
+        assert codes.pop("OPEN") == open_ones
+        # INTERNAL is what grpc.aio makes of a refusal that arrives while it writes.
+        assert codes.keys() <= {"RESOURCE_EXHAUSTED", "INTERNAL"}
+        assert sum(codes.values()) == count - open_ones
+        held, beside = resident(pid) - before, suffer(calls)
+    with Victim(report) as closing:
+        wait_until(partial(has_room, server, job), 60)
+        wait_until(lambda: bool(closing.seconds), 60)
+    sys.stdout.write(
+        f"{count} streams, {kind}: {open_ones} open, {held:.0f} MB; p99 of a caller {idle.p99:.0f} ms before, "
+        f"{beside.p99:.0f} ms beside them, at most {1e3 * max(closing.seconds):.0f} ms while they close\n"
+    )
+    assert held < 5 + STREAM_KILOBYTES * open_ones / 1e3
+    assert "Traceback" not in server.log.read_text()
+    if open_ones >= 1_000:
+        assert beside.p99 < max(MILLISECONDS, 2 * idle.p99)
+
+
+@pytest.mark.parametrize("kind", ["report", "watch", "health"])
+def test_streams_beyond_the_limit_are_refused(limited: LiveServer, kind: str) -> None:
+    """One client opens three times as many streams as allowed."""
+    crowd(limited, kind, 3 * STREAMS, STREAMS)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("kind", "allowed"), [("report", 10_000), ("watch", 10_000), ("health", 1_000)])
+def test_ten_thousand_streams(server: LiveServer, kind: str, allowed: int) -> None:
+    """Ten thousand streams of one kind, on 117 connections, and five hundred more."""
+    crowd(server, kind, 10_500, allowed)
 
 
 async def open_and_cancel(address: str, trial: v1.TrialId, number: int) -> None:

@@ -105,6 +105,8 @@ def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
     text = "running trials of one job; 0: no limit"
     add_option(group, "max_running_trials", count, usual.max_running_trials, text)
     add_option(group, "max_streams", count, usual.max_streams, "open streams; 0: no limit")
+    text = "open connections; 0: as many as the limit of open files allows"
+    add_option(group, "max_connections", count, usual.max_connections, text)
     add_option(group, "max_epochs_kept", epochs, usual.max_epochs_kept, "how many of a trial's newest epochs are kept")
     text = "days after a trial's end until its per-epoch measurements are deleted; 0: never"
     add_option(group, "keep_measurements_days", days, usual.keep_measurements_days, text)
@@ -131,6 +133,7 @@ def config_of(args: argparse.Namespace) -> Config:
             max_running_trials=args.max_running_trials,
             max_epochs_kept=args.max_epochs_kept,
             max_streams=args.max_streams,
+            max_connections=args.max_connections,
             keep_measurements_days=args.keep_measurements_days,
         ),
     )

@@ -38,6 +38,9 @@ _UNFINISHED_CALLS = 64
 """Calls whose request has not arrived. A request comes with its call, so that few are on their way at a time; those of
 strangers that never come take less than 100 MB."""
 
+_USUAL_BYTES = 16 * 1024
+"""Above any request but imports and profiles. Parsed, a request may take a hundred times as much memory."""
+
 
 class StreamLimit:
     """Limits how many streams are open at a time.
@@ -176,6 +179,7 @@ class Methods(grpc.GenericRpcHandler):
         self._streams = streams or StreamLimit(0)
         self._open_streams = StreamLimit(_OPEN_STREAMS)
         self._arrivals = Arrivals(_UNFINISHED_CALLS)
+        self._large = asyncio.Lock()
         self._drain = Drain()
         self._active: set[asyncio.Task[Any]] = set()
         self._wrapped: dict[str, Handler] = {}
@@ -218,7 +222,7 @@ class Methods(grpc.GenericRpcHandler):
             for direction in ("received", "sent")
         )
 
-        answer = self._answering(handler, received)
+        answer = self._answering(handler, received, _USUAL_BYTES if ours else None)
         if streams and not ours:
             answer = self._limited(answer)
 
@@ -269,17 +273,20 @@ class Methods(grpc.GenericRpcHandler):
         # gRPC passes the bytes on: an exception of its own deserializer could not be turned into a status.
         return make(run, None, _counted(handler.response_serializer, sent))
 
-    def _answering(self, handler: Handler, received: Sequence[Callable[[], None]]) -> Callable[..., Awaitable[Any]]:
+    def _answering(
+        self, handler: Handler, received: Sequence[Callable[[], None]], usual: int | None
+    ) -> Callable[..., Awaitable[Any]]:
         typed: Any = handler  # the stubs know the synchronous kinds of handlers only
         serve = typed.unary_unary or typed.unary_stream or typed.stream_unary or typed.stream_stream
         generates = isasyncgenfunction(serve)
         parse, authorization, drain = handler.request_deserializer, self._authorization, self._drain
+        streams = handler.request_streaming or handler.response_streaming
 
         async def answer(call: Call, context: Context, data: Any) -> Any:
             def parse_next(data: bytes) -> Any:
                 for count in received:
                     count()
-                message = _parsed(parse, data)
+                message = _parsed(parse, data, usual)
                 if caller is not None:
                     caller.check_token()
                     caller.check(message)
@@ -297,8 +304,14 @@ class Methods(grpc.GenericRpcHandler):
             else:
                 for count in received:
                     count()
-                request = call.request = _parsed(parse, data)
+                most = usual if streams else None
+                # The log of a refusal names the job, unless the request is large: it may expand to tens of megabytes.
+                if usual is None or data is None or len(data) <= usual:
+                    call.request = _parsed(parse, data, most)
                 caller = authorization.admit(call) if authorization is not None else None
+                if call.request is None:
+                    call.request = _parsed(parse, data, most)
+                request = call.request
                 if caller is not None:
                     caller.check(request)
             if not generates:
@@ -308,7 +321,22 @@ class Methods(grpc.GenericRpcHandler):
                     await context.write(message)
             return None
 
-        return answer
+        if usual is None or streams:
+            return answer
+
+        async def answer_in_turn(call: Call, context: Context, data: Any) -> Any:
+            if data is None or len(data) <= usual:
+                return await answer(call, context, data)
+            async with self._large:
+                try:
+                    return await answer(call, context, data)
+                except ServiceError as error:
+                    # The frames that it came through hold the request, and the status is not sent yet.
+                    raise error.with_traceback(None) from None
+                finally:
+                    call.request = None
+
+        return answer_in_turn
 
     def _limited(self, answer: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def answer_within_limits(call: Call, context: Context, data: Any) -> Any:
@@ -336,9 +364,11 @@ def _current_task() -> asyncio.Task[Any]:
     return task
 
 
-def _parsed(parse: Parse, data: Any) -> Any:
+def _parsed(parse: Parse, data: Any, most: int | None) -> Any:
     if data is None:
         raise InvalidRequestError(Violation("request", "is missing; send one message"))
+    if most is not None and len(data) > most:
+        raise InvalidRequestError(Violation("request", f"has {len(data)} bytes; use at most {most} in a stream"))
     try:
         return parse(data) if parse is not None else data
     except DecodeError as error:
@@ -361,7 +391,11 @@ def _counted(serialize: Callable[[Any], bytes] | None, counters: Sequence[Callab
 async def _abort(call: Call, context: Context, details: Details) -> NoReturn:
     code, message, status = details
     call.code = code.name
-    await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
+    try:
+        await context.abort(code, message, (("grpc-status-details-bin", status.SerializeToString()),))
+    except grpc.aio.InternalError as error:
+        # The call has ended meanwhile, for example because its request is too large after decompression.
+        raise asyncio.CancelledError from error
 
 
 def _code_name(code: Any) -> str:

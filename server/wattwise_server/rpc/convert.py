@@ -40,10 +40,10 @@ from wattwise_server.policy.base import ArmBelief
 from wattwise_server.policy.failures import Status, advice, state
 from wattwise_server.policy.power import cost_per_step
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial
+from wattwise_server.usecases.imports import MAX_MEASUREMENTS, UNKNOWN_TIME, ImportedTrial
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.monitors import warnings_of
-from wattwise_server.usecases.power_limits import KnownLimit
+from wattwise_server.usecases.power_limits import MAX_SAMPLES, KnownLimit
 from wattwise_server.usecases.report import Report
 
 
@@ -129,6 +129,8 @@ def _computed_usage(computed: v1.ComputedUsage) -> ComputedUsage:
 def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
     """A trial that ran without the server, with the faults of its times."""
     faults: list[Violation] = []
+    # No more than it takes to refuse them: half a megabyte has room for a quarter of a million.
+    sent = request.measurements[: MAX_MEASUREMENTS + 1]
     start = _time(request.start_time, "start_time", faults) if request.HasField("start_time") else None
     measured = [
         Measurement(
@@ -141,7 +143,7 @@ def imported_trial(request: v1.ImportTrialRequest) -> ImportedTrial:
             else UNKNOWN_TIME,
             _computed_usage(each.computed) if each.HasField("computed") else None,
         )
-        for place, each in enumerate(request.measurements)
+        for place, each in enumerate(sent)
     ]
     return ImportedTrial(
         request.job_id,
@@ -392,8 +394,9 @@ def power_limit_key(request: v1.GetPowerLimitRequest) -> TrialKey:
 
 
 def power_samples(request: v1.ReportPowerProfileRequest) -> list[PowerSample]:
-    """The samples of a profile."""
-    return [PowerSample(s.power_limit_watts, s.time_seconds, s.energy_joules, s.steps) for s in request.samples]
+    """The samples of a profile, no more than it takes to refuse them."""
+    sent = request.samples[: MAX_SAMPLES + 1]
+    return [PowerSample(s.power_limit_watts, s.time_seconds, s.energy_joules, s.steps) for s in sent]
 
 
 def power_limit(limit: KnownLimit) -> v1.GetPowerLimitResponse:

@@ -240,7 +240,7 @@ def _measurements(
     """The measurements after a trial's last one, and what is wrong with any of them."""
     measured = imported.measurements
     if len(measured) > MAX_MEASUREMENTS:
-        fault = f"has {len(measured)} measurements; send at most {MAX_MEASUREMENTS}, the last one among them"
+        fault = f"has more than {MAX_MEASUREMENTS} measurements; send at most so many, the last one among them"
         return (), [Violation("measurements", fault)]
     faults = []
     for place, measurement in enumerate(measured):

@@ -135,7 +135,7 @@ def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:
     if not samples:
         raise InvalidRequestError(Violation("samples", "is empty; report at least one power limit"))
     if len(samples) > MAX_SAMPLES:
-        raise InvalidRequestError(Violation("samples", f"has {len(samples)} samples; report at most {MAX_SAMPLES}"))
+        raise InvalidRequestError(Violation("samples", f"has more than {MAX_SAMPLES} samples; report at most so many"))
     faults = []
     seen: set[float] = set()
     for place, sample in enumerate(samples):

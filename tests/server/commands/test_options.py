@@ -46,6 +46,7 @@ GIVEN = {
     "max_running_trials": "7",
     "max_epochs_kept": "4",
     "max_streams": "5",
+    "max_connections": "8",
     "keep_measurements_days": "6",
 }
 MEANT = Config(
@@ -56,7 +57,7 @@ MEANT = Config(
     "json",
     "127.0.0.1:2",
     Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
-    Limits(3, 7, 4, 5, 6.0),
+    Limits(3, 7, 4, 5, 8, 6.0),
 )
 
 

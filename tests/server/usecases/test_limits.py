@@ -275,6 +275,18 @@ def test_trainer_without_a_stream(limited: LiveServer) -> None:
         stream.close()
 
 
+def test_stream_message_size(server: LiveServer) -> None:
+    """A message of a stream above 16 KiB ends it: there is no such result."""
+    job = Trainer(server.trainer)
+    trial = job.next()
+    message = result(trial, 1, metric=0.1, epoch=1)
+    message.monitor.kinds.extend([""] * 10_000)
+    with refused() as refusal:
+        next(server.trainer.StreamResults(iter([v1.StreamResultsRequest(result=message)])))
+    assert (refusal.code, refusal.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "ERROR_REASON_INVALID_REQUEST")
+    assert not job.report(trial, 1, metric=0.1, epoch=1).stop_train
+
+
 def test_message_size(server: LiveServer) -> None:
     """A request above 4 MiB is RESOURCE_EXHAUSTED; the client's error says so and names the server."""
     spec = job_spec(job_id_prefix="x" * (MESSAGE_BYTES + 1))
