@@ -127,7 +127,10 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 def test_handshakes_that_stall_take_a_bounded_part(tmp_path: Path, beginning: str) -> None:
-    """Beside ten thousand, of which a thousand may connect, a connected caller has short latencies, and a newcomer is served when they have timed out."""
+    """Of ten thousand, of which a thousand may connect at a time, a connected caller notices little.
+
+    A newcomer is served when they have timed out.
+    """
     count = number(10_000, short=3_000)
     with LiveServer(tmp_path) as server, many_files() as files:
         if files < count + 500:
