@@ -7,13 +7,16 @@ import gc
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import socket
 import sys
 import time
+import traceback
 import types
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,9 +31,13 @@ from tests import forking
 _WORKERS = int(os.environ.get("WORKERS", os.cpu_count() or 1))
 _CALLS = Path("calls").absolute()
 _TESTS = Path("tests.json").absolute()
+_TEMPORARY = Path("temporary").absolute()
 _STARTS_SERVERS = {"server", "watched", "grpc_server", "guarded", "unrefused", "live"}
 _kept: list[socket.socket] = []
-_NOTICED, _SURVIVED, _UNTESTED, _TIMED_OUT = 1, 0, 33, 36
+_NOTICED, _SURVIVED, _UNTESTED, _TIMED_OUT, _BROKEN = 1, 0, 33, 36, 99
+
+_SECONDS = 9.0
+"""What hundreds of tests call is not tried with all of them."""
 
 _functions: list[tuple[types.FunctionType, dict[str, types.FunctionType]]] = []
 """Every function that has mutants, with those."""
@@ -102,8 +109,6 @@ def _method_stub() -> Any:
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Runs the mutants of todo.json."""
     todo: list[str] = json.loads(Path("todo.json").read_text())
-    # Forks share the folder of temporary files.
-    session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     items = {item.nodeid: item for item in session.items}
     known = json.loads(_TESTS.read_text()) if _TESTS.exists() else {}
     changed = {name: item for name, item in items.items() if known.get(name, {}).get("written") != _written(item)}
@@ -115,7 +120,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
         _kill(pid)
         known = json.loads(_TESTS.read_text())
     tests: defaultdict[str, list[pytest.Item]] = defaultdict(list)
-    for name, item in sorted(items.items(), key=lambda each: (_starts_server(each[1]), known[each[0]]["seconds"])):
+    for name, item in sorted(items.items(), key=lambda each: known[each[0]]["seconds"]):
         for function in known[name]["calls"]:
             tests[function].append(item)
     _run_all(session, todo, tests, {name: test["seconds"] for name, test in known.items()})
@@ -137,12 +142,17 @@ def _run_all(
     running: dict[int, tuple[str, float, tuple[int, socket.socket]]] = {}
     # Each starts servers for one fork at a time.
     starters = [_starter() for _ in range(_WORKERS)]
+    noticed: dict[str, str] = {}
     began, done = time.monotonic(), 0
 
     def finish() -> None:
         nonlocal done
         pid, status = _wait({pid: limit for pid, (_, limit, _) in running.items()})
         name, _, starter = running.pop(pid)
+        if (by := _TEMPORARY / str(pid) / "noticed-by").exists():
+            noticed[name] = by.read_text()
+            Path("noticed.json").write_text(json.dumps(noticed, indent=1))
+        shutil.rmtree(_TEMPORARY / str(pid), ignore_errors=True)
         if status == _TIMED_OUT:
             _kill(starter[0])
             starter = _starter()
@@ -154,7 +164,8 @@ def _run_all(
             print(f"{done} of {len(todo)} after {time.monotonic() - began:.0f} s", flush=True)
 
     for name in sorted(todo, reverse=True):
-        chosen = tests.get(name.partition("__mutmut_")[0], [])
+        function = name.partition("__mutmut_")[0]
+        chosen = _chosen(function, tests.get(function, []), seconds)
         if not chosen:
             owner[name].exit_code_by_key[name] = _UNTESTED
             done += 1
@@ -169,6 +180,7 @@ def _run_all(
     for pid, _ in starters:
         _kill(pid)
     _save(files)
+    Path("noticed.json").write_text(json.dumps(noticed, indent=1))
 
 
 def _save(files: dict[str, SourceFileMutationData]) -> None:
@@ -183,10 +195,13 @@ def _fork(work: Callable[..., int], *arguments: Any) -> int:
     pid = os.fork()
     if pid:
         return pid
-    status = 2
+    status = _BROKEN
     try:
         os.setsid()
         status = work(*arguments)
+    except BaseException:
+        Path(f"broken-{os.getpid()}").write_text(traceback.format_exc())
+        raise
     finally:
         os._exit(status)
 
@@ -253,6 +268,8 @@ def _wait(limits: dict[int, float]) -> tuple[int, int]:
                 _kill(pid)
                 if late:
                     os.waitpid(pid, 0)
+                if not late and os.waitstatus_to_exitcode(status) == _BROKEN:
+                    raise pytest.UsageError(Path(f"broken-{pid}").read_text())
                 return pid, _TIMED_OUT if late else _SURVIVED if status == 0 else _NOTICED
         time.sleep(0.004)
 
@@ -261,12 +278,16 @@ def _try(session: pytest.Session, items: list[pytest.Item], name: str, starter: 
     """Runs tests with a mutant until one fails."""
     _activate(name)
     forking._parent = lambda: starter  # type: ignore[assignment]
+    folder = _TEMPORARY / str(os.getpid())
+    folder.mkdir(parents=True)
+    session.config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     for item, following in zip(items, [*items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
+            (folder / "noticed-by").write_text(item.nodeid)
             # Servers are not in this process group.
             session._setupstate.teardown_exact(None)
             return 1
@@ -296,9 +317,33 @@ def _record(session: pytest.Session, items: list[pytest.Item], known: dict[str, 
     return session.testsfailed
 
 
+def _chosen(function: str, items: list[pytest.Item], seconds: dict[str, float]) -> list[pytest.Item]:
+    """Some of the tests that call a function: quick ones without a server, then those whose names have words of its."""
+    rarity = Counter(word for item in items for word in _words(item.nodeid))
+    words = _words(function.partition(".")[2])
+
+    def unlike(item: pytest.Item) -> float:
+        return -sum(1 / rarity[word] for word in words & _words(item.nodeid))
+
+    quick = [item for item in items if not _STARTS_SERVERS & set(getattr(item, "fixturenames", ()))]
+    first = list(_within(_SECONDS / 3, quick, seconds))
+    chosen = {id(item) for item in first}
+    return [*first, *_within(_SECONDS, sorted((i for i in items if id(i) not in chosen), key=unlike), seconds)]
+
+
+def _words(name: str) -> set[str]:
+    return {word.rstrip("s") for word in re.findall("[a-z]+", re.sub("([A-Z])", " \\1", name).lower())}
+
+
+def _within(limit: float, items: list[pytest.Item], seconds: dict[str, float]) -> Iterator[pytest.Item]:
+    """The first tests that together take no longer."""
+    for item in items:
+        limit -= seconds[item.nodeid]
+        if limit < 0:
+            return
+        yield item
+
+
 def _written(item: pytest.Item) -> float:
     return item.path.stat().st_mtime
 
-
-def _starts_server(item: pytest.Item) -> bool:
-    return bool(_STARTS_SERVERS & set(getattr(item, "fixturenames", ())))
