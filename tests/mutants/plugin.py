@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import builtins
 import gc
+import importlib
 import json
 import logging
 import os
+import random
 import re
 import shutil
 import signal
@@ -36,7 +38,7 @@ _STARTS_SERVERS = {"server", "watched", "grpc_server", "guarded", "unrefused", "
 _kept: list[socket.socket] = []
 _NOTICED, _SURVIVED, _UNTESTED, _TIMED_OUT, _BROKEN = 1, 0, 33, 36, 99
 
-_SECONDS = 9.0
+_SECONDS = 2.5
 """What hundreds of tests call is not tried with all of them."""
 
 _functions: list[tuple[types.FunctionType, dict[str, types.FunctionType]]] = []
@@ -61,6 +63,8 @@ def _activate(mutant: str) -> None:
     """Gives the function its mutant's code."""
     os.environ["MUTANT_UNDER_TEST"] = mutant
     module, _, name = mutant.rpartition(".")
+    # Most are imported by now.
+    importlib.import_module(module)
     for function, mutants in _functions:
         if function.__module__ == module and name in mutants:
             mutated = mutants[name]
@@ -159,11 +163,13 @@ def _run_all(
         starters.append(starter)
         owner[name].exit_code_by_key[name] = status
         done += 1
-        if done % 50 == 0:
+        if done % 20 == 0:
             _save(files)
             print(f"{done} of {len(todo)} after {time.monotonic() - began:.0f} s", flush=True)
 
-    for name in sorted(todo, reverse=True):
+    # A run that is cut short has tried a sample.
+    random.Random(1).shuffle(todo)
+    for name in todo:
         function = name.partition("__mutmut_")[0]
         chosen = _chosen(function, tests.get(function, []), seconds)
         if not chosen:
@@ -318,17 +324,18 @@ def _record(session: pytest.Session, items: list[pytest.Item], known: dict[str, 
 
 
 def _chosen(function: str, items: list[pytest.Item], seconds: dict[str, float]) -> list[pytest.Item]:
-    """Some of the tests that call a function: quick ones without a server, then those whose names have words of its."""
+    """Some of the tests that call a function: those whose names have words of its first, then quick ones."""
     rarity = Counter(word for item in items for word in _words(item.nodeid))
     words = _words(function.partition(".")[2])
 
     def unlike(item: pytest.Item) -> float:
         return -sum(1 / rarity[word] for word in words & _words(item.nodeid))
 
+    alike = sorted(items, key=unlike)
     quick = [item for item in items if not _STARTS_SERVERS & set(getattr(item, "fixturenames", ()))]
-    first = list(_within(_SECONDS / 3, quick, seconds))
-    chosen = {id(item) for item in first}
-    return [*first, *_within(_SECONDS, sorted((i for i in items if id(i) not in chosen), key=unlike), seconds)]
+    best = [*alike[:4], *quick[:4]]
+    some = [*best, *_within(_SECONDS, quick, seconds), *_within(_SECONDS, alike, seconds)]
+    return list({item.nodeid: item for item in some}.values())
 
 
 def _words(name: str) -> set[str]:
@@ -346,4 +353,3 @@ def _within(limit: float, items: list[pytest.Item], seconds: dict[str, float]) -
 
 def _written(item: pytest.Item) -> float:
     return item.path.stat().st_mtime
-

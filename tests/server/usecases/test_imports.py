@@ -110,7 +110,7 @@ def test_validated_import_changes_nothing(server: LiveServer) -> None:
     assert foreseen.trial == answer.trial
 
 
-@pytest.mark.parametrize(("joules", "monitor", "warns"), [(301, "", True), (299, "", False), (301, "rapl", False)])
+@pytest.mark.parametrize(("joules", "monitor", "warns"), [(301, "", True), (300, "", False), (301, "rapl", False)])
 def test_power_beyond_the_gpus(server: LiveServer, joules: float, monitor: str, warns: bool) -> None:
     """Energy in a wrong unit has a warning, unless a monitor is named that may measure more than GPUs."""
     trainer = Trainer(server.trainer)

@@ -140,6 +140,7 @@ def test_metric_within_its_range(server: LiveServer, fields: dict[str, Any], met
         (True, (0.5, 0.3), False),
         (False, (2.0, 2.5, 3.0), True),
         (False, (2.0, 1.9, 3.0), False),
+        (False, (2.0, 2.5, 2.0), False),
     ],
 )
 def test_metric_moves_away(server: LiveServer, higher: bool, metrics: Sequence[float], away: bool) -> None:
@@ -184,13 +185,13 @@ def test_unconnected_ranks(server: LiveServer) -> None:
         request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, request_id=f"r{ranks}", unconnected_ranks=ranks)
         return server.trainer.GetNextBatchSize(request).trial
 
-    trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 4)}
+    trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 2)}
     assert [len(trial.warnings) for trial in trials.values()] == [0, 0, 0, 1]
-    (warning,) = trials[4].warnings
+    (warning,) = trials[2].warnings
     assert (warning.reason, warning.field) == (v1.WARNING_REASON_UNCONNECTED_RANKS, "request.unconnected_ranks")
-    assert "4 processes" in warning.message
-    assert list(trainer.report(trials[4], 10.0, metric=0.1).warnings) == [warning]
-    assert ask(4).warnings == trials[4].warnings
+    assert "2 processes" in warning.message
+    assert list(trainer.report(trials[2], 10.0, metric=0.1).warnings) == [warning]
+    assert ask(2).warnings == trials[2].warnings
     assert list(job_of(server, trainer).warnings) == [warning]
 
 
