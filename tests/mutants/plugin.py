@@ -38,9 +38,6 @@ _STARTS_SERVERS = {"server", "watched", "grpc_server", "guarded", "unrefused", "
 _kept: list[socket.socket] = []
 _NOTICED, _SURVIVED, _UNTESTED, _TIMED_OUT, _BROKEN = 1, 0, 33, 36, 99
 
-_SECONDS = 2.5
-"""What hundreds of tests call is not tried with all of them."""
-
 _functions: list[tuple[types.FunctionType, dict[str, types.FunctionType]]] = []
 """Every function that has mutants, with those."""
 
@@ -111,8 +108,8 @@ def _method_stub() -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Runs the mutants of todo.json."""
-    todo: list[str] = json.loads(Path("todo.json").read_text())
+    """Does what todo.json asks for."""
+    task = json.loads(Path("todo.json").read_text())
     items = {item.nodeid: item for item in session.items}
     known = json.loads(_TESTS.read_text()) if _TESTS.exists() else {}
     changed = {name: item for name, item in items.items() if known.get(name, {}).get("written") != _written(item)}
@@ -127,12 +124,17 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     for name, item in sorted(items.items(), key=lambda each: known[each[0]]["seconds"]):
         for function in known[name]["calls"]:
             tests[function].append(item)
-    _run_all(session, todo, tests, {name: test["seconds"] for name, test in known.items()})
+    seconds = {name: test["seconds"] for name, test in known.items()}
+    _run_all(session, task["mutants"], task["seconds"], tests, seconds)
     return True
 
 
 def _run_all(
-    session: pytest.Session, todo: list[str], tests: dict[str, list[pytest.Item]], seconds: dict[str, float]
+    session: pytest.Session,
+    todo: list[str],
+    limit: float,
+    tests: dict[str, list[pytest.Item]],
+    seconds: dict[str, float],
 ) -> None:
     os.chdir("..")
     files = {str(path): SourceFileMutationData(path=path) for path in walk_mutatable_files()}
@@ -151,7 +153,7 @@ def _run_all(
 
     def finish() -> None:
         nonlocal done
-        pid, status = _wait({pid: limit for pid, (_, limit, _) in running.items()})
+        pid, status = _wait({pid: deadline for pid, (_, deadline, _) in running.items()})
         name, _, starter = running.pop(pid)
         if (by := _TEMPORARY / str(pid) / "noticed-by").exists():
             noticed[name] = by.read_text()
@@ -171,16 +173,16 @@ def _run_all(
     random.Random(1).shuffle(todo)
     for name in todo:
         function = name.partition("__mutmut_")[0]
-        chosen = _chosen(function, tests.get(function, []), seconds)
+        chosen = _chosen(function, tests.get(function, []), seconds, limit)
         if not chosen:
             owner[name].exit_code_by_key[name] = _UNTESTED
             done += 1
             continue
         while len(running) >= _WORKERS:
             finish()
-        limit = 20.0 + 5.0 * sum(seconds[item.nodeid] for item in chosen)
+        patience = 20.0 + 5.0 * sum(seconds[item.nodeid] for item in chosen)
         starter = starters.pop()
-        running[_fork(_try, session, chosen, name, starter[1])] = name, time.monotonic() + limit, starter
+        running[_fork(_try, session, chosen, name, starter[1])] = name, time.monotonic() + patience, starter
     while running:
         finish()
     for pid, _ in starters:
@@ -323,7 +325,7 @@ def _record(session: pytest.Session, items: list[pytest.Item], known: dict[str, 
     return session.testsfailed
 
 
-def _chosen(function: str, items: list[pytest.Item], seconds: dict[str, float]) -> list[pytest.Item]:
+def _chosen(function: str, items: list[pytest.Item], seconds: dict[str, float], limit: float) -> list[pytest.Item]:
     """Some of the tests that call a function: those whose names have words of its first, then quick ones."""
     rarity = Counter(word for item in items for word in _words(item.nodeid))
     words = _words(function.partition(".")[2])
@@ -334,7 +336,7 @@ def _chosen(function: str, items: list[pytest.Item], seconds: dict[str, float]) 
     alike = sorted(items, key=unlike)
     quick = [item for item in items if not _STARTS_SERVERS & set(getattr(item, "fixturenames", ()))]
     best = [*alike[:4], *quick[:4]]
-    some = [*best, *_within(_SECONDS, quick, seconds), *_within(_SECONDS, alike, seconds)]
+    some = [*best, *_within(limit, quick, seconds), *_within(limit, alike, seconds)]
     return list({item.nodeid: item for item in some}.values())
 
 

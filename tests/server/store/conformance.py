@@ -26,6 +26,7 @@ from wattwise_server.domain import (
     MonitorKinds,
     Observation,
     PowerLimitState,
+    PowerProfile,
     PowerSample,
     Trial,
     TrialKey,
@@ -137,14 +138,20 @@ class StoreConformance:
             power_limit_watts=300.1,
             warnings=(energy, moves),
             cost=1 / 3,
+            cost_bound=2 / 3,
+            converged=True,
+            target_reached=True,
             observation=1,
             best_known=True,
+            profile=PowerProfile(sample, highest),
             monitor=mixed,
             other_monitor=nvml,
             excluded=True,
             dispatch_event=4,
             end_event=2**40,
         )
+        unset = {name for name, value in Trial._field_defaults.items() if getattr(ended, name) == value}
+        assert unset == {"lease_expire_time"}
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job(**fields))

@@ -115,3 +115,16 @@ class TestSqliteStore(StoreConformance):
                     assert tx.job is None
             assert isinstance(store, sqlite_store.SqliteStore)
             assert not store._cache
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o777, True), (0o1777, False), (0o775, False), (0o700, False)])
+def test_open_folder_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool) -> None:
+    """The log says that others may delete the database, unless they may at most add files to its folder."""
+
+    async def start() -> None:
+        async with open_store(f"sqlite:///{tmp_path / 'store.db'}", steady_clock()):
+            pass
+
+    tmp_path.chmod(mode)
+    asyncio.run(start())
+    assert ("open folder" in caplog.text) is warned

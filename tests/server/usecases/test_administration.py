@@ -203,6 +203,8 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     await report(site, running.key, 2)
     listed = await site.administration.trials("j", None, None, 0, 10)
     assert [(trial.cost, trial.cost_bound) for trial in listed] == [(30.0, None), (20.0, 60.0)]
+    job = await site.administration.job("j")
+    assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
     shown, epochs = await site.administration.trial(running.key)
     assert (shown.cost, shown.cost_bound, len(epochs)) == (20.0, 60.0, 2)
     await site.close()
