@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.errors import JobDiffersError, StorageUnavailableError
+from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import sqlite as sqlite_store
-from wattwise_server.store.open import open_store
+from wattwise_server.store.open import database_path, open_store
 
 from tests.server.store.conformance import Opener, StoreConformance, a_job, a_trial
 
@@ -128,3 +128,17 @@ def test_open_folder_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     tmp_path.chmod(mode)
     asyncio.run(start())
     assert ("open folder" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("url", ["", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql:///a.db", "a.db"])
+def test_url_without_a_file_is_refused(url: str) -> None:
+    """A URL names a file; a database in memory would be lost."""
+    with pytest.raises(StartError):
+        database_path(url)
+
+
+def test_url_names_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three slashes begin a path in the current folder, four an absolute one."""
+    monkeypatch.chdir(tmp_path)
+    assert database_path("sqlite:///a.db") == tmp_path / "a.db"
+    assert database_path("sqlite:////a/b.db") == Path("/a/b.db")
