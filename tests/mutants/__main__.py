@@ -42,6 +42,8 @@ STAGED = {
 NOTICED, SURVIVED, UNTESTED, REFUSED, TIMED_OUT = 1, 0, 33, 37, 36
 """Exit statuses in mutmut's files."""
 
+KINDS = {NOTICED: "killed", REFUSED: "mypy", TIMED_OUT: "timeout", SURVIVED: "survived", UNTESTED: "no test"}
+
 LEAST_SCORE = 95.0
 
 _FIRST_SECONDS, _LAST_SECONDS = 2.5, 40.0
@@ -65,7 +67,7 @@ def main() -> int:
         for name, status in file.exit_code_by_key.items():
             if name in refused:
                 file.exit_code_by_key[name] = REFUSED
-            elif status in (None, REFUSED) or _chosen(name, status, patterns):
+            elif not patterns or _chosen(name, status, patterns):
                 file.exit_code_by_key[name] = None
                 todo.append(name)
         file.save()
@@ -84,8 +86,8 @@ def main() -> int:
     return _print_score(files)
 
 
-def _chosen(name: str, status: int, patterns: list[str]) -> bool:
-    left = status not in (NOTICED, REFUSED, TIMED_OUT)
+def _chosen(name: str, status: int | None, patterns: list[str]) -> bool:
+    left = status in (SURVIVED, UNTESTED)
     return any(left if pattern == "survivors" else fnmatch.fnmatch(name, pattern) for pattern in patterns)
 
 
@@ -180,7 +182,7 @@ def _print_score(files: list[SourceFileMutationData]) -> int:
             counts[package][kind] += 1
             if kind in ("survived", "no test"):
                 print(f"{kind}: {name}")
-    kinds = ("killed", "mypy", "timeout", "survived", "no test")
+    kinds = KINDS.values()
     print(f"\n{'package':<12}" + "".join(f"{kind:>10}" for kind in kinds) + f"{'score':>10}")
     total = sum(counts.values(), Counter())
     for package, count in [*sorted(counts.items()), ("all", total)]:

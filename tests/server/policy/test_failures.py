@@ -42,6 +42,19 @@ def test_revived_trial_is_not_a_failure() -> None:
     assert (arm.failed_trials, arm.num_failed, arm.failed_cost, arm.running) == ((), 0, 0.0, 1)
 
 
+def test_only_the_revived_failure_is_undone() -> None:
+    """Of three failures the other two stay, with what they cost; without any, nothing was spent."""
+    job = bandit(8, 16)
+    lost = [job.fail(job.dispatch(16), EndReason.LOST, cost) for cost in (70.0, 20.0, 5.0)]
+    job.revive(lost[1])
+    arm = job.search.arm(16)
+    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((1, 3), 2, 75.0)
+    job.revive(lost[0])
+    job.revive(lost[2])
+    arm = job.search.arm(16)
+    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((), 0, 0.0)
+
+
 def test_preemption_is_no_failure() -> None:
     """Any number of preemptions sets nothing aside."""
     job = bandit(8, 16)

@@ -289,10 +289,10 @@ def test_limits_of_a_field(name: str, first: Any, inside: Any, outside: Any) -> 
     """The last values inside a field's limits are taken as they are; the next one is refused, and named alone."""
     policy = {"policy": "KNOWLEDGE_GRADIENT"} if name == "prior_job_ids" else {}
     for value in (first, inside):
-        spec = resolve(draft(**policy) | {name: value}, "j-new")
+        spec = resolve({**draft(**policy), name: value}, "j-new")
         assert getattr(spec, name) == (tuple(sorted(value)) if name == "batch_sizes" else value)
     with pytest.raises(InvalidJobSpecError) as refusal:
-        resolve(draft(**policy) | {name: outside}, "j-new")
+        resolve({**draft(**policy), name: outside}, "j-new")
     field = "job_id" if name == "job_id_prefix" else name
     assert {violation.field for violation in refusal.value.violations} == {f"job.{field}"}
 
