@@ -46,6 +46,9 @@ KINDS = {NOTICED: "killed", REFUSED: "mypy", TIMED_OUT: "timeout", SURVIVED: "su
 
 LEAST_SCORE = 95.0
 
+_ASSERTIONS: dict[int, Any] = {}
+"""Nodes that say what the code takes for granted."""
+
 _FIRST_SECONDS, _LAST_SECONDS = 2.5, 40.0
 """The tests of one mutant: some functions are called by hundreds, which few mutants survive."""
 
@@ -101,7 +104,11 @@ def _stage() -> None:
 
 
 def _write_mutants() -> None:
-    replaced = {mutators.operator_string: _strings, mutators.operator_arg_removal: _arguments}
+    replaced = {
+        mutators.operator_string: _strings,
+        mutators.operator_arg_removal: _arguments,
+        mutators.operator_name: _names,
+    }
     mutators.mutation_operators[:] = [
         (kind, replaced.get(operator, operator)) for kind, operator in mutators.mutation_operators
     ]
@@ -127,10 +134,18 @@ def _strings(node: Any) -> Any:
 
 
 def _arguments(node: Any) -> Any:
+    # Of `zip`, an assertion.
+    strict = {id(argument) for argument in node.args if argument.keyword and argument.keyword.value == "strict"}
+    _ASSERTIONS.update((id(argument.value), argument.value) for argument in node.args if id(argument) in strict)
     for changed in mutators.operator_arg_removal(node):
         kept = {id(argument) for argument in changed.args}
-        if not any(_is_phrase(argument.value) for argument in node.args if id(argument) not in kept):
+        gone = [argument for argument in node.args if id(argument) not in kept]
+        if not any(_is_phrase(argument.value) or id(argument) in strict for argument in gone):
             yield changed
+
+
+def _names(node: Any) -> Any:
+    return () if id(node) in _ASSERTIONS else mutators.operator_name(node)
 
 
 def _refused_by_types() -> set[str]:
