@@ -7,8 +7,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import EndReason, JobSpec, Stage, TrialType
+from wattwise_server.domain import Arm, EndReason, JobSpec, Search, Stage, TrialType
 from wattwise_server.policy.base import Exhausted
+from wattwise_server.policy.explorer import next_exploration, settled
 
 from tests.server.policy.simulated import SimulatedJob, spec
 
@@ -19,6 +20,24 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     sizes = draw(st.lists(st.integers(1, 4096), min_size=1, max_size=8, unique=True))
     default, rounds = draw(st.sampled_from(sizes)), draw(st.integers(1, 3))
     return spec(batch_sizes=tuple(sorted(sizes)), default_batch_size=default, num_pruning_rounds=rounds)
+
+
+def test_walk_returns_to_a_batch_size_when_its_pause_ends() -> None:
+    """One that is set aside until trial 7 is walked past for trial 7, and is the next for trial 8."""
+    arms = (Arm(8), Arm(16, failed_trials=(1, 2, 3, 5)))
+    for num_trials, size in ((6, 8), (7, 16)):
+        found = next_exploration(Search(Stage.PRUNING, arms, 0, 16, num_trials=num_trials))
+        assert found is not None
+        assert found.batch_size == size
+
+
+def test_round_is_complete_without_those_that_are_set_aside() -> None:
+    """A round ends while a batch size pauses, and goes on once it may be tried again."""
+    arms = (Arm(8, round_cost=5.0), Arm(16, failed_trials=(1, 2, 3, 5)))
+    for num_trials, done in ((6, 1), (7, 0)):
+        search = settled(spec(), Search(Stage.PRUNING, arms, 0, 8, num_trials=num_trials))
+        assert search.pruning_round == done
+        assert {arm.round_cost for arm in search.arms} == ({None} if done else {5.0, None})
 
 
 decided = st.tuples(st.floats(1, 1e6), st.booleans())

@@ -64,6 +64,24 @@ def test_preemption_is_no_failure() -> None:
     assert job.search.arm(16).num_failed == 0
 
 
+def test_nearest_to_the_default_is_tried_again_first() -> None:
+    """Of batch sizes whose pauses end together, none of which runs, the one nearest to the default comes first."""
+    arms = (Arm(8, failed_trials=(1, 2, 3, 5)), Arm(32, failed_trials=(2, 3, 4, 5)))
+    search = Search(Stage.MAB, arms, 0, 32, num_trials=6)
+    assert sizes(search) == [32]
+    running = replace(search, arms=(arms[0], replace(arms[1], running=1)))
+    assert sizes(running) == [8]
+
+
+def test_pause_ends_with_its_last_trial() -> None:
+    """A batch size that is set aside until trial 7 is shown and chosen again for trial 8, not before."""
+    paused = Arm(16, failed_trials=(1, 2, 3, 5))
+    for num_trials, status in ((5, Status.SET_ASIDE), (6, Status.SET_ASIDE), (7, Status.ALLOWED)):
+        search = Search(Stage.MAB, (Arm(8), paused), 0, 8, num_trials=num_trials)
+        assert state(search, paused, "j").status is status
+        assert (16 in sizes(search)) is (status is Status.ALLOWED)
+
+
 def test_pauses_grow_to_1024_trials() -> None:
     """After the third failure in a row every other batch size has its turn; then the pauses double from 2 to 1024."""
     job, pauses = bandit(8, 16, 32), []
