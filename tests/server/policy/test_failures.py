@@ -45,10 +45,10 @@ def test_revived_trial_is_not_a_failure() -> None:
 def test_only_the_revived_failure_is_undone() -> None:
     """Of three failures the other two stay, with what they cost; without any, nothing was spent."""
     job = bandit(8, 16)
-    lost = [job.fail(job.dispatch(16), EndReason.LOST, cost) for cost in (70.0, 20.0, 5.0)]
+    lost = [job.fail(job.dispatch(16), EndReason.LOST, cost) for cost in (0.5, 0.25, 0.125)]
     job.revive(lost[1])
     arm = job.search.arm(16)
-    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((1, 3), 2, 75.0)
+    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((1, 3), 2, 0.625)
     job.revive(lost[0])
     job.revive(lost[2])
     arm = job.search.arm(16)
@@ -62,6 +62,13 @@ def test_preemption_is_no_failure() -> None:
         fail_at(job, 16, EndReason.PREEMPTED)
     assert sizes(job.search) == [8, 16]
     assert job.search.arm(16).num_failed == 0
+
+
+def test_smallest_batch_size_needs_no_second_trial_out_of_memory() -> None:
+    """Two are needed only where a trial was decided: a batch size of 1 is excluded by its first, like any other."""
+    job = bandit(1, 2)
+    fail_at(job, 1, EndReason.OUT_OF_MEMORY)
+    assert [arm.excluded for arm in job.search.arms] == [True, True]
 
 
 def test_nearest_to_the_default_is_tried_again_first() -> None:

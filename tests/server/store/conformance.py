@@ -111,6 +111,7 @@ class StoreConformance:
         nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), estimated=True, partly=True)
         changed: dict[str, Any] = {
             "num_events": 7,
+            "num_observations": 5,
             "first_notes": "ü",
             "registered_policy": job.spec.policy,
             "spec": replace(job.spec, policy="PRUNING_GTS"),
@@ -177,6 +178,7 @@ class StoreConformance:
             last=first._replace(epoch=3, metric=0.9),
             cost=0.5,
             converged=True,
+            observation=1,
             end_event=6,
         )
         async with opener() as store:
@@ -204,6 +206,7 @@ class StoreConformance:
             trial = trials[event]
             assert trial is not None
             assert trial.type is kind
+        assert [trial and trial.observation for trial in trials] == [None, None, None, None, None, 1]
         dispatched, failed = trials[0], trials[2]
         assert dispatched is not None
         assert failed is not None

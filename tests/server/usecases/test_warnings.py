@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 from wattwise import v1
+from wattwise_server.domain import Job, Measurement, MonitorKinds, Trial, TrialType, TrialWarning, WarningReason
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.usecases.job_spec import resolve
+from wattwise_server.usecases.trial_warnings import without_contradicted
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
+from tests.server.site import BEGIN, draft
 from tests.server.usecases.test_imports import epochs, imported
 from tests.server.usecases.test_leases import get
 from tests.server.usecases.test_monitors import job_of
@@ -301,3 +306,37 @@ def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None
     trainer.report(trial, 5.0, metric=0.0)
     server_rows = [rows_of(epoch) for epoch in (2, 3, 4)]
     assert server_rows == [1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "kept"),
+    [
+        (WarningReason.NO_ENERGY, {}, False),
+        (WarningReason.NO_ENERGY, {"type": TrialType.IMPORTED}, True),
+        (WarningReason.NO_ENERGY, {"excluded": True}, True),
+        (WarningReason.NO_ENERGY, {"last": None}, True),
+        (WarningReason.NO_ENERGY, {"number": 2}, True),
+        (WarningReason.NO_ENERGY, {"number": 1}, True),
+        (WarningReason.NO_ENERGY, {"warnings": (WarningReason.NO_ENERGY,)}, True),
+        (WarningReason.NO_ENERGY, {"warnings": (WarningReason.METRIC_OUT_OF_RANGE,)}, False),
+        (WarningReason.POWER_OUT_OF_RANGE, {}, True),
+        (WarningReason.TARGET_REACHED_AT_ONCE, {}, False),
+        (WarningReason.TARGET_REACHED_AT_ONCE, {"number": 1}, False),
+        (WarningReason.TARGET_REACHED_AT_ONCE, {"epoch": 1}, True),
+        (WarningReason.MONITORS_DIFFER, {}, False),
+        (WarningReason.MONITORS_DIFFER, {"other_monitor": MonitorKinds(("rapl",))}, True),
+        (WarningReason.METRIC_MOVES_AWAY, {}, False),
+        (WarningReason.METRIC_MOVES_AWAY, {"epoch": 2}, True),
+        (WarningReason.METRIC_MOVES_AWAY, {"epoch": 2, "target_reached": True}, False),
+    ],
+)
+def test_launch_that_contradicts_a_warning(reason: WarningReason, fields: dict[str, Any], kept: bool) -> None:
+    """A warning is withdrawn by a later launch that counts, had reports long enough to have it, and has it not."""
+    spec = resolve(draft(), "j-new")
+    warning = TrialWarning(reason, "result.metric", "a message", 2)
+    job = Job(spec, POLICIES[spec.policy].register(spec, ()), BEGIN, warnings=(warning,))
+    changed = dict(fields)
+    last = Measurement(changed.pop("epoch", 3), 1.0, 1.0, 0.1, BEGIN)
+    own = tuple(TrialWarning(each, "result.metric", "", 3) for each in changed.pop("warnings", ()))
+    ended = Trial("j", 3, 16, TrialType.MAB, 0, BEGIN, last=last, warnings=own)
+    assert without_contradicted(job, ended._replace(**changed)).warnings == (warning,) * kept
