@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import TypeAlias
 
@@ -87,6 +88,14 @@ def test_id_is_shown_of_whole_tokens_alone() -> None:
     assert claimed_id(f"Bearer {text}") == claimed_id(f"bearer  {text} ") == token.id
     for other in ("", text, f"Basic {text}", f"Bearer {text[:-1]}", f"Bearer {text}0", f"Bearer {text[3:]}"):
         assert claimed_id(other) == ""
+
+
+def test_lifetime_begins_with_the_token() -> None:
+    """A token expires a lifetime after its creation, in whole seconds of UTC; without one it never does."""
+    token = new_token(Role.ADMIN, "", timedelta(days=3))[1]
+    assert token.expires == token.created + timedelta(days=3)
+    assert (token.created.microsecond, token.created.tzinfo) == (0, timezone.utc)
+    assert new_token(Role.ADMIN, "", None)[1].expires is None
 
 
 def test_hashes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
