@@ -10,11 +10,14 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.7.0 setuptools<81
 
 SBOM_TOOL := cyclonedx-bom>=7,<8
 AUDIT_TOOL := pip-audit>=2.10,<3
+# How tests/mutants uses it differs between versions.
+MUTATION_TOOL := mutmut==3.8.1
 
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS_VENV := .venv-protos
 TRAINERS_VENV := .venv-trainers
+MUTANTS_VENV := .venv-mutants
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 LOCKED = $(BIN)/uv pip compile pyproject.toml --extra server --universal --python-version 3.10 --generate-hashes \
   --custom-compile-command 'make lock'
@@ -32,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve examples bench replay belief decisions ablation conformance test-clients test soak test-gpu test-libraries \
-  test-torch test-jax test-zeus test-trainers check lint types imports protos protos-image protos-check wheel-check \
+  test-torch test-jax test-zeus test-trainers mutants check lint types imports protos protos-image protos-check wheel-check \
   lock lock-check sbom audit readme-check figures clean
 
 help: ## list the targets
@@ -60,6 +63,9 @@ test-libraries: $(TRAINERS_VENV)/.done ## run the tests with PyTorch, JAX, Zeus,
 
 test-torch test-jax test-zeus test-trainers: test-%: $(TRAINERS_VENV)/.done ## run only those with this marker
 	$(TRAINERS_VENV)/bin/python -m pytest -m $*
+
+mutants: $(MUTANTS_VENV)/.done ## break the server in thousands of small ways and count what the tests notice (about an hour on two idle cores; MUTANTS='pattern' or survivors repeats some)
+	$(MUTANTS_VENV)/bin/python -m tests.mutants $(MUTANTS)
 
 examples: $(VENV)/.test $(TRAINERS_VENV)/.done ## run every example trainer against a server, and the examples' tests (EXAMPLE_SECONDS=60 limits each)
 	$(BIN)/python -m pytest -m examples
@@ -150,7 +156,7 @@ figures: ## print lines of code and documentation, functions, import floors and 
 	$(PYTHON) tests/house.py $(TREE)
 
 clean: ## remove the virtual environments, build outputs and caches
-	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PROTOS_VENV) $(TRAINERS_VENV) $(MUTANTS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.10 or later, or name one with 'make PYTHON=/path/to/python3 ...'" >&2; exit 1; }
@@ -179,6 +185,12 @@ $(TRAINERS_VENV)/.done: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m venv $(TRAINERS_VENV)
 	$(TRAINERS_VENV)/bin/python $(PIP_INSTALL) '$(TORCH)'
 	$(TRAINERS_VENV)/bin/python $(PIP_INSTALL) $(patsubst %,'%',$(TORCH) $(TRAINER_LIBRARIES)) --editable '.[test,huggingface,lightning,keras]'
+	@touch $@
+
+$(MUTANTS_VENV)/.done: pyproject.toml Makefile | $(VENV)/bin/python
+	@echo "installing mutmut and what the tests need into $(MUTANTS_VENV) (once; needs a package index)"
+	$(BIN)/python -m venv $(MUTANTS_VENV)
+	$(MUTANTS_VENV)/bin/python $(PIP_INSTALL) '$(MUTATION_TOOL)' --editable '.[dev]'
 	@touch $@
 
 $(PROTOS_VENV)/.done: Makefile | $(VENV)/bin/python

@@ -48,7 +48,7 @@ def _cheapest(costs: Sequence[float | None]) -> float | None:
 
 
 def _moments(costs: Sequence[float] | np.typing.NDArray[np.float64]) -> Moments:
-    values = np.asarray(costs, float)
+    values = np.asarray(costs)
     if not len(values):
         return Moments()
     if values.min() == values.max():

@@ -13,13 +13,13 @@ from types import ModuleType
 from wattwise_server.policy.base import Policy
 
 
-def _policies() -> dict[str, Policy]:
+def _policies() -> dict[str, Policy]:  # pragma: no mutate block, runs at import
     files = [file.name for file in pkgutil.iter_modules([str(Path(__file__).parent)]) if file.name != "registry"]
     modules = {name: _module(name) for name in files}
     return {name.upper(): module.POLICY for name, module in modules.items() if hasattr(module, "POLICY")}
 
 
-def _module(name: str) -> ModuleType:
+def _module(name: str) -> ModuleType:  # pragma: no mutate block, runs at import
     try:
         return import_module(f"wattwise_server.policy.{name}")
     except Exception as error:

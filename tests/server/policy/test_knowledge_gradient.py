@@ -24,11 +24,13 @@ from wattwise_server.domain import (
     Search,
     Stage,
     Trial,
+    TrialStatus,
     TrialType,
 )
 from wattwise_server.policy.base import ArmBelief, Choice, Dispatched, Exhausted, Prior
 from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import available
+from wattwise_server.policy.history import prior_of
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
 from wattwise_server.policy.registry import POLICIES
 
@@ -1251,3 +1253,30 @@ def test_any_events(
         rng = np.random.default_rng(0)
         number = job.trials + 1
         assert POLICY.next(job.spec, again, number, rng) == POLICY.next(job.spec, job.search, number, rng)
+
+
+def test_what_a_job_tells_another_one() -> None:
+    """Decided trials tell epochs or misses by batch size, failed ones nothing; the best is one that reached."""
+
+    def trial(size: int, epoch: int, *, reached: bool = True, place: int | None = 1) -> Trial:
+        last = Measurement(epoch, 1.0, 1.0, 0.5, NOW)
+        done = Trial("j", 1, size, TrialType.MAB, 0, NOW, last=last, target_reached=reached, observation=place)
+        return done._replace(status=TrialStatus.SUCCEEDED)
+
+    beliefs = [ArmBelief(size, -cost, 1.0, 1.0, 1, cost, 1.0) for size, cost in ((8, 9.0), (16, 5.0), (32, 1.0))]
+    trials = [
+        trial(8, 4),
+        trial(16, 2),
+        trial(16, 8),
+        trial(32, 5, reached=False),
+        trial(32, 9, reached=False),
+        trial(32, 7, reached=False),
+        trial(8, 100, place=None),
+        trial(8, 1)._replace(last=None),
+    ]
+    prior = prior_of([*beliefs, ArmBelief(64, 0.0, 0.0, 0.0, 0)], trials)
+    assert prior.best == 16
+    assert prior.missed == {32: (3, math.log(9))}
+    assert {size: epochs.count for size, epochs in prior.epochs.items()} == {8: 1, 16: 2}
+    assert prior.epochs[16].mean == pytest.approx(math.log(4))
+    assert prior_of([], []) == Prior(None, {}, {})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
-from wattwise_server.domain import GpuConfig, JobSpec, Measurement
-from wattwise_server.policy.stopping import decide, judge
+import pytest
+from wattwise_server.domain import EndReason, GpuConfig, JobSpec, Measurement, Trial, TrialStatus, TrialType
+from wattwise_server.policy.stopping import decide, decision, judge, why_unbounded, with_cost
 
 SPEC = JobSpec("job", "job", (8, 16), 8, GpuConfig(300, 1, "V100"), target_metric=0.9)
 
@@ -26,3 +29,90 @@ def test_target_over_the_bound_is_said_to_be_reached() -> None:
     """A trial over its bound says first whether its model is good."""
     assert message_at(0.95, bound=1.0).startswith("target reached, but cost bound exceeded: cost ")
     assert message_at(0.85, bound=1.0).startswith("cost bound exceeded: cost ")
+
+
+@pytest.mark.parametrize(
+    ("metric", "epoch", "bound", "end"),
+    [
+        (0.9, 1, None, EndReason.TARGET_REACHED),
+        (0.9, 1, 1.0, EndReason.TARGET_REACHED),
+        (0.9, 1, 0.999, EndReason.COST_BOUND),
+        (0.8, 1, 1.0, None),
+        (0.8, 1, 0.999, EndReason.COST_BOUND),
+        (0.8, 9, None, None),
+        (0.8, 10, None, EndReason.MAX_EPOCHS),
+        (0.9, 10, 1.0, EndReason.TARGET_REACHED),
+        (0.8, 10, 0.999, EndReason.COST_BOUND),
+        (float("nan"), 1, None, None),
+        (float("nan"), 10, None, EndReason.MAX_EPOCHS),
+    ],
+)
+@pytest.mark.parametrize("higher", [True, False])
+def test_order_of_the_rule(metric: float, epoch: int, bound: float | None, end: EndReason | None, higher: bool) -> None:
+    """The target at a cost up to the bound, then the bound, then the last epoch; the limits themselves are inside."""
+    sign = 1 if higher else -1
+    spec = replace(SPEC, eta_knob=1.0, max_epochs=10, target_metric=0.9 * sign, higher_is_better_metric=higher)
+    verdict = judge(spec, bound, Measurement(epoch, 1.0, 1.0, metric * sign, datetime.now(timezone.utc)))
+    reached = metric == 0.9
+    assert verdict == (1.0, bound, reached and end is EndReason.TARGET_REACHED, reached, end)
+    answer = decide(spec, Measurement(epoch, 1.0, 1.0, metric * sign, datetime.now(timezone.utc)), verdict, "")
+    assert answer[:3] == (end is not None, verdict.converged, reached)
+    assert answer[4:6] == (1.0, bound)
+
+
+def a_trial(**fields: Any) -> Trial:
+    """A running trial."""
+    return Trial("job", 3, 16, TrialType.MAB, 0, datetime.now(timezone.utc))._replace(**fields)
+
+
+def test_trial_has_the_cost_of_its_newest_measurement() -> None:
+    """A trial without a measurement has no cost, but a bound; one with, has the cost and whether it reached."""
+    measurement = Measurement(2, 1.0, 4.0, 0.95, datetime.now(timezone.utc))
+    spec = replace(SPEC, eta_knob=1.0)
+    new = with_cost(spec, 7.0, a_trial(), best_known=True)
+    assert (new.cost, new.cost_bound, new.best_known, new.target_reached) == (None, 7.0, True, False)
+    old = with_cost(spec, None, a_trial(last=measurement), best_known=False)
+    assert (old.cost, old.cost_bound, old.best_known, old.target_reached) == (4.0, None, False, True)
+    assert decision(spec, new)[:3] == (False, False, False)
+    assert decision(spec, new)[4:6] == (0.0, 7.0)
+
+
+def test_decision_of_an_ended_trial_does_not_change() -> None:
+    """A trial that was decided says so with the numbers of then; one that failed stops with its cost."""
+    ended = {"cost": 4.0, "cost_bound": 7.0, "target_reached": True}
+    measurement = Measurement(2, 1.0, 1.0, 0.95, datetime.now(timezone.utc))
+    decided = a_trial(
+        status=TrialStatus.SUCCEEDED, end_reason=EndReason.TARGET_REACHED, converged=True, last=measurement, **ended
+    )
+    assert decision(SPEC, decided)[:3] == (True, True, True)
+    assert decision(SPEC, decided)[4:6] == (4.0, 7.0)
+    failed = a_trial(status=TrialStatus.FAILED, end_reason=EndReason.ERROR, last=measurement, **ended)
+    assert decision(SPEC, failed)[:3] == (True, False, True)
+    assert decision(SPEC, failed)[4:6] == (4.0, 7.0)
+    for reason, resumes in ((EndReason.PREEMPTED, True), (EndReason.ERROR, False)):
+        message = decision(SPEC, failed._replace(end_reason=reason)).message
+        assert reason.value in message
+        assert ("resume" in message) is resumes
+
+
+@pytest.mark.parametrize(
+    ("fields", "best_known", "why"),
+    [
+        ({"type": TrialType.REQUESTED}, True, "requested"),
+        ({"type": TrialType.IMPORTED}, True, "imported"),
+        ({}, True, "16 is the best known"),
+    ],
+)
+def test_message_says_why_there_is_no_bound(fields: dict[str, Any], best_known: bool, why: str) -> None:
+    """The reason belongs to the trial; before anything reached the target there is none, only no bound yet."""
+    assert why in why_unbounded(a_trial(**fields), best_known=best_known)
+    measurement = Measurement(1, 1.0, 1.0, 0.1, datetime.now(timezone.utc))
+
+    def bound_of(spec: JobSpec, bound: float | None, unbounded: str) -> str:
+        return decide(spec, measurement, judge(spec, bound, measurement), unbounded).message
+
+    assert why_unbounded(a_trial(), best_known=False) == ""
+    assert f"no bound: {why}" in bound_of(SPEC, None, why)
+    assert "no cost bound yet" in bound_of(SPEC, None, "")
+    assert "bound 5000 J" in bound_of(SPEC, 5000.0, why)
+    assert "early stopping off" in bound_of(replace(SPEC, beta_knob=None), None, why)

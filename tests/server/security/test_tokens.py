@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,7 +19,7 @@ from wattwise import v1
 from wattwise.commands.main import main
 from wattwise_server.errors import StartError
 from wattwise_server.security.token_file import add_token, read_tokens
-from wattwise_server.security.tokens import Role, new_token, verified
+from wattwise_server.security.tokens import Role, claimed_id, new_token, verified
 
 from tests.credentials import bearing, issue
 from tests.jobs import job_spec, result
@@ -79,6 +80,22 @@ def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None
     assert found is not None
     assert (found.role, found.prefix) == (Role.TRAINER, "team-a-")
     assert verified(read_tokens(file), text[:-1]) is None
+
+
+def test_id_is_shown_of_whole_tokens_alone() -> None:
+    """A new token names itself in the log, in either case of the scheme; nothing of any other text is shown."""
+    text, token = new_token(Role.ADMIN, "", None)
+    assert claimed_id(f"Bearer {text}") == claimed_id(f"bearer  {text} ") == token.id
+    for other in ("", text, f"Basic {text}", f"Bearer {text[:-1]}", f"Bearer {text}0", f"Bearer {text[3:]}"):
+        assert claimed_id(other) == ""
+
+
+def test_lifetime_begins_with_the_token() -> None:
+    """A token expires a lifetime after its creation, in whole seconds of UTC; without one it never does."""
+    token = new_token(Role.ADMIN, "", timedelta(days=3))[1]
+    assert token.expires == token.created + timedelta(days=3)
+    assert (token.created.microsecond, token.created.tzinfo) == (0, timezone.utc)
+    assert new_token(Role.ADMIN, "", None)[1].expires is None
 
 
 def test_hashes_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:

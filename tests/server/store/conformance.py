@@ -26,6 +26,7 @@ from wattwise_server.domain import (
     MonitorKinds,
     Observation,
     PowerLimitState,
+    PowerProfile,
     PowerSample,
     Trial,
     TrialKey,
@@ -110,6 +111,7 @@ class StoreConformance:
         nvml, mixed = MonitorKinds(("nvml",)), MonitorKinds(("rapl", '"wall" + ü'), estimated=True, partly=True)
         changed: dict[str, Any] = {
             "num_events": 7,
+            "num_observations": 5,
             "first_notes": "ü",
             "registered_policy": job.spec.policy,
             "spec": replace(job.spec, policy="PRUNING_GTS"),
@@ -137,14 +139,20 @@ class StoreConformance:
             power_limit_watts=300.1,
             warnings=(energy, moves),
             cost=1 / 3,
+            cost_bound=2 / 3,
+            converged=True,
+            target_reached=True,
             observation=1,
             best_known=True,
+            profile=PowerProfile(sample, highest),
             monitor=mixed,
             other_monitor=nvml,
             excluded=True,
             dispatch_event=4,
             end_event=2**40,
         )
+        unset = {name for name, value in Trial._field_defaults.items() if getattr(ended, name) == value}
+        assert unset == {"lease_expire_time"}
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job(**fields))
@@ -170,6 +178,7 @@ class StoreConformance:
             last=first._replace(epoch=3, metric=0.9),
             cost=0.5,
             converged=True,
+            observation=1,
             end_event=6,
         )
         async with opener() as store:
@@ -197,6 +206,7 @@ class StoreConformance:
             trial = trials[event]
             assert trial is not None
             assert trial.type is kind
+        assert [trial and trial.observation for trial in trials] == [None, None, None, None, None, 1]
         dispatched, failed = trials[0], trials[2]
         assert dispatched is not None
         assert failed is not None

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
-from wattwise_server.errors import JobDiffersError, StorageUnavailableError
+from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import queries
 from wattwise_server.store import sqlite as sqlite_store
-from wattwise_server.store.open import open_store
+from wattwise_server.store.open import database_path, open_store
 
 from tests.server.store.conformance import Opener, StoreConformance, a_job, a_trial
 
@@ -140,3 +140,30 @@ class TestSqliteStore(StoreConformance):
                     assert tx.job is None
             assert isinstance(store, sqlite_store.SqliteStore)
             assert not store._cache
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o777, True), (0o1777, False), (0o775, False), (0o700, False)])
+def test_open_folder_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool) -> None:
+    """The log says that others may delete the database, unless they may at most add files to its folder."""
+
+    async def start() -> None:
+        async with open_store(f"sqlite:///{tmp_path / 'store.db'}", steady_clock()):
+            pass
+
+    tmp_path.chmod(mode)
+    asyncio.run(start())
+    assert ("open folder" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("url", ["", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql:///a.db", "a.db"])
+def test_url_without_a_file_is_refused(url: str) -> None:
+    """A URL names a file; a database in memory would be lost."""
+    with pytest.raises(StartError):
+        database_path(url)
+
+
+def test_url_names_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three slashes begin a path in the current folder, four an absolute one."""
+    monkeypatch.chdir(tmp_path)
+    assert database_path("sqlite:///a.db") == tmp_path / "a.db"
+    assert database_path("sqlite:////a/b.db") == Path("/a/b.db")

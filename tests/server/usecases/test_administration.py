@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from wattwise import v1
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.site import Site, draft, report
 
 Stub = v1.BatchSizeOptimizerStub
 
@@ -187,3 +189,22 @@ def test_deleted_id_can_be_registered_again(grpc_stub: Stub, admin: v1.JobAdminS
     assert grpc_stub.RegisterJob(v1.RegisterJobRequest(job=job.spec)).created
     assert job.next("again").id.trial_number == 1
     assert len(admin.ListTrials(v1.ListTrialsRequest(job_id=job.job_id)).trials) == 1
+
+
+async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) -> None:
+    """Of a running trial the cost is the newest and the bound today's; an ended trial keeps those it ended with."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.optimizer.register(draft())
+    delivered, _ = await site.optimizer.next_trial("j", "")
+    await report(site, delivered.key, 3, metric=0.95)
+    running, _ = await site.optimizer.next_trial("j", "")
+    await report(site, running.key, 1)
+    await report(site, running.key, 2)
+    listed = await site.administration.trials("j", None, None, 0, 10)
+    assert [(trial.cost, trial.cost_bound) for trial in listed] == [(30.0, None), (20.0, 60.0)]
+    job = await site.administration.job("j")
+    assert (job.num_trials, job.num_observations, job.num_events) == (2, 1, 3)
+    shown, epochs = await site.administration.trial(running.key)
+    assert (shown.cost, shown.cost_bound, len(epochs)) == (20.0, 60.0, 2)
+    await site.close()

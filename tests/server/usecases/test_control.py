@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from wattwise import v1
+from wattwise_server.observability.events import Event, JobChanged, Notification
+from wattwise_server.usecases.control import Control
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.site import Site, draft
 
 POLICIES = [v1.POLICY_KNOWLEDGE_GRADIENT, v1.POLICY_PRUNING_GTS, v1.POLICY_GTS]
 
@@ -397,3 +402,53 @@ def test_control_survives_a_kill(server: LiveServer) -> None:
     server.kill()
     server.start()
     assert server.admin.GetJob(v1.GetJobRequest(job_id=job.job_id)).job == after
+
+
+class Changes:
+    """An observer that keeps what operators changed."""
+
+    wants_reports = False
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int | None, int | None]] = []
+
+    def opened(self, jobs: int, running_trials: int) -> None:
+        """Of no interest here."""
+
+    def committed(self, rows: int, seconds: float) -> None:
+        """Of no interest here."""
+
+    def commit_failed(self) -> None:
+        """Of no interest here."""
+
+    def prepare(self, event: Event) -> Notification:
+        assert isinstance(event, JobChanged)
+        return lambda: self.seen.append((event.change, event.batch_size, event.trial_number))
+
+
+async def test_every_change_is_published_once(tmp_path: Path) -> None:
+    """Observers learn what was changed, of which batch size and trial; asking for what is so changes nothing."""
+    site, changes = Site(tmp_path / "site.db"), Changes()
+    await site.open()
+    await site.optimizer.register(draft())
+    trial, _ = await site.optimizer.next_trial("j", "")
+    control = Control(site.store, lambda: site.now, changes)
+    calls: dict[tuple[str, int | None, int | None], Any] = {
+        ("batch size banned", 8, None): lambda: control.ban("j", 8),
+        ("batch size allowed", 8, None): lambda: control.allow("j", 8),
+        ("batch size pinned", 32, None): lambda: control.pin("j", 32),
+        ("batch size allowed", 32, None): lambda: control.allow("j", 32),
+        ("paused", None, None): lambda: control.set_paused("j", paused=True),
+        ("resumed", None, None): lambda: control.set_paused("j", paused=False),
+        ("baseline requested", 16, None): lambda: control.request_baseline("j"),
+        ("policy changed", None, None): lambda: control.set_policy("j", "GTS"),
+        ("trial excluded", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=True),
+        ("trial included", 16, 1): lambda: control.set_trial_excluded(trial.key, excluded=False),
+    }
+    for call in calls.values():
+        await call()
+        await call()
+    assert changes.seen == list(calls)
+    await control.reset("j")
+    assert changes.seen[-1] == ("reset", None, None)
+    await site.close()

@@ -110,7 +110,7 @@ def test_validated_import_changes_nothing(server: LiveServer) -> None:
     assert foreseen.trial == answer.trial
 
 
-@pytest.mark.parametrize(("joules", "monitor", "warns"), [(301, "", True), (299, "", False), (301, "rapl", False)])
+@pytest.mark.parametrize(("joules", "monitor", "warns"), [(301, "", True), (300, "", False), (301, "rapl", False)])
 def test_power_beyond_the_gpus(server: LiveServer, joules: float, monitor: str, warns: bool) -> None:
     """Energy in a wrong unit has a warning, unless a monitor is named that may measure more than GPUs."""
     trainer = Trainer(server.trainer)
@@ -270,15 +270,28 @@ def test_rest_of_a_running_trial_decides_it(server: LiveServer) -> None:
     assert trainer.next().id.batch_size == 8
 
 
-def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer) -> None:
+@pytest.mark.parametrize("last", [0.95, 0.2])
+def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer, last: float) -> None:
     """Nobody stopped it at the bound: it counts with all that it cost, and its model is the one that it ended with."""
     trainer = Trainer(server.trainer)
     trainer.run(10.0)
     trial = trainer.next("launch")
-    rest = imported(trainer, "launch", trial.id.batch_size, measurements=epochs(0.1, 0.2, 0.3, 0.4, 0.95)).trial
-    assert (rest.end_reason, rest.converged, rest.last_epoch) == (v1.END_REASON_COST_BOUND, False, 5)
-    assert (rest.cost, rest.last_metric) == (50.0, 0.95)
-    assert trainer.heartbeat(trial).target_reached
+    rest = imported(
+        trainer,
+        "launch",
+        trial.id.batch_size,
+        measurements=epochs(0.1, 0.2, 0.3, 0.4, last),
+        end_reason=v1.END_REASON_COMPLETED,
+    ).trial
+    assert (rest.status, rest.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_COST_BOUND)
+    assert (rest.converged, rest.last_epoch, rest.cost, rest.last_metric) == (False, 5, 50.0, last)
+    assert trainer.heartbeat(trial).target_reached is (last == 0.95)
+
+
+def test_power_limit_is_known_without_epochs(server: LiveServer) -> None:
+    """A trial of which nothing but its power limit and its end is known has both."""
+    trial = imported(Trainer(server.trainer), end_reason=v1.END_REASON_ERROR, power_limit_watts=225.5).trial
+    assert (trial.power_limit_watts, trial.end_reason) == (225.5, v1.END_REASON_ERROR)
 
 
 def test_rest_that_shrinks_is_refused(server: LiveServer) -> None:

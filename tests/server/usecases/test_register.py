@@ -14,10 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wattwise import v1
+from wattwise_server.domain import GpuConfig, Job
+from wattwise_server.errors import InvalidJobSpecError, JobDiffersError
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.usecases.job_spec import check_identical, resolve
 
 from tests.jobs import GPU, job_spec
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.site import BEGIN, draft
 
 Stub = v1.BatchSizeOptimizerStub
 
@@ -246,3 +251,97 @@ def test_any_job_is_created_or_refused(grpc_stub: Stub, drawn: dict[str, Any], c
             assert error.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.ALREADY_EXISTS), error  # noqa: PT017
         else:
             assert not register(grpc_stub, known).created, "the resolved configuration confirms the job"
+
+
+A_YEAR = 365 * 24 * 3600.0
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "inside", "outside"),
+    [
+        ("num_pruning_rounds", 0, 1, -1),
+        ("window_size", 0, 1, -1),
+        ("mab_num_explorations", 0, 1, -1),
+        ("mab_prior_precision", 0.0, 0.5, -0.001),
+        ("reward_precision", 0.0, 0.5, -0.001),
+        ("max_epochs", 1, 2, 0),
+        ("trial_lease_seconds", 0.0, 1.0, 0.999),
+        ("trial_lease_seconds", 0.0, A_YEAR, A_YEAR + 1),
+        ("trial_lease_seconds", 0.0, 1.0, -1.0),
+        ("eta_knob", 0.0, 1.0, 1.001),
+        ("eta_knob", 0.0, 1.0, -0.001),
+        ("beta_knob", 0.001, 1e6, 0.0),
+        ("beta_knob", 0.001, 1e6, 1.000001e6),
+        ("target_metric", -1.0, 100.0, math.inf),
+        ("mab_prior_mean", -1.0, 1.0, math.nan),
+        ("batch_sizes", (16,), tuple(range(1, 65)), tuple(range(1, 66))),
+        ("batch_sizes", (16,), (16, 1), (16, 0)),
+        ("batch_sizes", (16,), (16, 1), (16, 1, 1)),
+        ("default_batch_size", 8, 32, 24),
+        ("job_id_prefix", "j", "j", "x"),
+        ("job_id", "j", "j" * 200, "j" * 201),
+        ("prior_job_ids", (), tuple("abcdefgh"), tuple("abcdefghi")),
+        ("prior_job_ids", (), ("a", "b"), ("a", "a")),
+        ("prior_job_ids", (), ("a",), ("j",)),
+    ],
+)
+def test_limits_of_a_field(name: str, first: Any, inside: Any, outside: Any) -> None:
+    """The last values inside a field's limits are taken as they are; the next one is refused, and named alone."""
+    policy = {"policy": "KNOWLEDGE_GRADIENT"} if name == "prior_job_ids" else {}
+    for value in (first, inside):
+        spec = resolve({**draft(**policy), name: value}, "j-new")
+        assert getattr(spec, name) == (tuple(sorted(value)) if name == "batch_sizes" else value)
+    with pytest.raises(InvalidJobSpecError) as refusal:
+        resolve({**draft(**policy), name: outside}, "j-new")
+    field = "job_id" if name == "job_id_prefix" else name
+    assert {violation.field for violation in refusal.value.violations} == {f"job.{field}"}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "faulty"),
+    [
+        (GpuConfig(0.001, 1, "x"), None),
+        (GpuConfig(0.0, 1, "x"), "max_power_watts"),
+        (GpuConfig(math.inf, 1, "x"), "max_power_watts"),
+        (GpuConfig(math.nan, 1, "x"), "max_power_watts"),
+        (GpuConfig(1.0, 0, "x"), "number_of_gpus"),
+        (GpuConfig(1.0, 1, ""), "gpu_model"),
+        (GpuConfig(1.0, 1, "x" * 200), None),
+        (GpuConfig(1.0, 1, "x" * 201), "gpu_model"),
+    ],
+)
+def test_limits_of_the_gpu(gpu: GpuConfig, faulty: str | None) -> None:
+    """A GPU has power, a number and a name."""
+    if faulty is None:
+        assert resolve(draft(gpu=gpu), "j-new").gpu == gpu
+        return
+    with pytest.raises(InvalidJobSpecError) as refusal:
+        resolve(draft(gpu=gpu), "j-new")
+    assert [violation.field for violation in refusal.value.violations] == [f"job.gpu.{faulty}"]
+
+
+def test_prefix_leaves_room_for_a_generated_id() -> None:
+    """A prefix of 191 characters may have its ids generated, one of 192 only with an id of its own."""
+    fields = {name: value for name, value in draft().items() if name != "job_id"}
+    assert resolve(fields | {"job_id_prefix": "p" * 191}, "new").job_id == "new"
+    with pytest.raises(InvalidJobSpecError) as refusal:
+        resolve(fields | {"job_id_prefix": "p" * 192}, "new")
+    assert [violation.field for violation in refusal.value.violations] == ["job.job_id_prefix"]
+    assert resolve(fields | {"job_id_prefix": "p" * 192, "job_id": "p" * 192}, "new").job_id == "p" * 192
+
+
+def test_identical_is_compared_field_by_field() -> None:
+    """Batch sizes in another order are the same job; every field that differs is named with both values."""
+    spec = resolve(draft(), "j-new")
+    job = Job(spec, POLICIES[spec.policy].register(spec, ()), BEGIN)
+    check_identical(job, resolve(draft(batch_sizes=(32, 8, 16)), "j-new"))
+    other = draft(batch_sizes=(16, 8), eta_knob=0.5, policy="GTS", gpu=GpuConfig(101.0, 1, "Test GPU"))
+    with pytest.raises(JobDiffersError) as refusal:
+        check_identical(job, resolve(other, "j-new"))
+    assert refusal.value.metadata == {
+        "job_id": "j",
+        "batch_sizes": "registered [8, 16, 32], requested [8, 16]",
+        "eta_knob": "registered 1.0, requested 0.5",
+        "policy": "registered PRUNING_GTS, requested GTS",
+        "gpu.max_power_watts": "registered 100.0, requested 101.0",
+    }

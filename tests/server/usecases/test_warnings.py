@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 from wattwise import v1
+from wattwise_server.domain import Job, Measurement, MonitorKinds, Trial, TrialType, TrialWarning, WarningReason
+from wattwise_server.policy.registry import POLICIES
+from wattwise_server.usecases.job_spec import resolve
+from wattwise_server.usecases.trial_warnings import without_contradicted
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
+from tests.server.site import BEGIN, draft
 from tests.server.usecases.test_imports import epochs, imported
 from tests.server.usecases.test_leases import get
 from tests.server.usecases.test_monitors import job_of
@@ -140,6 +145,7 @@ def test_metric_within_its_range(server: LiveServer, fields: dict[str, Any], met
         (True, (0.5, 0.3), False),
         (False, (2.0, 2.5, 3.0), True),
         (False, (2.0, 1.9, 3.0), False),
+        (False, (2.0, 2.5, 2.0), False),
     ],
 )
 def test_metric_moves_away(server: LiveServer, higher: bool, metrics: Sequence[float], away: bool) -> None:
@@ -184,13 +190,13 @@ def test_unconnected_ranks(server: LiveServer) -> None:
         request = v1.GetNextBatchSizeRequest(job_id=trainer.job_id, request_id=f"r{ranks}", unconnected_ranks=ranks)
         return server.trainer.GetNextBatchSize(request).trial
 
-    trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 4)}
+    trials = {ranks: ask(ranks) for ranks in (-1, 0, 1, 2)}
     assert [len(trial.warnings) for trial in trials.values()] == [0, 0, 0, 1]
-    (warning,) = trials[4].warnings
+    (warning,) = trials[2].warnings
     assert (warning.reason, warning.field) == (v1.WARNING_REASON_UNCONNECTED_RANKS, "request.unconnected_ranks")
-    assert "4 processes" in warning.message
-    assert list(trainer.report(trials[4], 10.0, metric=0.1).warnings) == [warning]
-    assert ask(4).warnings == trials[4].warnings
+    assert "2 processes" in warning.message
+    assert list(trainer.report(trials[2], 10.0, metric=0.1).warnings) == [warning]
+    assert ask(2).warnings == trials[2].warnings
     assert list(job_of(server, trainer).warnings) == [warning]
 
 
@@ -300,3 +306,37 @@ def test_report_without_a_new_warning_is_one_row(watched: WatchedServer) -> None
     trainer.report(trial, 5.0, metric=0.0)
     server_rows = [rows_of(epoch) for epoch in (2, 3, 4)]
     assert server_rows == [1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "fields", "kept"),
+    [
+        (WarningReason.NO_ENERGY, {}, False),
+        (WarningReason.NO_ENERGY, {"type": TrialType.IMPORTED}, True),
+        (WarningReason.NO_ENERGY, {"excluded": True}, True),
+        (WarningReason.NO_ENERGY, {"last": None}, True),
+        (WarningReason.NO_ENERGY, {"number": 2}, True),
+        (WarningReason.NO_ENERGY, {"number": 1}, True),
+        (WarningReason.NO_ENERGY, {"warnings": (WarningReason.NO_ENERGY,)}, True),
+        (WarningReason.NO_ENERGY, {"warnings": (WarningReason.METRIC_OUT_OF_RANGE,)}, False),
+        (WarningReason.POWER_OUT_OF_RANGE, {}, True),
+        (WarningReason.TARGET_REACHED_AT_ONCE, {}, False),
+        (WarningReason.TARGET_REACHED_AT_ONCE, {"number": 1}, False),
+        (WarningReason.TARGET_REACHED_AT_ONCE, {"epoch": 1}, True),
+        (WarningReason.MONITORS_DIFFER, {}, False),
+        (WarningReason.MONITORS_DIFFER, {"other_monitor": MonitorKinds(("rapl",))}, True),
+        (WarningReason.METRIC_MOVES_AWAY, {}, False),
+        (WarningReason.METRIC_MOVES_AWAY, {"epoch": 2}, True),
+        (WarningReason.METRIC_MOVES_AWAY, {"epoch": 2, "target_reached": True}, False),
+    ],
+)
+def test_launch_that_contradicts_a_warning(reason: WarningReason, fields: dict[str, Any], kept: bool) -> None:
+    """A warning is withdrawn by a later launch that counts, had reports long enough to have it, and has it not."""
+    spec = resolve(draft(), "j-new")
+    warning = TrialWarning(reason, "result.metric", "a message", 2)
+    job = Job(spec, POLICIES[spec.policy].register(spec, ()), BEGIN, warnings=(warning,))
+    changed = dict(fields)
+    last = Measurement(changed.pop("epoch", 3), 1.0, 1.0, 0.1, BEGIN)
+    own = tuple(TrialWarning(each, "result.metric", "", 3) for each in changed.pop("warnings", ()))
+    ended = Trial("j", 3, 16, TrialType.MAB, 0, BEGIN, last=last, warnings=own)
+    assert without_contradicted(job, ended._replace(**changed)).warnings == (warning,) * kept
