@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from wattwise_server.domain import EndReason, TrialType
+from wattwise_server.policy.cost import cost as cost_of
 from wattwise_server.policy.cost import missed_floor, with_unit
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -142,3 +145,11 @@ def test_missed_target_costs_what_the_bound_allows() -> None:
     """A trial that missed counts as β·min_cost at least; as twice the cheapest where early stopping is off."""
     assert missed_floor(spec(beta_knob=1.5), 10.0) == 15.0
     assert missed_floor(spec(beta_knob=None), 10.0) == 20.0
+
+
+@pytest.mark.parametrize(("eta", "joules"), [(0.0, 2000.0), (0.25, 1502.5), (1.0, 10.0)])
+def test_cost_weighs_energy_and_time(eta: float, joules: float) -> None:
+    """The cost is η·E + (1−η)·P·T, all GPUs together."""
+    job = spec(eta_knob=eta)
+    job = replace(job, gpu=replace(job.gpu, max_power_watts=500.0))
+    assert cost_of(job, 10.0, 4.0) == joules
