@@ -42,7 +42,14 @@ STAGED = {
 NOTICED, SURVIVED, UNTESTED, REFUSED, TIMED_OUT = 1, 0, 33, 37, 36
 """Exit statuses in mutmut's files."""
 
-KINDS = {NOTICED: "killed", REFUSED: "mypy", TIMED_OUT: "timeout", SURVIVED: "survived", UNTESTED: "no test"}
+KINDS = {
+    NOTICED: "killed",
+    REFUSED: "mypy",
+    TIMED_OUT: "timeout",
+    SURVIVED: "survived",
+    UNTESTED: "no test",
+    None: "not run",
+}
 
 LEAST_SCORE = 95.0
 
@@ -191,9 +198,7 @@ def _print_score(files: list[SourceFileMutationData]) -> int:
     for file in files:
         package = file.path.parts[1]
         for name, status in file.exit_code_by_key.items():
-            kind = {NOTICED: "killed", REFUSED: "mypy", TIMED_OUT: "timeout", UNTESTED: "no test"}.get(
-                status, "survived"
-            )
+            kind = KINDS[status]
             counts[package][kind] += 1
             if kind in ("survived", "no test"):
                 print(f"{kind}: {name}")
@@ -206,7 +211,8 @@ def _print_score(files: list[SourceFileMutationData]) -> int:
 
 
 def _score(count: Counter[str]) -> float:
-    return 100.0 * (count["killed"] + count["mypy"] + count["timeout"]) / count.total()
+    """Of those that were run, and of those that mypy refuses."""
+    return 100.0 * (count["killed"] + count["mypy"] + count["timeout"]) / max(1, count.total() - count["not run"])
 
 
 if __name__ == "__main__":

@@ -56,6 +56,14 @@ def _keep(mutants: dict[str, types.FunctionType], is_classmethod: bool = False) 
 trampoline.wrap_in_trampoline = _keep
 
 
+def _own_folder(session: pytest.Session) -> Path:
+    """Where the tests of this process have their files: those of another one may have the same names."""
+    folder = _TEMPORARY / str(os.getpid())
+    folder.mkdir(parents=True)
+    session.config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]
+    return folder
+
+
 def _activate(mutant: str) -> None:
     """Gives the function its mutant's code."""
     os.environ["MUTANT_UNDER_TEST"] = mutant
@@ -286,9 +294,7 @@ def _try(session: pytest.Session, items: list[pytest.Item], name: str, starter: 
     """Runs tests with a mutant until one fails."""
     _activate(name)
     forking._parent = lambda: starter  # type: ignore[assignment]
-    folder = _TEMPORARY / str(os.getpid())
-    folder.mkdir(parents=True)
-    session.config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]
+    folder = _own_folder(session)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -304,6 +310,7 @@ def _try(session: pytest.Session, items: list[pytest.Item], name: str, starter: 
 
 def _record(session: pytest.Session, items: list[pytest.Item], known: dict[str, Any], starter: socket.socket) -> int:
     """Runs tests without a mutant; writes what each calls and how long it takes."""
+    _own_folder(session)
     calls: set[str] = set()
     _record_calls(calls.add)
     forking._parent = lambda: starter  # type: ignore[assignment]

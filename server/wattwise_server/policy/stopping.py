@@ -44,7 +44,7 @@ def with_cost(spec: JobSpec, bound: float | None, trial: Trial, *, best_known: b
     trial = trial._replace(cost_bound=bound, best_known=best_known)
     if trial.last is None:
         return trial
-    verdict = judge(spec, bound, trial.last)
+    verdict = judge(spec, None, trial.last)
     return trial._replace(cost=verdict.cost, target_reached=verdict.target_reached)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from wattwise_server.domain import EndReason, TrialType
+from wattwise_server.policy.cost import cost as cost_of
+from wattwise_server.policy.cost import missed_floor, with_unit
 
 from tests.server.policy.simulated import SimulatedJob, spec
 
@@ -114,3 +118,38 @@ def test_batch_size_that_keeps_failing_is_best_known_only_if_no_other_has_conver
     job.succeed(job.dispatch(8), 110)
     assert (job.search.min_cost, job.search.min_cost_batch_size, bounds(job)) == (100, 8, [None, 200])
     assert job.search.arm(16).counted.mean == (300 + 200) / 2
+
+
+@pytest.mark.parametrize(
+    ("joules", "deviation", "text"),
+    [
+        (0.0, None, "0 J"),
+        (0.51234, None, "0.512 J"),
+        (999.4, None, "999 J"),
+        (1000.0, None, "1 kJ"),
+        (1234.5, None, "1.23 kJ"),
+        (1e6, None, "1 MJ"),
+        (1e9, None, "1 GJ"),
+        (5e12, None, "5000 GJ"),
+        (123456.0, 78.9, "123 ± 0.079 kJ"),
+        (2e9, 1.26e8, "2 ± 0.13 GJ"),
+        (190.0, 0.0, "190 ± 0 J"),
+    ],
+)
+def test_cost_is_readable(joules: float, deviation: float | None, text: str) -> None:
+    """Three digits, and two of the deviation, in the largest unit of which there is one at least; no exponents."""
+    assert with_unit(joules, deviation) == text
+
+
+def test_missed_target_costs_what_the_bound_allows() -> None:
+    """A trial that missed counts as β·min_cost at least; as twice the cheapest where early stopping is off."""
+    assert missed_floor(spec(beta_knob=1.5), 10.0) == 15.0
+    assert missed_floor(spec(beta_knob=None), 10.0) == 20.0
+
+
+@pytest.mark.parametrize(("eta", "joules"), [(0.0, 2000.0), (0.25, 1502.5), (1.0, 10.0)])
+def test_cost_weighs_energy_and_time(eta: float, joules: float) -> None:
+    """The cost is η·E + (1−η)·P·T, all GPUs together."""
+    job = spec(eta_knob=eta)
+    job = replace(job, gpu=replace(job.gpu, max_power_watts=500.0))
+    assert cost_of(job, 10.0, 4.0) == joules

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wattwise_server.domain import Arm, EndReason, JobSpec, Search, Stage, TrialType
+from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, Search, Stage, TrialType
 from wattwise_server.policy.base import Exhausted
 from wattwise_server.policy.explorer import next_exploration, settled
 from wattwise_server.policy.registry import POLICIES
@@ -58,6 +58,11 @@ def test_concurrent_trial_without_its_default_takes_the_next_of_the_walk() -> No
     banned = replace(search, round_default=16, arms=(Arm(8), Arm(16), Arm(32, banned=True), Arm(64)))
     assert chosen(banned) == (TrialType.CONCURRENT, 16)
     assert chosen(replace(banned, exploring=None)) == (TrialType.EXPLORATION, 16)
+    dear = replace(Arm(8), num_converged=1, counted=Moments(1, 5.0))
+    cheap = replace(Arm(64), num_converged=1, counted=Moments(1, 3.0))
+    known = replace(banned, arms=(dear, Arm(16), Arm(32, banned=True), cheap), min_cost=1.0, min_cost_batch_size=32)
+    assert chosen(known) == (TrialType.CONCURRENT, 64)
+    assert chosen(replace(known, min_cost_batch_size=8)) == (TrialType.CONCURRENT, 8)
 
 
 decided = st.tuples(st.floats(1, 1e6), st.booleans())

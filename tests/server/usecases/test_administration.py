@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
 import pytest
 from wattwise import v1
+from wattwise_server.domain import ComputedUsage, Measurement
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.usecases.job_spec import resolve
+from wattwise_server.usecases.report import LARGEST_COST, number_faults
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.refusals import refused
-from tests.server.site import Site, draft, report
+from tests.server.site import BEGIN, Site, draft, report
 
 Stub = v1.BatchSizeOptimizerStub
 
@@ -208,3 +215,42 @@ async def test_running_trial_shows_its_current_cost_and_bound(tmp_path: Path) ->
     shown, epochs = await site.administration.trial(running.key)
     assert (shown.cost, shown.cost_bound, len(epochs)) == (20.0, 60.0, 2)
     await site.close()
+
+
+async def test_leases_begin_again_after_a_failed_commit(tmp_path: Path) -> None:
+    """While commits fail nobody can renew a lease: the job's trials get whole ones when it is read again."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.optimizer.register(draft())
+    trial, _ = await site.optimizer.next_trial("j", "")
+    with closing(sqlite3.connect(site.file)) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON measurements BEGIN SELECT RAISE(ABORT, 'full'); END")
+        site.now += timedelta(hours=2)
+        with pytest.raises(StorageUnavailableError):
+            await report(site, trial.key, 1)
+        other.execute("DROP TRIGGER full")
+    shown, epochs = await site.administration.trial(trial.key)
+    assert (shown.lease_expire_time, epochs) == (site.now + timedelta(hours=1), [])
+    await site.close()
+
+
+async def test_missed_target_names_the_command_that_helps(tmp_path: Path) -> None:
+    """The decision that ends a trial without a model says where the job's advice is; one with a model does not."""
+    site = Site(tmp_path / "site.db")
+    await site.open()
+    await site.optimizer.register(draft(max_epochs=1))
+    missed, _ = await site.optimizer.next_trial("j", "")
+    assert "wattwise jobs show j" in (await report(site, missed.key, 1)).message
+    reached, _ = await site.optimizer.next_trial("j", "")
+    assert "wattwise jobs" not in (await report(site, reached.key, 1, metric=0.95)).message
+    await site.close()
+
+
+@pytest.mark.parametrize(("joules", "faulty"), [(LARGEST_COST, False), (math.nextafter(LARGEST_COST, math.inf), True)])
+def test_largest_cost_is_still_valid(joules: float, faulty: bool) -> None:
+    """Costs up to the largest are taken, measured and computed ones."""
+    spec = resolve(draft(), "j-new")
+    measured = Measurement(1, 1.0, joules, 0.1, BEGIN)
+    assert [name for name, _ in number_faults(spec, measured)] == ["energy_joules"] * faulty
+    computed = Measurement(1, 1.0, 1.0, 0.1, BEGIN, ComputedUsage(1.0, joules, 100.0))
+    assert [name for name, _ in number_faults(spec, computed)] == ["computed.energy_joules"] * faulty
