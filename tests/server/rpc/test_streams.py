@@ -150,7 +150,7 @@ def test_stream_is_for_one_trial(job: Trainer, stream: Stream) -> None:
     stream.send(second, 1.0)
     with refused() as refusal:
         stream.decision()
-    assert refusal.reason == "ERROR_REASON_INVALID_REQUEST"
+    assert (refusal.reason, list(refusal.faults)) == ("ERROR_REASON_INVALID_REQUEST", ["trial"])
 
 
 def test_empty_message_is_refused(stream: Stream) -> None:
