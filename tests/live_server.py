@@ -84,6 +84,11 @@ class LiveServer:
         self.process.send_signal(signal.SIGKILL)
         return self._reap()
 
+    def lose_database(self) -> None:
+        """Deletes the database with all its files; the server must not run."""
+        for suffix in ("", "-wal", "-shm"):
+            self.database.with_name(self.database.name + suffix).unlink(missing_ok=True)
+
     def close(self) -> None:
         """Close the channel and kill the process."""
         if self._channel is not None:

@@ -61,6 +61,22 @@ def test_nothing_is_acknowledged_while_the_file_is_away(server: LiveServer, suff
     assert server.log.read_text().count(" not serving ") == 1
 
 
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_log_of_a_database_that_is_away_is_kept(server: LiveServer, end: str) -> None:
+    """A server does not begin anew beside the log of a database that was moved; once it is back, nothing is lost."""
+    job = Trainer(server.trainer)
+    trial = job.next()
+    job.report(trial, 10.0, metric=0.1, epoch=1)
+    kept = server.database.rename(server.database.with_name("kept"))
+    getattr(server, end)()
+    with LiveServer(server.database.parent) as refused_server, pytest.raises(AssertionError, match="wal, with"):
+        refused_server.start()
+    assert not server.database.exists()
+    kept.rename(server.database)
+    server.start()
+    assert server.admin.GetTrial(v1.GetTrialRequest(trial=trial.id)).trial.last_epoch == 1
+
+
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_deleted_file_is_noticed(server: LiveServer, suffix: str) -> None:
     """A deleted file is noticed without a call; the log says what to do."""

@@ -13,8 +13,9 @@ import time
 from collections.abc import Mapping
 from contextvars import Context
 from datetime import datetime, timezone
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
+from wattwise_server.errors import UnauthenticatedError
 from wattwise_server.observability.call import current_call, current_trace
 
 FORMATS = ("human", "json")
@@ -58,13 +59,32 @@ def log_exception(log: logging.Logger, event: str, error: BaseException, **field
     log.error(event, extra={"fields": fields}, exc_info=error)
 
 
+class RefusalSource(NamedTuple):
+    """Whose refusals are counted together.
+
+    Attributes:
+        peer: The caller's host.
+        token: The id of its token; empty if it has no valid one.
+        method: What it called; empty without a valid token.
+        reason: Why it was refused.
+    """
+
+    peer: str
+    token: str
+    method: str
+    reason: str
+
+
+_OTHERS = RefusalSource("others", "", "", "any")
+
+
 class RefusalLimit:
-    """Which refusals are logged: of each host and reason, only the first few in a while.
+    """Which refusals are logged: of each source, only the first few in a while.
 
     Args:
         lines: How many are logged in each span of time.
         seconds: The length of the span.
-        max_sources: How many pairs of host and reason are counted apart; further ones are counted together.
+        max_sources: How many sources are counted apart; further ones are counted together.
     """
 
     def __init__(self, lines: int = 20, seconds: float = 10.0, max_sources: int = 1_000) -> None:
@@ -72,18 +92,17 @@ class RefusalLimit:
         self._seconds = seconds
         self._max_sources = max_sources
         self._ends = 0.0
-        self._counts: dict[tuple[str, str], int] = {}
+        self._counts: dict[RefusalSource, int] = {}
 
-    def admits(self, host: str, reason: str) -> bool:
+    def admits(self, source: RefusalSource) -> bool:
         """Counts a refusal; returns whether it is to be logged."""
-        source = (host, reason)
         if source not in self._counts and len(self._counts) >= self._max_sources:
-            source = ("others", "any")
+            source = _OTHERS
         self._counts[source] = count = self._counts.get(source, 0) + 1
         return count <= self._lines
 
-    def left_out(self, now: float) -> list[tuple[str, str, int]]:
-        """Host, reason and number of the refusals that were not logged, once their span of time is over.
+    def left_out(self, now: float) -> list[tuple[RefusalSource, int]]:
+        """The sources and numbers of the refusals that were not logged, once their span of time is over.
 
         Args:
             now: Seconds on a clock that does not jump.
@@ -91,7 +110,7 @@ class RefusalLimit:
         if now < self._ends:
             return []
         counts, self._counts, self._ends = self._counts, {}, now + self._seconds
-        return [(*source, count - self._lines) for source, count in counts.items() if count > self._lines]
+        return [(source, count - self._lines) for source, count in counts.items() if count > self._lines]
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -100,20 +119,26 @@ class _Handler(logging.StreamHandler[TextIO]):
         self._refusals = RefusalLimit()
 
     def emit(self, record: logging.LogRecord) -> None:
-        for host, reason, count in self._refusals.left_out(time.monotonic()):
+        for source, count in self._refusals.left_out(time.monotonic()):
             summary = logging.makeLogRecord(
                 {"name": record.name, "levelno": logging.WARNING, "levelname": "WARNING", "msg": "refusals not logged"}
             )
-            summary.fields = {"peer": host, "reason": reason, "count": count}
+            named = {name: value for name, value in source._asdict().items() if value}
+            summary.fields = {**named, "count": count}
             # Without the fields of the call that happens to be running.
             Context().run(super().emit, summary)
-        if record.msg != REFUSED or self._refusals.admits(_host(), str(getattr(record, "fields", {}).get("reason"))):
+        if record.msg != REFUSED or self._refusals.admits(_source(record)):
             super().emit(record)
 
 
-def _host() -> str:
-    call = current_call.get()
-    return call.host if call is not None else ""
+def _source(record: logging.LogRecord) -> RefusalSource:
+    call, reason = current_call.get(), str(getattr(record, "fields", {}).get("reason"))
+    if call is None:
+        return RefusalSource("", "", "", reason)
+    if reason == UnauthenticatedError.reason or not call.token_id:
+        # What a stranger claims to be and calls is no source of its own: it could be another one with every call.
+        return RefusalSource(call.host, "", "", reason)
+    return RefusalSource(call.host, call.token_id, call.method.rpartition("/")[2], reason)
 
 
 class _Formatter(logging.Formatter):

@@ -52,6 +52,7 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
         StartError: another server uses the file, it is not a Wattwise database, or it cannot be opened.
     """
     path = database_path(url)
+    _check_whole(path)
     with owned(path, create=True):
         _warn_of_folder(path.parent)
         _prepare(path)
@@ -79,6 +80,20 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
     connection.execute("PRAGMA busy_timeout = 10000")
     return connection
+
+
+def _check_whole(path: Path) -> None:
+    """A new database would discard the log of a lost one, with the newest results in it.
+
+    Raises:
+        StartError: there is a log without its database.
+    """
+    log_file = Path(f"{path}-wal")
+    if log_file.exists() and log_file.stat().st_size and not (path.exists() and path.stat().st_size):
+        raise StartError(
+            f"there is {log_file}, with the newest results, but no {path}: move the database back if it was moved; "
+            f"otherwise restore a backup, or delete {log_file} to begin with an empty database"
+        )
 
 
 def _warn_of_folder(folder: Path) -> None:

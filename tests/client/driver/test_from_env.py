@@ -161,7 +161,7 @@ def test_database_that_was_lost_before_the_start(
 ) -> None:
     """A server that no longer knows the trial dispatches no other one, and gets the driver's at its end."""
     server.stop()
-    server.database.unlink()
+    server.lose_database()
     server.start()
     with Client(server.address) as client:
         if restored:

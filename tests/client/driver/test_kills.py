@@ -193,7 +193,7 @@ def test_server_loses_its_database(runs: Runs, server: LiveServer, command: str)
     driver = runs.start(write_job(runs.folder, words, run={"recurrences": 1}, job={"trial_lease_seconds": 1.0}))
     wait_until(lambda: any((folder / "waits").exists() for folder in runs.trial_folders()))
     server.stop()
-    server.database.unlink()
+    server.lose_database()
     refused = server.log.read_text().count("NOT_FOUND")
     server.start()
     wait_until(lambda: server.log.read_text().count("NOT_FOUND") > refused)
@@ -219,7 +219,7 @@ def test_number_that_another_launch_has(runs: Runs, server: LiveServer, command:
     with Client(server.address) as client:
         spec = client.get_job(JOB_ID).spec
     server.stop()
-    server.database.unlink()
+    server.lose_database()
     with LiveServer(server.database.parent) as aside:
         with Client(aside.start()) as client:
             client.register_job(spec)

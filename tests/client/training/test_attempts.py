@@ -429,7 +429,7 @@ def test_database_that_was_lost_after_a_miss(server: LiveServer) -> None:
         train(attempt, 0.95 if attempt.number == 2 else 0.1)
         if attempt.number == 1:
             server.stop()
-            server.database.unlink()
+            server.lose_database()
             server.start()
         reached.append(attempt.target_reached)
     assert reached == [False, True]

@@ -25,7 +25,7 @@ def out_of_reach(server: LiveServer, *, lost: bool) -> Iterator[Client]:
     """Meanwhile the database, or an empty one, is served where no trainer reaches it; yields a client there."""
     server.stop()
     if lost:
-        server.database.unlink()
+        server.lose_database()
     with LiveServer(server.database.parent) as aside:
         with Client(aside.start()) as client:
             yield client

@@ -312,7 +312,7 @@ def test_trial_that_is_about_to_continue_is_not_delivered(server: LiveServer) ->
 def test_database_that_was_lost_before_the_launch(server: LiveServer) -> None:
     """With a fallback the trial continues, and the server that has lost its database gets all of it."""
     _, state = first_process(server, v1.END_REASON_PREEMPTED, up=False)
-    server.database.unlink()
+    server.lose_database()
     server.start()
     bso = launched(server.address, state["job_id"], 10.0, state)
     assert bso.last_epoch == 1

@@ -324,7 +324,7 @@ def test_server_that_lost_its_database(
     bso = begun(server.address)
     bso.on_evaluate(0.1)
     server.stop()
-    server.database.unlink()
+    server.lose_database()
     server.start()
     wait_until(lambda: "no longer has trial 1" in caplog.text)
     bso.on_evaluate(0.2)

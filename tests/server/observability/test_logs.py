@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise import v1
-from wattwise_server.observability.logs import HumanFormatter, JsonFormatter, RefusalLimit
+from wattwise_server.observability.logs import HumanFormatter, JsonFormatter, RefusalLimit, RefusalSource
 
 from tests.jobs import Trainer, job_spec
 from tests.live_server import LiveServer
@@ -240,14 +240,19 @@ def test_refusals_do_not_fill_the_disk(server: LiveServer) -> None:
     assert sum("INVALID_JOB_SPEC" in line for line in lines) == 1
 
 
-def test_refusals_are_counted_by_host_and_reason() -> None:
-    """Each pair of host and reason has its own lines, up to a number of pairs."""
-    limit = RefusalLimit(lines=2, seconds=10.0, max_sources=2)
+def test_refusals_are_counted_by_source() -> None:
+    """Each source has its own lines, up to a number of sources."""
+
+    def source(peer: str, token: str = "", reason: str = "x") -> RefusalSource:
+        return RefusalSource(peer, token, "GetJob", reason)
+
+    limit = RefusalLimit(lines=2, seconds=10.0, max_sources=3)
     assert limit.left_out(0.0) == []
-    assert [limit.admits("a", "x") for _ in range(4)] == [True, True, False, False]
-    assert limit.admits("a", "y")
-    assert [limit.admits(host, "x") for host in "bcde"] == [True, True, False, False]
+    assert [limit.admits(source("a")) for _ in range(4)] == [True, True, False, False]
+    assert limit.admits(source("a", reason="y"))
+    assert limit.admits(source("a", "t"))
+    assert [limit.admits(source(peer)) for peer in "bcde"] == [True, True, False, False]
     assert limit.left_out(9.9) == []
-    assert limit.left_out(10.0) == [("a", "x", 2), ("others", "any", 2)]
-    assert limit.admits("a", "x")
+    assert limit.left_out(10.0) == [(source("a"), 2), (RefusalSource("others", "", "", "any"), 2)]
+    assert limit.admits(source("a"))
     assert limit.left_out(20.0) == []

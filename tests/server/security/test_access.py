@@ -322,6 +322,25 @@ def test_every_message_of_a_stream_is_checked(guarded: Guarded) -> None:
     assert OTHERS in refusal.message
 
 
+def test_flood_of_one_caller_hides_no_other(unrefused: Guarded) -> None:
+    """From the same host, refusals of one token's calls leave room for its other methods and for other tokens."""
+    before = len(log_of(unrefused))
+    get, delete = v1.GetJobRequest(job_id=OTHERS), v1.DeleteJobRequest(job_id=OTHERS)
+    for _ in range(30):
+        with refused():
+            unrefused.call(f"{PEOPLES}GetJob", get, "operator")
+    with refused():
+        unrefused.call(f"{PEOPLES}DeleteJob", delete, "operator")
+    with refused():
+        unrefused.call(f"{PEOPLES}GetJob", v1.GetJobRequest(job_id=MINE), "other operator")
+    lines = [line for line in log_of(unrefused)[before:].splitlines() if "call refused" in line]
+    id_of = {name: token.split("_")[1] for name, token in unrefused.tokens.items()}
+    assert sum("method=DeleteJob" in line for line in lines) == 1
+    assert sum(f"token={id_of['other operator']}" in line for line in lines) == 1
+    # More than twenty only if a new span of time began meanwhile.
+    assert sum("method=GetJob" in line and f"token={id_of['operator']}" in line for line in lines) >= 20
+
+
 def test_refusals_are_logged_with_who_and_what(unrefused: Guarded) -> None:
     """The log names the token's id, the peer, the method and the job, and no line of it holds a token."""
     guarded = unrefused

@@ -122,7 +122,7 @@ def test_page_token_outlives_the_server(server: LiveServer) -> None:
     server.start()
     assert len(server.admin.ListJobs(v1.ListJobsRequest(page_token=token)).jobs) == 2
     server.stop()
-    server.database.unlink()
+    server.lose_database()
     server.start()
     with refused() as refusal:
         server.admin.ListJobs(v1.ListJobsRequest(page_token=token))

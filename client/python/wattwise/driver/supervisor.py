@@ -52,6 +52,9 @@ def main(alive: int, grace: float, lock: int, ended: str, command: list[str]) ->
         status = _reap(group)
         if status is not None:
             seconds = time.monotonic() - begin
+            # Python's own handlers end before this process, which would then die of a late signal with that status.
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, signal.SIG_IGN)
             _kill_remaining(group)
             if ended and kill_at is None:
                 _write(ended, f'{{"exit_code": {status}, "time_seconds": {seconds}}}')
