@@ -206,8 +206,8 @@ class TooManyTrialsError(ServiceError):
 
     def __init__(self, job_id: str, limit: int) -> None:
         super().__init__(
-            f"job {job_id!r} has {limit} running trials, the limit of this server: wait until some end, end those that "
-            "nobody trains, or ask the operator to raise --max-running-trials",
+            f"job {job_id!r} has {limit} running trials, the limit of this server: wait until some end (those "
+            "without a trainer end with their lease), or ask the operator to raise --max-running-trials",
             metadata={"job_id": job_id, "limit": str(limit)},
         )
 

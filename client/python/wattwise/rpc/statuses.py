@@ -114,8 +114,8 @@ def _without_reason(code: grpc.StatusCode, message: str, address: str) -> Wattwi
         advice = "; send a smaller message"
     elif "failed to connect" in message and "Socket closed" in message:
         advice = (
-            "; the server closed the connection at once: it may require TLS (WATTWISE_TLS_CA, or WATTWISE_TLS=1) "
-            "or a client certificate"
+            "; the server closed the connection at once: it may require TLS (WATTWISE_TLS_CA, or WATTWISE_TLS=1) or a "
+            "client certificate, or have as many connections as it takes (--max-connections; its log says so)"
         )
     return kind(f"{text} {address}: {message}{advice}")
 
