@@ -64,7 +64,7 @@ test-libraries: $(TRAINERS_VENV)/.done ## run the tests with PyTorch, JAX, Zeus,
 test-torch test-jax test-zeus test-trainers: test-%: $(TRAINERS_VENV)/.done ## run only those with this marker
 	$(TRAINERS_VENV)/bin/python -m pytest -m $*
 
-mutants: $(MUTANTS_VENV)/.done ## break the server in thousands of small ways and count what the tests notice (hours; MUTANTS='pattern' or MUTANTS=survivors repeats some)
+mutants: $(MUTANTS_VENV)/.done ## break the server in thousands of small ways and count what the tests notice (hours; MUTANTS='pattern' or MUTANTS=survivors repeats some, MUTANTS=rest goes on)
 	$(MUTANTS_VENV)/bin/python -m tests.mutants $(MUTANTS)
 
 examples: $(VENV)/.test $(TRAINERS_VENV)/.done ## run every example trainer against a server, and the examples' tests (EXAMPLE_SECONDS=60 limits each)

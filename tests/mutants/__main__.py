@@ -63,7 +63,7 @@ _FIRST_SECONDS, _LAST_SECONDS = 2.5, 40.0
 def main() -> int:
     """Returns 1 if the score is too low."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description="run mutation tests")
-    parser.add_argument("patterns", nargs="*", help="names of mutants with wildcards, or 'survivors'; default: all")
+    parser.add_argument("patterns", nargs="*", help="names of mutants with wildcards, 'survivors', or 'rest'")
     patterns = parser.parse_args().patterns
     if not patterns and COPY.exists():
         shutil.rmtree(COPY)
@@ -97,8 +97,8 @@ def main() -> int:
 
 
 def _chosen(name: str, status: int | None, patterns: list[str]) -> bool:
-    left = status in (SURVIVED, UNTESTED)
-    return any(left if pattern == "survivors" else fnmatch.fnmatch(name, pattern) for pattern in patterns)
+    groups = {"survivors": status in (SURVIVED, UNTESTED), "rest": status is None}
+    return any(groups[each] if each in groups else fnmatch.fnmatch(name, each) for each in patterns)
 
 
 def _stage() -> None:
