@@ -13,6 +13,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import queries
 from wattwise_server.store import sqlite as sqlite_store
+from wattwise_server.store.connection import Sql
 from wattwise_server.store.open import database_path, open_store
 
 from tests.server.store.conformance import Opener, StoreConformance, a_job, a_trial
@@ -124,6 +125,14 @@ class TestSqliteStore(StoreConformance):
             with closing(sqlite3.connect(tmp_path / "store.db")) as other:
                 plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {queries._WINDOWS}", (1, 0, 10))]
         assert any("trials_by_observation (job_key=? AND batch_size=?" in step for step in plan)
+
+    @pytest.mark.parametrize("statement", [sqlite_store._FORGET_TRIALS, sqlite_store._FORGET_LAUNCHES])
+    async def test_old_deletions_are_found_by_their_index(self, opener: Opener, tmp_path: Path, statement: Sql) -> None:
+        """A deletion does not read all that were deleted in a year."""
+        async with opener():
+            with closing(sqlite3.connect(tmp_path / "store.db")) as other:
+                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {statement.text}", (1,))]
+        assert any("_by_time (delete_time<?)" in step for step in plan)
 
     async def test_commits_reach_the_disk(self, opener: Opener) -> None:
         """The writing connection syncs every commit to the disk, without which a power failure could lose it."""
