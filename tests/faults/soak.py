@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 
 
+def quiet() -> bool:
+    """Whether times are bars: not in a short run, beside which others use the machine."""
+    return os.environ.get("SOAK", "") != "short"
+
+
 def number(usual: int, *, short: int, long: int | None = None) -> int:
     """The number of repetitions, or of seconds, in this run."""
     named = {"short": short, "long": usual if long is None else long}
