@@ -321,8 +321,10 @@ class Methods(grpc.GenericRpcHandler):
                     await context.write(message)
             return None
 
-        if usual is None or streams:
-            return answer
+        return answer if usual is None or streams else self._in_turn(answer, usual)
+
+    def _in_turn(self, answer: Callable[..., Awaitable[Any]], usual: int) -> Callable[..., Awaitable[Any]]:
+        """Of requests above the usual size only one at a time is parsed and answered."""
 
         async def answer_in_turn(call: Call, context: Context, data: Any) -> Any:
             if data is None or len(data) <= usual:
