@@ -140,6 +140,7 @@ lock-check: $(VENV)/.dev ## check that requirements/server.lock is what pyprojec
 	@$(LOCKED) --quiet --output-file build/server.lock
 	@diff -u requirements/server.lock build/server.lock \
 	  || { echo "pyproject.toml has changed: run 'make lock' and commit requirements/server.lock" >&2; exit 1; }
+	@echo "requirements/server.lock is what pyproject.toml asks for"
 
 sbom: $(VENV)/.dev ## write build/server.cdx.json, a CycloneDX bill of what a server needs
 	@mkdir -p build

@@ -65,6 +65,8 @@ def _create(args: argparse.Namespace) -> None:
     add_token(args.tokens, token)
     # Only the token goes to stdout, so that it can be redirected to a file.
     print(text)  # noqa: T201 - the command's answer
+    if args.prefix and args.prefix[-1].isalnum():
+        _note(f"the prefix {args.prefix!r} also matches the jobs of a {args.prefix + 'x'!r}: end it with a separator")
     _note(f"added {token} to {args.tokens}; it is not shown again. A running server accepts it within two seconds.")
 
 

@@ -27,8 +27,8 @@ def check_exposure(address: str, security: Security, certificates: Certificates 
     what = " and ".join(dangers)
     if not security.insecure:
         raise StartError(
-            f"{address} is reachable from other machines, and {what}: use --tls-cert, --tls-key and --tokens, "
-            "listen on 127.0.0.1, or accept the risk with --insecure"
+            f"{address} is reachable from other machines, and {what}: use --tls-cert and --tls-key with --tokens or "
+            "--tls-client-ca, listen on 127.0.0.1, or accept the risk with --insecure"
         )
     log_event(
         log,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -73,12 +74,39 @@ def serial(address: str) -> str:
     return ssl.get_server_certificate((host, int(port)))
 
 
+def spoken(address: str, version: ssl.TLSVersion) -> str | None:
+    """The version of TLS that a client of this one alone agrees on with a server."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    # The usual level of security has no ciphers for the old versions.
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port)), timeout=5) as raw, context.wrap_socket(raw) as wrapped:
+        return wrapped.version()
+
+
 def test_only_tls_is_spoken(live: LiveServer, authority: Authority, pair: Pair) -> None:
     """A client that trusts the server's authority is served; one in plaintext, or that trusts another, is not."""
     live.start(*options(pair))
     assert gets_in(live.address, authority.believing())
     assert not gets_in(live.address, Credentials())
     assert not gets_in(live.address, Authority(live.database.parent, "other").believing())
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_both_versions_of_tls_are_spoken(live: LiveServer, pair: Pair, version: ssl.TLSVersion) -> None:
+    """Clients of TLS 1.2 and of 1.3 alone get a connection."""
+    assert spoken(live.start(*options(pair)), version) == version.name.replace("_", ".")
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+def test_older_versions_of_tls_are_refused(live: LiveServer, pair: Pair) -> None:
+    """A client that speaks TLS 1.1 at most gets none."""
+    address = live.start(*options(pair))
+    with pytest.raises(ssl.SSLError):
+        spoken(address, ssl.TLSVersion.TLSv1_1)
 
 
 def test_mutual_tls_asks_for_a_certificate(live: LiveServer, authority: Authority, pair: Pair) -> None:

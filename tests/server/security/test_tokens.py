@@ -172,6 +172,15 @@ def test_prefix_that_no_job_can_have_is_refused(token: Type, file: Path, prefix:
     assert not file.exists()
 
 
+@pytest.mark.parametrize(("prefix", "warns"), [("team-a", True), ("team-a-", False)])
+def test_prefix_without_separator_gets_a_warning(token: Type, prefix: str, warns: bool) -> None:
+    """The token of team-a is created, and the command says that it also matches the jobs of others, such as team-ax."""
+    status, printed, error = token("create", "--role", "trainer", "--prefix", prefix)
+    assert status == 0
+    assert printed.startswith("ww_")
+    assert ("'team-ax'" in error) is warns
+
+
 def test_unwritable_file_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """If the folder is missing, or the path is a folder, no token is created or printed."""
     for path, expected in (
