@@ -79,7 +79,7 @@ def _security_options(parser: argparse.ArgumentParser) -> None:
         group, "tls_client_ca", FILE, None, "certificate authorities in PEM; clients need a certificate of one of them"
     )
     add_option(group, "tokens", FILE, None, "token file; callers need one of its tokens")
-    add_switch(group, "insecure", "allow addresses other than loopback without TLS, or without tokens or client certificates")
+    add_switch(group, "insecure", "allow addresses other than loopback without TLS, tokens or client certificates")
 
 
 def _observability_options(parser: argparse.ArgumentParser, usual: Config) -> None:
