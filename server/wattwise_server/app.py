@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import os
 import resource
@@ -46,6 +47,9 @@ SERVICES = tuple(
 MAX_REQUEST_BYTES = 512 * 1024
 
 _MOST_FILES = 2**20
+
+_M_ARENA_MAX = -8
+"""Of glibc's malloc.h."""
 
 _SWEEP_SECONDS = 0.25
 _PRUNE_SECONDS = 600.0
@@ -94,6 +98,16 @@ def raise_file_limit() -> int:
     return most if soft == resource.RLIM_INFINITY else soft
 
 
+def share_heap() -> None:
+    """Lets all threads allocate from one heap, where the C library is glibc.
+
+    gRPC keeps about a hundred bytes of each call that is cancelled. In a heap for each thread, which is glibc's usual
+    way, these keep four times as much memory from being used again.
+    """
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+
 class Crowd:
     """Warns when no connection is left: gRPC closes further ones without a word.
 
@@ -136,6 +150,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     """
     # Before the address is announced: its reader may send a signal at once, and SIGHUP must never end the server.
     stop, hangup = _signalled(signal.SIGTERM, signal.SIGINT), _signalled(signal.SIGHUP)
+    share_heap()
     clock, files = steady_clock(), raise_file_limit()
     guard = Guard(config.address, config.security)
     with telemetry(config) as watch:
