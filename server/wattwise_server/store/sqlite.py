@@ -97,7 +97,7 @@ class CachedJob:
         self.ended[number] = trial
         if len(self.ended) > _CACHED_ENDED_TRIALS:
             del self.ended[next(iter(self.ended))]
-        return False
+        return False  # pragma: no mutate: the lease of an ended trial is dropped when it expires
 
     async def durable(self) -> None:
         """Returns once all that was submitted for the job is durable."""
@@ -310,12 +310,12 @@ class SqliteTransaction:
         "topics",
     )
     _cached: CachedJob
+    job: Job | None
+    key: int
 
     def __init__(self, store: SqliteStore, job_id: str) -> None:
         self._store = store
         self.job_id = job_id
-        self.job: Job | None = None
-        self.key = 0
         self.deleted = False
         self._changed: dict[int, Trial] = {}
         self.statements: list[Statement] = []
@@ -394,10 +394,8 @@ class SqliteTransaction:
 
     def running_trial(self, number: int) -> Trial | None:
         """The trial of this number if it is running."""
-        changed = self._changed.get(number)
-        if changed is None:
-            return self._cached.running.get(number)
-        return changed if changed.running else None
+        trial = self._changed.get(number) or self._cached.running.get(number)
+        return trial if trial and trial.running else None
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
@@ -482,7 +480,5 @@ def _with_running(job: Job, running: Sequence[Trial]) -> Job:
     counts = Counter(trial.batch_size for trial in running if job.counts(trial))
     if not counts:
         return job
-    arms = tuple(
-        replace(arm, running=counts[arm.batch_size]) if arm.batch_size in counts else arm for arm in job.search.arms
-    )
+    arms = tuple(replace(arm, running=counts[arm.batch_size]) for arm in job.search.arms)
     return replace(job, search=replace(job.search, arms=arms))

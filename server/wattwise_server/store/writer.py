@@ -114,7 +114,7 @@ class Writer:
         self.on_failure: Callable[[], None] | None = None
         # Time and owners of the last groups.
         self._groups: deque[tuple[float, set[int]]] = deque(maxlen=8)
-        self._task = asyncio.create_task(self._run(), name="wattwise-writer")
+        self._task = asyncio.create_task(self._run())
 
     def submit(
         self, owner: Owner, statements: Sequence[Statement], callback: Callable[[], None] | None = None
