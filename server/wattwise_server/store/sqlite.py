@@ -77,8 +77,12 @@ class CachedJob:
     @property
     def idle(self) -> bool:
         """Whether it can be dropped from the cache."""
-        durable = self.submitted is None or self.submitted.done
-        return not self.users and not self.running and durable
+        return not self.users and not self.running and not self.pending
+
+    @property
+    def pending(self) -> bool:
+        """Whether something that was submitted may still fail."""
+        return self.submitted is not None and not self.submitted.done
 
     def update(self, trial: Trial) -> bool:
         """Saves a trial; returns whether it has started to run."""
@@ -228,14 +232,16 @@ class SqliteStore:
         while self._leases and self._leases[0][0] <= now:
             _, job_id, key, number = heapq.heappop(self._leases)
             cached = self._cache.get(job_id)
-            # After a failed commit the cache is not reliable, and a deletion may still fail.
-            unknown = cached is None or cached.failed or cached.key != key
+            later = now + _RETRY, job_id, key, number
             trial = None if cached is None else cached.running.get(number)
-            if unknown or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
+            # After a failed commit the cache is not reliable, and a deletion or an end may still fail.
+            if cached is None or cached.failed or cached.key != key or (trial and trial.lease_expired(now)):
                 found[TrialKey(job_id, 0, number)] = None
-                again.append((now + _RETRY, job_id, key, number))
+                again.append(later)
             elif trial:
                 self._watch_lease(trial, key)
+            elif cached.pending:
+                again.append(later)
         # Failing these trials may be refused by the storage: they are returned again until it succeeds.
         for lease in again:
             heapq.heappush(self._leases, lease)
