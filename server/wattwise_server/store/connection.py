@@ -157,5 +157,5 @@ def explain(error: BaseException) -> str:
     if not isinstance(error, sqlite3.Error):
         return "its connection failed"
     message = str(error)
-    advice = next((advice for words, advice in _ADVICE.items() if words in message), "")
+    advice = next((advice for words, advice in _ADVICE.items() if words in message), None)
     return f"{message}: {advice}" if advice else message

@@ -68,7 +68,7 @@ _SPEC = tuple(
     field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu", "disable_early_stopping")
 )
 _LISTS = frozenset({"prior_job_ids"})
-_BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.type == "bool")
+_BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.name in _SPEC and field.type == "bool")
 _GPU = tuple(field.name for field in fields(GpuConfig))
 _JOB_ONCE = (*_SPEC, *_GPU, "create_time")
 _MONITOR = ("monitor_kinds", "monitor_estimated", "monitor_partly")
@@ -363,7 +363,8 @@ def read_listed_job(row: Row) -> ListedJob:
 
 
 def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> Job:
-    columns: dict[str, Any] = {name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC}
+    columns: dict[str, Any] = {name: row[name] for name in _SPEC}
+    columns |= {name: bool(row[name]) for name in _BOOLEANS}
     columns |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     spec = JobSpec(
         batch_sizes=batch_sizes,
@@ -401,7 +402,7 @@ def _read_power_limit(row: Row) -> PowerLimitState:
 
 def _warnings(warnings: Sequence[TrialWarning]) -> str:
     # One JSON column: they are only ever read with their row.
-    return json.dumps([(w.reason.value, w.field, w.message, w.trial_number) for w in warnings]) if warnings else ""
+    return json.dumps([(w.reason.value, w.field, w.message, w.trial_number) for w in warnings])
 
 
 def _read_warnings(row: Row) -> tuple[TrialWarning, ...]:

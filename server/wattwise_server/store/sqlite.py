@@ -196,8 +196,7 @@ class SqliteStore:
         for trial in tx.apply():
             self._watch_lease(trial, tx.key)
         if tx.statements:
-            then = partial(self._publish, tx) if tx.topics or tx.callbacks else None
-            cached.submitted = self._writer.submit(cached, tx.statements, then)
+            cached.submitted = self._writer.submit(cached, tx.statements, partial(self._publish, tx))
 
     def _publish(self, tx: SqliteTransaction) -> None:
         if tx.deleted:
@@ -368,9 +367,10 @@ class SqliteTransaction:
         """Creates the job, or saves what changed."""
         if self.job is None:
             self.key = self._store.new_key()
-            self.statements += rows.insert_job(self.key, job)
+            saved = rows.insert_job(self.key, job)
         else:
-            self.statements += rows.update_job(self.key, self.job, job)
+            saved = rows.update_job(self.key, self.job, job)
+        self.statements += saved
         self.job = job
         self.topics.add((self.job_id, None))
 
@@ -409,7 +409,7 @@ class SqliteTransaction:
         known = self._changed.get(number) or cached.running.get(number) or cached.ended.get(number)
         if known is not None:
             return known
-        if self.job is None or not 0 < number <= self.job.num_trials:
+        if self.job is None or number > self.job.num_trials:
             return None
         await self._cached.durable()
         return await self._store.queries.trial(self.job_id, self.key, number)

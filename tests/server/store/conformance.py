@@ -351,7 +351,7 @@ class StoreConformance:
                 assert [trial.number for trial in await store.trials(f"j{number}", None, None, 0, 10)] == [1]
 
     async def test_measurements_are_read_by_epoch(self, opener: Opener) -> None:
-        """Every measurement is stored, the newest is in the running trial, and both survive reopening."""
+        """Every measurement is stored, the newest with the running trial, and its outcome only once it has one."""
         trial = a_trial(1)
         async with opener() as store:
             async with store.transaction("j") as tx:
@@ -360,11 +360,13 @@ class StoreConformance:
             for epoch in (1, 2, 5):
                 trial = trial._replace(last=Measurement(epoch, epoch * 1.5, epoch * 2.5, 0.1 * epoch, NOW))
                 async with store.transaction("j") as tx:
+                    tx.save_trial(trial._replace(cost=1.0, cost_bound=2.0, converged=True, best_known=True))
                     tx.add_measurement(trial)
         async with opener() as store, store.transaction("j") as tx:
             kept = await tx.measurements(1)
             assert [m.epoch for m in kept] == [1, 2, 5]
-            assert [t.last for t in tx.running()] == [kept[-1]] == [trial.last]
+            assert kept[-1] == trial.last
+            assert [each._replace(lease_expire_time=None) for each in tx.running()] == [trial]
 
     async def test_newest_measurements_are_kept(self, opener: Opener) -> None:
         """All but the newest are deleted, by their number whatever their epochs; one of the same block counts."""
@@ -423,6 +425,7 @@ class StoreConformance:
                 tx.renew_lease(tx.running()[0]._replace(lease_expire_time=NOW + timedelta(seconds=10)))
             assert store.expired_leases(NOW + timedelta(seconds=1)) == []
             assert [key.trial_number for key in store.expired_leases(NOW + timedelta(seconds=2))] == [2]
+            assert store.expired_leases(NOW + timedelta(seconds=2)) == []
         async with opener() as store, store.transaction("j") as tx:
             assert all((trial.lease_expire_time or NOW) > NOW for trial in tx.running())
             assert len(tx.running()) == 2

@@ -239,3 +239,12 @@ async def test_schema_is_written_once(tmp_path: Path) -> None:
     async with open_store(url, steady_clock()):
         pass
     assert (tmp_path / "w.db").read_bytes() == before
+
+
+def test_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    """The error is that of the statement that failed; the steps before it are undone."""
+    with closing(sqlite3.connect(tmp_path / "w.db")) as connection:
+        with pytest.raises(sqlite3.OperationalError, match="already exists"):
+            migrate(connection, "w.db", {1: "CREATE TABLE one (x);", 2: "CREATE TABLE one (x);"})
+        assert not connection.in_transaction
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)

@@ -19,7 +19,7 @@ from wattwise_server.store import sqlite as sqlite_store
 from wattwise_server.store.connection import Sql, explain
 from wattwise_server.store.open import database_path, open_store
 
-from tests.server.store.conformance import NOW, Opener, StoreConformance, a_job, a_trial, with_trials
+from tests.server.store.conformance import NOW, Opener, StoreConformance, a_job, a_trial, save_with_trial, with_trials
 
 
 class TestSqliteStore(StoreConformance):
@@ -156,16 +156,13 @@ class TestSqliteStore(StoreConformance):
             async with store.transaction("sound") as tx:
                 assert tx.job == a_job("sound")
 
-    async def test_long_trials_are_read_in_pieces(
-        self, opener: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_long_trials_are_read_in_pieces(self, opener: Opener, tmp_path: Path) -> None:
         """Of more measurements than one answer holds, the newest are read, each once and by epoch."""
-        monkeypatch.setattr(queries, "LARGEST_EPOCHS_KEPT", 2500)
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(with_trials(a_job(), 1))
                 tx.save_trial(a_trial(1))
-            for first, last, least in ((1, 1500, 1), (1501, 3000, 501)):
+            for first, last, least in ((1, 1500, 1), (1501, 52_000, 2001)):
                 with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
                     other.executemany(
                         "INSERT INTO measurements VALUES (1, 1, ?, 1, 1, 1, 1, NULL, NULL, NULL)",
@@ -183,11 +180,14 @@ class TestSqliteStore(StoreConformance):
         async with opener() as store:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job())
+            await save_with_trial(store, "another")
             kept = file.rename(tmp_path / "kept")
             for _ in range(2):
                 with pytest.raises(StorageUnavailableError, match=str(file)):
                     async with store.transaction("j") as tx:
                         tx.save_job(replace(a_job(), num_observations=7))
+                with pytest.raises(StorageUnavailableError, match=str(file)):
+                    await store.transaction("another").__aenter__()
             kept.rename(file)
             async with store.transaction("j") as tx:
                 tx.save_job(replace(a_job(), num_observations=8))
@@ -240,6 +240,21 @@ def test_open_folder_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert ("open folder" in caplog.text) is warned
     advice = "".join(str(record.fields["message"]) for record in caplog.records if record.message == "open folder")  # type: ignore[attr-defined]
     assert advice.endswith(f"chmod o-w {tmp_path}" if warned else "")
+
+
+@pytest.mark.parametrize("database", [None, b""])
+async def test_log_of_a_lost_database_is_not_discarded(tmp_path: Path, database: bytes | None) -> None:
+    """A log without its database is kept, and nothing is opened; an empty one has nothing to lose."""
+    file, log = tmp_path / "store.db", tmp_path / "store.db-wal"
+    log.write_bytes(b"results")
+    if database is not None:
+        file.write_bytes(database)
+    with pytest.raises(StartError, match=str(log)):
+        await open_store(f"sqlite:///{file}", steady_clock()).__aenter__()
+    assert log.read_bytes() == b"results"
+    log.write_bytes(b"")
+    async with open_store(f"sqlite:///{file}", steady_clock()) as store:
+        assert await store.count_jobs("", 1) == 0
 
 
 @pytest.mark.parametrize("url", ["", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql:///a.db", "a.db"])
