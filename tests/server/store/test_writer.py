@@ -188,7 +188,10 @@ async def test_statements_without_a_rank_keep_their_order(tmp_path: Path) -> Non
         add = Sql("INSERT INTO deletions (job_id, request_id, create_time, delete_time) VALUES (?, '', 0, 0)")
         remove = Sql("DELETE FROM deletions WHERE job_id = ?")
         steps = [(add, "a"), (add, "b"), (remove, "a"), (add, "a"), (add, "c"), (remove, "b")]
-        await store._writer.submit(Owner(), [Statement(sql, (name,)) for sql, name in steps]).durable()
+        in_order = [Statement(sql, (name,)) for sql, name in steps]
+        delete = Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("j",))
+        await store._writer.submit(Owner(), [*insert_job(1, a_job()), delete, *in_order]).durable()
+        assert await store.jobs("", 0, 10) == []
         saved = await store.queries._all("SELECT job_id FROM deletions ORDER BY job_id")
         assert [row["job_id"] for row in saved] == ["a", "c"]
     assert commits.failed == 0
