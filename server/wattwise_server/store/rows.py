@@ -515,5 +515,5 @@ def read_measurement(row: Row, prefix: str = "") -> Measurement:
         energy_joules=row[f"{prefix}energy_joules"],
         metric=math.nan if metric is None else metric,
         report_time=from_micros(row[f"{prefix}report_time"]),
-        computed=None if computed[0] is None else ComputedUsage(*computed),
+        computed=None if None in computed else ComputedUsage(*computed),
     )

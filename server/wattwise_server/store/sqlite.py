@@ -32,6 +32,9 @@ from wattwise_server.store.writer import Submission, Writer
 CACHED_JOBS = 4096
 """Jobs cached beyond those with running trials."""
 
+_DROPPED_AT_ONCE = 4
+"""Jobs that leave the cache when another one enters: a few, so that no call pays for many."""
+
 _CACHED_ENDED_TRIALS = 4
 """Ended trials cached per job: their trainers are about to call EndTrial."""
 
@@ -212,8 +215,7 @@ class SqliteStore:
         self._granted = self.clock()
 
     def _evict(self) -> None:
-        # A few at a time, so that no call pays for many.
-        for _ in range(min(4, len(self._cache) - CACHED_JOBS)):
+        for _ in range(min(_DROPPED_AT_ONCE, len(self._cache) - CACHED_JOBS)):
             job_id, cached = next(iter(self._cache.items()))
             if cached.idle:
                 del self._cache[job_id]
