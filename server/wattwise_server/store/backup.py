@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from wattwise_server.errors import StartError
@@ -43,7 +44,7 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
                 copy.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.Error as error:
             raise StartError(f"cannot copy {database} to {target}: {explain(error)}") from error
-        _check_integrity(fresh, f"{database} is damaged; its copy was deleted")
+        _check_integrity(fresh, database, "is damaged; its copy was deleted")
 
 
 def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
@@ -71,7 +72,7 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
             with _new_file(database) as fresh:
                 _copy(source, fresh, database)
                 _copy_owner(database, fresh)
-                _check_integrity(fresh, f"{source} is damaged and was not restored; use another backup")
+                _check_integrity(fresh, source, "is damaged and was not restored; use another backup")
                 aside = _set_aside(database)
         except StartError:
             if aside is not None and aside.samefile(database):
@@ -97,16 +98,16 @@ def _must_be_free(path: Path, *, overwrite: bool) -> None:
         raise StartError(f"{path} exists: name another file, or replace it with --force")
 
 
-def _check_integrity(path: Path, message: str) -> None:
+def _check_integrity(copy: Path, original: Path, fault: str) -> None:
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            check(connection, str(path))
+        with closing(sqlite3.connect(copy)) as connection:
+            check(connection, str(original))
             faults = [row[0] for row in connection.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
             faults = faults or ["rows are missing" for _ in connection.execute("PRAGMA foreign_key_check")]
     except sqlite3.Error as error:
-        raise StartError(f"{message} ({error})") from error
+        raise StartError(f"{original} {fault} ({error})") from error
     if faults:
-        raise StartError(f"{message} ({faults[0]})")
+        raise StartError(f"{original} {fault} ({faults[0]})")
 
 
 @contextmanager
@@ -143,9 +144,8 @@ def _set_aside(database: Path) -> Path | None:
     # SQLite would apply a -wal file that is left behind to the new database.
     with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    number = 1
-    while (aside := database.with_name(f"{database.name}.replaced-{number}")).exists():
-        number += 1
+    names = (f"{database.name}.replaced-{number}" for number in count(1))
+    aside = next(path for path in map(database.with_name, names) if not path.exists())
     # Left only if the database is too damaged for a checkpoint.
     for side in _SIDE_FILES:
         part = database.with_name(database.name + side)

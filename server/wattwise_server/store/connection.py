@@ -7,7 +7,6 @@ releases Python's lock and waits to get it back. With a visit per statement, a c
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
@@ -28,25 +27,21 @@ class Sql:
 
     Attributes:
         text: The statement.
-        rank: If all statements of a commit have a rank, they are sorted by it, so that equal ones come together; one
-            without a rank keeps the whole commit in the order of submission.
+        rank: From 1. If all statements of a commit have a rank, they are sorted by it, so that equal ones come
+            together; one without a rank, 0, keeps the whole commit in the order of submission.
         row: The text of its last row of VALUES, if the statement may insert several rows at once.
     """
 
-    __slots__ = ("_texts", "rank", "row", "text")
+    __slots__ = ("rank", "row", "text")
 
-    def __init__(self, text: str, rank: int | None = None, row: str = "") -> None:
+    def __init__(self, text: str, rank: int = 0, row: str = "") -> None:
         self.text = text
         self.rank = rank
         self.row = row
-        self._texts: dict[int, str] = {}
 
     def of_rows(self, count: int) -> str:
         """The text that inserts this many rows."""
-        text = self._texts.get(count)
-        if text is None:
-            text = self._texts[count] = self.text + f", {self.row}" * (count - 1)
-        return text
+        return self.text + f", {self.row}" * (count - 1)
 
 
 _Parameters = tuple[object, ...]
@@ -85,23 +80,13 @@ class GroupConnection(sqlite3.Connection):
 
 
 def _steps(group: Sequence[Statement]) -> Iterator[tuple[str, Sequence[Any]]]:
-    for sql, alike in _in_order(group) if any(each.sql.rank is None for each in group) else _by_rank(group):
-        if sql.row:
-            yield from _inserts(sql, alike)
-        else:
-            yield from ((sql.text, parameters) for parameters in alike)
-
-
-def _by_rank(group: Sequence[Statement]) -> Iterator[tuple[Sql, list[_Parameters]]]:
-    kinds: defaultdict[Sql, list[_Parameters]] = defaultdict(list)
-    for sql, parameters in group:
-        kinds[sql].append(parameters)
-    yield from sorted(kinds.items(), key=lambda kind: kind[0].rank or 0)
-
-
-def _in_order(group: Sequence[Statement]) -> Iterator[tuple[Sql, list[_Parameters]]]:
+    if all(each.sql.rank for each in group):
+        group = sorted(group, key=lambda each: each.sql.rank)
     for sql, alike in groupby(group, key=itemgetter(0)):
-        yield sql, [parameters for _, parameters in alike]
+        if sql.row:
+            yield from _inserts(sql, [parameters for _, parameters in alike])
+        else:
+            yield from ((sql.text, parameters) for _, parameters in alike)
 
 
 def _inserts(sql: Sql, alike: list[_Parameters]) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -172,5 +157,5 @@ def explain(error: BaseException) -> str:
     if not isinstance(error, sqlite3.Error):
         return "its connection failed"
     message = str(error)
-    advice = next((advice for words, advice in _ADVICE.items() if words in message), "")
+    advice = next((advice for words, advice in _ADVICE.items() if words in message), None)
     return f"{message}: {advice}" if advice else message

@@ -35,8 +35,7 @@ class DatabaseFile:
         self._known = {str(path): _identity(str(path))}
         # SQLite creates it with the first commit and keeps it as long as the database is open.
         self._log: str | None = f"{path}-wal"
-        self._checked = 0.0
-        self.gone = False
+        self.check()
 
     def check_after_pause(self) -> None:
         """As `check`, unless the last one found the files a moment ago.
@@ -59,7 +58,8 @@ class DatabaseFile:
             if _identity(path) != known:
                 self.gone = True
                 raise FileGoneError(f"{path} was deleted, moved or replaced")
-        self.gone, self._checked = False, monotonic()
+        self.gone = False  # pragma: no mutate: or the next call checks again
+        self._checked = monotonic()
 
 
 @contextmanager

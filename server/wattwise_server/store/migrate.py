@@ -23,14 +23,14 @@ def migrations(folder: Path | None = None) -> dict[int, str]:
     versions = [int(name.partition("_")[0]) for name in names]
     if versions != list(range(1, len(names) + 1)):
         raise RuntimeError(f"migrations are not numbered 1, 2, 3 and so on: {', '.join(names)}")
-    return {version: (where / name).read_text("utf-8") for version, name in zip(versions, names, strict=True)}
+    return {version: (where / name).read_bytes().decode() for version, name in zip(versions, names, strict=True)}
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | None = None) -> None:
     """Migrates a database to the newest version in one transaction.
 
     Args:
-        connection: An open connection in autocommit mode.
+        connection: An open connection, not in a transaction.
         path: The file's name, for messages.
         steps: The migrations; those of this program by default.
 
@@ -41,12 +41,11 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
     current, ours = _identity(connection, path, max(steps))
     if not ours and (current or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]):
         raise _foreign(path)
-    todo = "" if ours else f"PRAGMA application_id = {APPLICATION_ID};\n"
-    todo += "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
+    todo = "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
     if not todo:
         return
     try:
-        connection.executescript(f"BEGIN IMMEDIATE;\n{todo}COMMIT;")
+        connection.executescript(f"BEGIN IMMEDIATE;\nPRAGMA application_id = {APPLICATION_ID};\n{todo}COMMIT;")
     except sqlite3.Error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

@@ -77,7 +77,7 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """A read-only connection."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
     connection.execute("PRAGMA busy_timeout = 10000")
     return connection
 
@@ -106,7 +106,7 @@ def _warn_of_folder(folder: Path) -> None:
 def _prepare(path: Path) -> None:
     """Creates or migrates the file. WAL lets readers continue while the writer commits; it stays on."""
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA busy_timeout = 10000")
             migrate(connection, str(path))
             connection.execute("PRAGMA journal_mode = WAL")

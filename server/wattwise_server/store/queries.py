@@ -77,7 +77,8 @@ _PREFIXED = "jobs j WHERE job_id >= ?1 AND job_id < ?1 || CAST(x'FF' AS TEXT)"
 _MEASUREMENTS = """
     SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch < ? ORDER BY epoch DESC LIMIT ?
 """
-_MEASUREMENTS_AT_A_TIME = 1_000
+_PIECES = 50
+_MEASUREMENTS_AT_A_TIME = LARGEST_EPOCHS_KEPT // _PIECES
 _METRIC_SPAN = """
     SELECT count(*) AS epochs, min(metric) AS least, max(metric) AS most,
            (SELECT metric FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch LIMIT 1) AS first
@@ -213,13 +214,13 @@ class Queries:
         newest: list[Measurement] = []
         before = sys.maxsize
         # In pieces, between which others read.
-        while len(newest) < LARGEST_EPOCHS_KEPT:
+        for _ in range(_PIECES):
             rows = await self._all(_MEASUREMENTS, key, trial_number, before, _MEASUREMENTS_AT_A_TIME)
             newest += map(read_measurement, rows)
             if len(rows) < _MEASUREMENTS_AT_A_TIME:
                 break
             before = newest[-1].epoch
-        return newest[LARGEST_EPOCHS_KEPT - 1 :: -1]
+        return newest[::-1]
 
     async def metric_span(self, key: int, trial_number: int) -> MetricSpan:
         """The metrics of a trial's measurements."""
@@ -262,17 +263,17 @@ class Queries:
     async def _with_histories(self, job: Row, arms: Sequence[Arm]) -> tuple[Arm, ...]:
         """The arms with what is derived from the trials."""
         key, reset_after, window = job["job_key"], job["reset_after"], job["window_size"]
-        if window and any(arm.num_succeeded for arm in arms):
+        if window:
             windows: defaultdict[int, list[Observation]] = defaultdict(list)
             for row in await self._all(_WINDOWS, key, reset_after, window):
                 windows[row["batch_size"]].append(Observation(row["cost"], bool(row["converged"])))
             return tuple(replace(arm, window=tuple(windows[arm.batch_size])) for arm in arms)
-        if not window and any(arm.num_succeeded != arm.reached.count for arm in arms):
-            misses: defaultdict[int, list[float]] = defaultdict(list)
-            for row in await self._all(_MISSES, key, reset_after):
-                misses[row["batch_size"]].append(row["cost"])
-            return tuple(replace(arm, misses=tuple(misses[arm.batch_size])) for arm in arms)
-        return tuple(arms)
+        if all(arm.num_succeeded == arm.reached.count for arm in arms):
+            return tuple(arms)
+        misses: defaultdict[int, list[float]] = defaultdict(list)
+        for row in await self._all(_MISSES, key, reset_after):
+            misses[row["batch_size"]].append(row["cost"])
+        return tuple(replace(arm, misses=tuple(misses[arm.batch_size])) for arm in arms)
 
     def check(self) -> None:
         """Checks that the file is where it was opened.

@@ -24,7 +24,7 @@ _FORGET = Sql(
     DELETE FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch IN (
         SELECT epoch FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch <= ?3 ORDER BY epoch LIMIT ?4)
     """,
-    rank=5,
+    rank=9,
 )
 
 
@@ -52,11 +52,10 @@ class Retention:
         Raises:
             StorageUnavailableError: the file cannot be read or written; the next call deletes the rest.
         """
-        place: _Place | None = _Place()
+        place = await self._step(_Place(), to_micros(ended_before))
         while place is not None:
+            await asyncio.sleep(_PAUSE_SECONDS)
             place = await self._step(place, to_micros(ended_before))
-            # The last step needs no pause.
-            await asyncio.sleep(_PAUSE_SECONDS if place else 0)
 
     async def _step(self, place: _Place, ended_before: int) -> _Place | None:
         """Deletes some rows, in one commit; returns where to continue, None at the end."""
@@ -68,8 +67,8 @@ class Retention:
             through = row["newest"] - 1 if row["resumable"] else row["newest"]
             if row["over"] and row["oldest"] <= through:
                 statements.append(Statement(_FORGET, (*trial, through, room)))
-                room -= through - row["oldest"] + 1
-            if room <= 0:
+                room -= min(room, through - row["oldest"] + 1)
+            if not room:
                 # This trial may have rows left: the next step starts with it.
                 more = True
                 break

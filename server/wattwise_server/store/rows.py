@@ -68,7 +68,7 @@ _SPEC = tuple(
     field.name for field in fields(JobSpec) if field.name not in ("batch_sizes", "gpu", "disable_early_stopping")
 )
 _LISTS = frozenset({"prior_job_ids"})
-_BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.type == "bool")
+_BOOLEANS = frozenset(field.name for field in fields(JobSpec) if field.name in _SPEC and field.type == "bool")
 _GPU = tuple(field.name for field in fields(GpuConfig))
 _JOB_ONCE = (*_SPEC, *_GPU, "create_time")
 _MONITOR = ("monitor_kinds", "monitor_estimated", "monitor_partly")
@@ -167,30 +167,30 @@ _MEASUREMENT = ("job_key", "trial_number", "epoch", "time_seconds", "energy_joul
 _INSERT_JOB = Sql(
     f"INSERT INTO jobs (job_key, {', '.join((*_JOB_ONCE, *_JOB_STATE))}) "  # noqa: S608 - names of this module
     f"VALUES ({', '.join('?' * (1 + len(_JOB_ONCE) + len(_JOB_STATE)))})",
-    rank=0,
+    rank=1,
 )
 _UPDATE_JOB = Sql(
     f"UPDATE jobs SET {', '.join(f'{column} = ?' for column in _JOB_STATE)} WHERE job_key = ?",  # noqa: S608
-    rank=1,
+    rank=2,
 )
-_SAVE_ARM = Sql(_upsert("arms", ("job_key", "batch_size"), _ARM), rank=2)
-_SAVE_POWER_LIMIT = Sql(_upsert("power_limits", ("job_key", "batch_size"), (*_SAMPLE, "profiling", *_HIGHEST)), rank=2)
-_SAVE_TRIAL = Sql(_upsert("trials", ("job_key", "trial_number"), _TRIAL), rank=3)
+_SAVE_ARM = Sql(_upsert("arms", ("job_key", "batch_size"), _ARM), rank=3)
+_SAVE_POWER_LIMIT = Sql(_upsert("power_limits", ("job_key", "batch_size"), (*_SAMPLE, "profiling", *_HIGHEST)), rank=4)
+_SAVE_TRIAL = Sql(_upsert("trials", ("job_key", "trial_number"), _TRIAL), rank=5)
 _MEASUREMENT_ROW = f"({', '.join('?' * len(_MEASUREMENT))})"
 _ADD_MEASUREMENT = Sql(
     f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES {_MEASUREMENT_ROW}",  # noqa: S608
-    rank=4,
+    rank=6,
     row=_MEASUREMENT_ROW,
 )
 _ADD_EVENT = Sql(
     f"INSERT INTO events ({', '.join(_EVENT)}) VALUES ({', '.join('?' * len(_EVENT))})",  # noqa: S608
-    rank=4,
+    rank=8,
 )
 # Apart, because few trials have computed sums, and every column takes its time with every report.
 _COMPUTED_ROW = f"({', '.join('?' * len((*_MEASUREMENT, *_COMPUTED)))})"
 _ADD_COMPUTED = Sql(
     f"INSERT INTO measurements ({', '.join((*_MEASUREMENT, *_COMPUTED))}) VALUES {_COMPUTED_ROW}",  # noqa: S608
-    rank=4,
+    rank=7,
     row=_COMPUTED_ROW,
 )
 _KEEP_MEASUREMENTS = Sql(
@@ -198,7 +198,7 @@ _KEEP_MEASUREMENTS = Sql(
     DELETE FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch <= (
         SELECT epoch FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch DESC LIMIT 1 OFFSET ?3)
     """,
-    rank=5,
+    rank=9,
 )
 
 
@@ -301,7 +301,7 @@ def save_trial(key: int, trial: Trial) -> Statement:
         trial.status.value,
         trial.end_reason.value if trial.end_reason else None,
         trial.request_id,
-        to_micros(trial.start_time) if trial.start_time else 0,
+        to_micros(trial.start_time or _EPOCH),
         trial.start_time is not None,
         to_micros(trial.end_time) if trial.end_time else None,
         *judged,
@@ -363,7 +363,8 @@ def read_listed_job(row: Row) -> ListedJob:
 
 
 def _read_job(row: Row, batch_sizes: tuple[int, ...], arms: tuple[Arm, ...]) -> Job:
-    columns: dict[str, Any] = {name: bool(row[name]) if name in _BOOLEANS else row[name] for name in _SPEC}
+    columns: dict[str, Any] = {name: row[name] for name in _SPEC}
+    columns |= {name: bool(row[name]) for name in _BOOLEANS}
     columns |= {name: tuple(json.loads(row[name])) for name in _LISTS}
     spec = JobSpec(
         batch_sizes=batch_sizes,
@@ -401,7 +402,7 @@ def _read_power_limit(row: Row) -> PowerLimitState:
 
 def _warnings(warnings: Sequence[TrialWarning]) -> str:
     # One JSON column: they are only ever read with their row.
-    return json.dumps([(w.reason.value, w.field, w.message, w.trial_number) for w in warnings]) if warnings else ""
+    return json.dumps([(w.reason.value, w.field, w.message, w.trial_number) for w in warnings])
 
 
 def _read_warnings(row: Row) -> tuple[TrialWarning, ...]:
@@ -411,7 +412,7 @@ def _read_warnings(row: Row) -> tuple[TrialWarning, ...]:
 
 def _monitor(monitor: MonitorKinds) -> tuple[object, ...]:
     # The kinds are one JSON column: they are only ever read with their row.
-    return json.dumps(monitor.kinds) if monitor.kinds else "", monitor.estimated, monitor.partly
+    return json.dumps(monitor.kinds), monitor.estimated, monitor.partly
 
 
 def _read_monitor(row: Row, prefix: str = "") -> MonitorKinds:
@@ -488,7 +489,7 @@ def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequ
             trial = _at_event(trial, kind, row)
         found.append(JobEvent(row["event"], kind, row["batch_size"], trial))
     for trial in by_number.values():
-        dispatched = _running(trial)._replace(type=first_types.get(trial.number, trial.type), last=None)
+        dispatched = trial.renew(None, None)._replace(type=first_types.get(trial.number, trial.type))
         found.append(JobEvent(trial.dispatch_event, EventKind.DISPATCHED, trial.batch_size, dispatched))
         if trial.end_event is not None:
             found.append(JobEvent(trial.end_event, EventKind(trial.status.value), trial.batch_size, trial))
@@ -497,28 +498,11 @@ def read_events(job_id: str, trials: Iterable[Row], rows: Iterable[Row]) -> Sequ
 
 def _at_event(trial: Trial, kind: EventKind, row: Row) -> Trial:
     """A trial as it was at an event of its own row."""
-    past = _running(trial)._replace(
-        type=TrialType(row["type"]), last=None if row["last_epoch"] is None else read_measurement(row, "last_")
-    )
+    last = None if row["last_epoch"] is None else read_measurement(row, "last_")
+    past = trial.renew(last, None)._replace(type=TrialType(row["type"]))
     if kind is EventKind.REPORTED:
         return past
     return past._replace(status=TrialStatus.FAILED, end_reason=EndReason(row["end_reason"]), cost=row["cost"])
-
-
-def _running(trial: Trial) -> Trial:
-    """A trial without its end."""
-    return trial._replace(
-        status=TrialStatus.DISPATCHED,
-        end_reason=None,
-        end_time=None,
-        cost=None,
-        cost_bound=None,
-        converged=False,
-        target_reached=False,
-        observation=None,
-        best_known=False,
-        end_event=None,
-    )
 
 
 def read_measurement(row: Row, prefix: str = "") -> Measurement:
@@ -531,5 +515,5 @@ def read_measurement(row: Row, prefix: str = "") -> Measurement:
         energy_joules=row[f"{prefix}energy_joules"],
         metric=math.nan if metric is None else metric,
         report_time=from_micros(row[f"{prefix}report_time"]),
-        computed=None if computed[0] is None else ComputedUsage(*computed),
+        computed=None if None in computed else ComputedUsage(*computed),
     )

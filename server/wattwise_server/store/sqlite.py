@@ -32,6 +32,9 @@ from wattwise_server.store.writer import Submission, Writer
 CACHED_JOBS = 4096
 """Jobs cached beyond those with running trials."""
 
+_DROPPED_AT_ONCE = 4
+"""Jobs that leave the cache when another one enters: a few, so that no call pays for many."""
+
 _CACHED_ENDED_TRIALS = 4
 """Ended trials cached per job: their trainers are about to call EndTrial."""
 
@@ -77,8 +80,12 @@ class CachedJob:
     @property
     def idle(self) -> bool:
         """Whether it can be dropped from the cache."""
-        durable = self.submitted is None or self.submitted.done
-        return not self.users and not self.running and durable
+        return not self.users and not self.running and not self.pending
+
+    @property
+    def pending(self) -> bool:
+        """Whether something that was submitted may still fail."""
+        return self.submitted is not None and not self.submitted.done
 
     def update(self, trial: Trial) -> bool:
         """Saves a trial; returns whether it has started to run."""
@@ -97,7 +104,7 @@ class CachedJob:
         self.ended[number] = trial
         if len(self.ended) > _CACHED_ENDED_TRIALS:
             del self.ended[next(iter(self.ended))]
-        return False
+        return False  # pragma: no mutate: the lease of an ended trial is dropped when it expires
 
     async def durable(self) -> None:
         """Returns once all that was submitted for the job is durable."""
@@ -192,8 +199,7 @@ class SqliteStore:
         for trial in tx.apply():
             self._watch_lease(trial, tx.key)
         if tx.statements:
-            then = partial(self._publish, tx) if tx.topics or tx.callbacks else None
-            cached.submitted = self._writer.submit(cached, tx.statements, then)
+            cached.submitted = self._writer.submit(cached, tx.statements, partial(self._publish, tx))
 
     def _publish(self, tx: SqliteTransaction) -> None:
         if tx.deleted:
@@ -209,8 +215,7 @@ class SqliteStore:
         self._granted = self.clock()
 
     def _evict(self) -> None:
-        # A few at a time, so that no call pays for many.
-        for _ in range(min(4, len(self._cache) - CACHED_JOBS)):
+        for _ in range(min(_DROPPED_AT_ONCE, len(self._cache) - CACHED_JOBS)):
             job_id, cached = next(iter(self._cache.items()))
             if cached.idle:
                 del self._cache[job_id]
@@ -228,14 +233,16 @@ class SqliteStore:
         while self._leases and self._leases[0][0] <= now:
             _, job_id, key, number = heapq.heappop(self._leases)
             cached = self._cache.get(job_id)
-            # After a failed commit the cache is not reliable, and a deletion may still fail.
-            unknown = cached is None or cached.failed or cached.key != key
+            later = now + _RETRY, job_id, key, number
             trial = None if cached is None else cached.running.get(number)
-            if unknown or (trial and trial.lease_expire_time and trial.lease_expire_time <= now):
+            # After a failed commit the cache is not reliable, and a deletion or an end may still fail.
+            if cached is None or cached.failed or cached.key != key or (trial and trial.lease_expired(now)):
                 found[TrialKey(job_id, 0, number)] = None
-                again.append((now + _RETRY, job_id, key, number))
+                again.append(later)
             elif trial:
                 self._watch_lease(trial, key)
+            elif cached.pending:
+                again.append(later)
         # Failing these trials may be refused by the storage: they are returned again until it succeeds.
         for lease in again:
             heapq.heappush(self._leases, lease)
@@ -310,12 +317,12 @@ class SqliteTransaction:
         "topics",
     )
     _cached: CachedJob
+    job: Job | None
+    key: int
 
     def __init__(self, store: SqliteStore, job_id: str) -> None:
         self._store = store
         self.job_id = job_id
-        self.job: Job | None = None
-        self.key = 0
         self.deleted = False
         self._changed: dict[int, Trial] = {}
         self.statements: list[Statement] = []
@@ -362,9 +369,10 @@ class SqliteTransaction:
         """Creates the job, or saves what changed."""
         if self.job is None:
             self.key = self._store.new_key()
-            self.statements += rows.insert_job(self.key, job)
+            saved = rows.insert_job(self.key, job)
         else:
-            self.statements += rows.update_job(self.key, self.job, job)
+            saved = rows.update_job(self.key, self.job, job)
+        self.statements += saved
         self.job = job
         self.topics.add((self.job_id, None))
 
@@ -394,10 +402,8 @@ class SqliteTransaction:
 
     def running_trial(self, number: int) -> Trial | None:
         """The trial of this number if it is running."""
-        changed = self._changed.get(number)
-        if changed is None:
-            return self._cached.running.get(number)
-        return changed if changed.running else None
+        trial = self._changed.get(number) or self._cached.running.get(number)
+        return trial if trial and trial.running else None
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
@@ -405,7 +411,7 @@ class SqliteTransaction:
         known = self._changed.get(number) or cached.running.get(number) or cached.ended.get(number)
         if known is not None:
             return known
-        if self.job is None or not 0 < number <= self.job.num_trials:
+        if self.job is None or number > self.job.num_trials:
             return None
         await self._cached.durable()
         return await self._store.queries.trial(self.job_id, self.key, number)
@@ -482,7 +488,5 @@ def _with_running(job: Job, running: Sequence[Trial]) -> Job:
     counts = Counter(trial.batch_size for trial in running if job.counts(trial))
     if not counts:
         return job
-    arms = tuple(
-        replace(arm, running=counts[arm.batch_size]) if arm.batch_size in counts else arm for arm in job.search.arms
-    )
+    arms = tuple(replace(arm, running=counts[arm.batch_size]) for arm in job.search.arms)
     return replace(job, search=replace(job.search, arms=arms))

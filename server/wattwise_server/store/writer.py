@@ -114,7 +114,7 @@ class Writer:
         self.on_failure: Callable[[], None] | None = None
         # Time and owners of the last groups.
         self._groups: deque[tuple[float, set[int]]] = deque(maxlen=8)
-        self._task = asyncio.create_task(self._run(), name="wattwise-writer")
+        self._task = asyncio.create_task(self._run())
 
     def submit(
         self, owner: Owner, statements: Sequence[Statement], callback: Callable[[], None] | None = None
@@ -194,13 +194,13 @@ class Writer:
                 submission.fail(RuntimeError("an earlier submission that it depends on failed"))
 
     async def _commit_singly(self, group: Sequence[Submission]) -> None:
-        for place, submission in enumerate(group, 1):
+        rest = iter(group)
+        for submission in rest:
             await self._commit([submission])
             if isinstance(submission.error, sqlite3.OperationalError):
                 # A full or missing disk affects all of them.
-                for other in group[place:]:
+                for other in rest:
                     other.fail(submission.error)
-                return
 
 
 def _log(error: Exception) -> None:

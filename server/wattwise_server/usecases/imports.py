@@ -171,6 +171,8 @@ class Importer:
         )
         job = after(job, Dispatched(trial))
         tx.save_job(job)
+        # Its measurements refer to it.
+        tx.save_trial(trial)
         self._publish(tx, TrialImported(trial, len(measured)))
         return job, trial
 

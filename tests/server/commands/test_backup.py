@@ -126,6 +126,7 @@ def test_backup_that_finds_no_room(server: LiveServer, tmp_path: Path) -> None:
 def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> None:
     """While a server runs, without --force, and from an invalid backup, restore changes nothing."""
     job = Trainer(server.trainer)
+    job.next("the launch")
     copy = tmp_path / "copy.db"
     wattwise(server, "backup", copy)
     job.run(10.0)
@@ -136,15 +137,19 @@ def test_restore_refuses_what_would_harm(server: LiveServer, tmp_path: Path) -> 
     for name, expected in (
         ("garbage", "is damaged"),
         ("torn", "is damaged"),
+        ("altered", "is damaged"),
+        ("orphaned", "is damaged"),
         ("foreign", "another program"),
         ("newer", "newer"),
     ):
         bad = tmp_path / name
         spoil(bad, copy)
-        assert expected in wattwise(server, "restore", bad, "--force", fails=True)
+        with pytest.raises(StartError, match=f"^{bad} .*{expected}"):
+            restore(bad, server.database, overwrite=True)
         assert contents(server.database) == before
+    assert "is damaged" in wattwise(server, "restore", bad.with_name("torn"), "--force", fails=True)
     server.start()
-    assert job.next().id.trial_number == 2
+    assert job.next().id.trial_number == 3
 
 
 def spoil(bad: Path, copy: Path) -> None:
@@ -154,6 +159,12 @@ def spoil(bad: Path, copy: Path) -> None:
     elif bad.name == "torn":
         whole = copy.read_bytes()
         bad.write_bytes(whole[: len(whole) // 2])
+    elif bad.name == "altered":
+        bad.write_bytes(copy.read_bytes().replace(b"the launch", b"the lunch.", 1))
+    elif bad.name == "orphaned":
+        bad.write_bytes(copy.read_bytes())
+        with closing(sqlite3.connect(bad)) as connection, connection:
+            connection.execute("DELETE FROM jobs")
     else:
         bad.write_bytes(copy.read_bytes() if bad.name == "newer" else b"")
         with closing(sqlite3.connect(bad, isolation_level=None)) as connection:
@@ -174,6 +185,8 @@ def test_restore_by_root_leaves_the_files_to_their_owner(server: LiveServer, tmp
         os.chown(path, user, user)
         if lost and path != folder:
             path.unlink()
+    if not lost:
+        os.chown(folder, 0, 0)
     wattwise(server, "restore", copy, "--force")
     for name in ("wattwise.db", "wattwise.db.lock"):
         found = (folder / name).stat()

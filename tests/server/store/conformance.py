@@ -116,11 +116,12 @@ class StoreConformance:
             "registered_policy": job.spec.policy,
             "spec": replace(job.spec, policy="PRUNING_GTS"),
             "reset_after": 3,
+            "reset_time": NOW + timedelta(days=1),
             "paused": True,
             "pinned": 16,
             "baseline_requested": True,
         }
-        job = replace(job, search=replace(search, num_trials=1), monitor=nvml, other_monitor=mixed, **changed)
+        job = replace(job, search=replace(search, num_trials=2), monitor=nvml, other_monitor=mixed, **changed)
         sample = PowerSample(225.5, 1 / 3, 0.1 + 0.2, 40)
         highest = PowerSample(300.5, 0.1, 0.2, 41)
         for state in (PowerLimitState(8, sample, highest=highest), PowerLimitState(16, profiling=1)):
@@ -163,7 +164,7 @@ class StoreConformance:
             assert tx.job == job
             assert await tx.trial(1) == ended
             assert await tx.trial_of_request("request 1") == ended
-            assert await tx.trial(2) is None
+            assert [await tx.trial(number) for number in (0, 2, 3)] == [None, None, None]
 
     async def test_events_are_numbered_and_tell_every_state(self, opener: Opener) -> None:
         """Dispatches and ends come from the trials, the rest from the events, in their order and with every number."""
@@ -273,6 +274,45 @@ class StoreConformance:
                 assert tx.job is not None
                 assert tx.job.num_observations == 100
 
+    async def test_transactions_of_a_new_job_are_serialized(self, opener: Opener) -> None:
+        """A block that creates a job is alone with its id, even after a block that found no such job."""
+        async with opener() as store:
+            inside, more = asyncio.Event(), asyncio.Event()
+
+            async def read() -> Job | None:
+                async with store.transaction("j") as tx:
+                    return tx.job
+
+            async def create() -> None:
+                async with store.transaction("j") as tx:
+                    inside.set()
+                    await more.wait()
+                    tx.save_job(a_job())
+
+            early, creating = asyncio.create_task(read()), asyncio.create_task(create())
+            assert await early is None
+            await inside.wait()
+            late = asyncio.create_task(read())
+            async with store.transaction("another"):
+                more.set()
+            await creating
+            assert await late == a_job()
+
+    async def test_block_sees_what_it_has_saved(self, opener: Opener) -> None:
+        """A trial that started, went on or ended in this block is seen so, not as before the block."""
+        begun = a_trial(1)
+        ended = begun._replace(status=TrialStatus.FAILED, end_reason=EndReason.ERROR)
+        async with opener() as store:
+            await save_with_trial(store, "j")
+            async with store.transaction("j") as tx:
+                assert (tx.running_trial(1), tx.running_trial(2)) == (begun, None)
+                for changed in (begun._replace(power_limit_watts=100.0), a_trial(2)):
+                    tx.save_trial(changed)
+                    assert tx.running_trial(changed.number) == await tx.trial(changed.number) == changed
+                tx.save_trial(ended)
+                assert (tx.running_trial(1), await tx.trial(1)) == (None, ended)
+                assert tx.running() == [a_trial(2)]
+
     async def test_jobs_do_not_wait_for_each_other(self, opener: Opener) -> None:
         """A transaction of one job can be finished inside one of another."""
         async with opener() as store, store.transaction("j1") as one:
@@ -311,7 +351,7 @@ class StoreConformance:
                 assert [trial.number for trial in await store.trials(f"j{number}", None, None, 0, 10)] == [1]
 
     async def test_measurements_are_read_by_epoch(self, opener: Opener) -> None:
-        """Every measurement is stored, the newest is in the running trial, and both survive reopening."""
+        """Every measurement is stored, the newest with the running trial, and its outcome only once it has one."""
         trial = a_trial(1)
         async with opener() as store:
             async with store.transaction("j") as tx:
@@ -320,11 +360,13 @@ class StoreConformance:
             for epoch in (1, 2, 5):
                 trial = trial._replace(last=Measurement(epoch, epoch * 1.5, epoch * 2.5, 0.1 * epoch, NOW))
                 async with store.transaction("j") as tx:
+                    tx.save_trial(trial._replace(cost=1.0, cost_bound=2.0, converged=True, best_known=True))
                     tx.add_measurement(trial)
         async with opener() as store, store.transaction("j") as tx:
             kept = await tx.measurements(1)
             assert [m.epoch for m in kept] == [1, 2, 5]
-            assert [t.last for t in tx.running()] == [kept[-1]] == [trial.last]
+            assert kept[-1] == trial.last
+            assert [each._replace(lease_expire_time=None) for each in tx.running()] == [trial]
 
     async def test_newest_measurements_are_kept(self, opener: Opener) -> None:
         """All but the newest are deleted, by their number whatever their epochs; one of the same block counts."""
@@ -353,11 +395,11 @@ class StoreConformance:
 
     async def test_history_of_an_arm_is_read(self, opener: Opener) -> None:
         """A window has the newest observations in order; without one, the missed costs are kept in order."""
-        outcomes = [(5.0, True), (3.0, False), (9.0, False), (4.0, False)]
+        outcomes = [(5.0, True), (3.0, False), (9.0, True), (4.0, False)]
         for window, job_id in ((2, "jw"), (0, "jh")):
             async with opener() as store:
                 job = a_job(job_id, window_size=window)
-                arms = tuple(replace(a, num_succeeded=4 if a.batch_size == 8 else 0) for a in job.search.arms)
+                arms = tuple(replace(a, num_succeeded=4 if a.batch_size == 8 else 1) for a in job.search.arms)
                 search = replace(job.search, arms=arms, missed_floor=8.0)
                 async with store.transaction(job_id) as tx:
                     tx.save_job(with_trials(replace(job, search=search), 4))
@@ -368,9 +410,9 @@ class StoreConformance:
                 assert tx.job is not None
                 arm = tx.job.search.arm(8)
                 if window:
-                    assert arm.window == (Observation(9.0, converged=False), Observation(4.0, converged=False))
+                    assert arm.window == (Observation(9.0, converged=True), Observation(4.0, converged=False))
                 else:
-                    assert arm.misses == (3.0, 9.0, 4.0)
+                    assert arm.misses == (3.0, 4.0)
 
     async def test_leases_expire_once_and_are_full_after_reopening(self, opener: Opener) -> None:
         """A trial's lease expires unless it was renewed; after reopening the trial has a full one."""
@@ -383,6 +425,7 @@ class StoreConformance:
                 tx.renew_lease(tx.running()[0]._replace(lease_expire_time=NOW + timedelta(seconds=10)))
             assert store.expired_leases(NOW + timedelta(seconds=1)) == []
             assert [key.trial_number for key in store.expired_leases(NOW + timedelta(seconds=2))] == [2]
+            assert store.expired_leases(NOW + timedelta(seconds=2)) == []
         async with opener() as store, store.transaction("j") as tx:
             assert all((trial.lease_expire_time or NOW) > NOW for trial in tx.running())
             assert len(tx.running()) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, Moments, Observation, PowerLimitState, PowerSample, TrialType
+from wattwise_server.errors import StartError
 from wattwise_server.policy.base import Choice, Succeeded
 from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import Status, state
@@ -212,5 +214,37 @@ def test_a_version_that_is_used_twice_or_missing_is_an_error(tmp_path: Path, nam
     """Two migrations with one number, or a number without a migration, are found before any file is touched."""
     for name in names:
         (tmp_path / name).write_text("SELECT 1;", encoding="utf-8")
-    with pytest.raises(RuntimeError, match=names[-1]):
+    with pytest.raises(RuntimeError, match=re.escape(", ".join(names))):
         migrations(tmp_path)
+
+
+@pytest.mark.parametrize("trace", ["CREATE TABLE other (x)", "PRAGMA user_version = 1"])
+async def test_database_of_another_program_is_not_touched(tmp_path: Path, trace: str) -> None:
+    """A file with tables or a version, but not of this program, is refused by name; not one byte of it changes."""
+    file = tmp_path / "other.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(trace)
+    before = file.read_bytes()
+    with pytest.raises(StartError, match=str(file)):
+        await open_store(f"sqlite:///{file}", steady_clock()).__aenter__()
+    assert file.read_bytes() == before
+
+
+async def test_schema_is_written_once(tmp_path: Path) -> None:
+    """A database of the newest version is opened without a change of its schema or its marks."""
+    url = f"sqlite:///{tmp_path / 'w.db'}"
+    async with open_store(url, steady_clock()):
+        pass
+    before = (tmp_path / "w.db").read_bytes()
+    async with open_store(url, steady_clock()):
+        pass
+    assert (tmp_path / "w.db").read_bytes() == before
+
+
+def test_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
+    """The error is that of the statement that failed; the steps before it are undone."""
+    with closing(sqlite3.connect(tmp_path / "w.db")) as connection:
+        with pytest.raises(sqlite3.OperationalError, match="already exists"):
+            migrate(connection, "w.db", {1: "CREATE TABLE one (x);", 2: "CREATE TABLE one (x);"})
+        assert not connection.in_transaction
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
+from wattwise_server.domain import EndReason, TrialKey, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import queries
 from wattwise_server.store import sqlite as sqlite_store
-from wattwise_server.store.connection import Sql
+from wattwise_server.store.connection import Sql, explain
 from wattwise_server.store.open import database_path, open_store
 
-from tests.server.store.conformance import Opener, StoreConformance, a_job, a_trial
+from tests.server.store.conformance import NOW, Opener, StoreConformance, a_job, a_trial, save_with_trial, with_trials
 
 
 class TestSqliteStore(StoreConformance):
@@ -61,6 +64,39 @@ class TestSqliteStore(StoreConformance):
             for outcome in await asyncio.gather(create(), refuse(), return_exceptions=True):
                 assert isinstance(outcome, StorageUnavailableError)
 
+    @pytest.mark.parametrize("table", ["trials", "jobs"])
+    async def test_lease_expires_although_an_end_could_not_be_saved(
+        self, opener: Opener, tmp_path: Path, table: str
+    ) -> None:
+        """A trial whose end, or whose job's deletion, fails to become durable loses its lease all the same."""
+        expired = NOW + timedelta(seconds=2)
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(with_trials(a_job(trial_lease_seconds=1.0), 1))
+                tx.save_trial(a_trial(1, lease_expire_time=NOW + timedelta(seconds=1)))
+            with closing(sqlite3.connect(tmp_path / "store.db")) as other:
+                for event in ("INSERT", "DELETE"):
+                    other.execute(
+                        f"CREATE TRIGGER no_{event} BEFORE {event} ON {table} BEGIN SELECT RAISE(ABORT, 'full'); END"
+                    )
+            left = asyncio.Event()
+
+            async def end() -> None:
+                async with store.transaction("j") as tx:
+                    if table == "trials":
+                        tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
+                    else:
+                        tx.delete_job()
+                    left.set()
+
+            ending = asyncio.create_task(end())
+            await left.wait()
+            before = store.expired_leases(expired)
+            with pytest.raises(StorageUnavailableError):
+                await ending
+            assert before == ([] if table == "trials" else [TrialKey("j", 0, 1)])
+            assert store.expired_leases(expired + timedelta(seconds=1)) == [TrialKey("j", 0, 1)]
+
     async def test_failed_commit_fails_what_depends_on_it_and_nothing_else(
         self, opener: Opener, tmp_path: Path
     ) -> None:
@@ -85,6 +121,7 @@ class TestSqliteStore(StoreConformance):
                     await asyncio.wait({culprit, innocent})
                     tx.save_job(replace(a_job("j1"), num_observations=8))
             assert isinstance(culprit.exception(), StorageUnavailableError)
+            assert "full" in str(culprit.exception())
             assert innocent.exception() is None
             for job_id, observations in (("j1", 0), ("j2", 7)):
                 async with store.transaction(job_id) as tx:
@@ -118,6 +155,45 @@ class TestSqliteStore(StoreConformance):
                 await store.jobs("", 0, 10)
             async with store.transaction("sound") as tx:
                 assert tx.job == a_job("sound")
+
+    async def test_long_trials_are_read_in_pieces(self, opener: Opener, tmp_path: Path) -> None:
+        """Of more measurements than one answer holds, the newest are read, each once and by epoch."""
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(with_trials(a_job(), 1))
+                tx.save_trial(a_trial(1))
+            for first, last, least in ((1, 1500, 1), (1501, 52_000, 2001)):
+                with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
+                    other.executemany(
+                        "INSERT INTO measurements VALUES (1, 1, ?, 1, 1, 1, 1, NULL, NULL, NULL)",
+                        [(epoch,) for epoch in range(first, last + 1)],
+                    )
+                async with store.transaction("j") as tx:
+                    assert [each.epoch for each in await tx.measurements(1)] == list(range(least, last + 1))
+
+    @pytest.mark.parametrize("suffix", ["", "-wal"])
+    async def test_nothing_is_saved_or_read_while_the_file_is_away(
+        self, opener: Opener, tmp_path: Path, suffix: str
+    ) -> None:
+        """SQLite would go on writing into a file without a name: blocks are refused until it is back, then served."""
+        file = tmp_path / f"store.db{suffix}"
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(a_job())
+            await save_with_trial(store, "another")
+            kept = file.rename(tmp_path / "kept")
+            for _ in range(2):
+                with pytest.raises(StorageUnavailableError, match=str(file)):
+                    async with store.transaction("j") as tx:
+                        tx.save_job(replace(a_job(), num_observations=7))
+                with pytest.raises(StorageUnavailableError, match=str(file)):
+                    await store.transaction("another").__aenter__()
+            kept.rename(file)
+            async with store.transaction("j") as tx:
+                tx.save_job(replace(a_job(), num_observations=8))
+        async with opener() as store, store.transaction("j") as tx:
+            assert tx.job is not None
+            assert tx.job.num_observations == 8
 
     async def test_windows_are_read_by_their_index(self, opener: Opener, tmp_path: Path) -> None:
         """The newest results of each batch size are found without reading every trial of the job."""
@@ -162,6 +238,23 @@ def test_open_folder_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     tmp_path.chmod(mode)
     asyncio.run(start())
     assert ("open folder" in caplog.text) is warned
+    advice = "".join(str(record.fields["message"]) for record in caplog.records if record.message == "open folder")  # type: ignore[attr-defined]
+    assert advice.endswith(f"chmod o-w {tmp_path}" if warned else "")
+
+
+@pytest.mark.parametrize("database", [None, b""])
+async def test_log_of_a_lost_database_is_not_discarded(tmp_path: Path, database: bytes | None) -> None:
+    """A log without its database is kept, and nothing is opened; an empty one has nothing to lose."""
+    file, log = tmp_path / "store.db", tmp_path / "store.db-wal"
+    log.write_bytes(b"results")
+    if database is not None:
+        file.write_bytes(database)
+    with pytest.raises(StartError, match=str(log)):
+        await open_store(f"sqlite:///{file}", steady_clock()).__aenter__()
+    assert log.read_bytes() == b"results"
+    log.write_bytes(b"")
+    async with open_store(f"sqlite:///{file}", steady_clock()) as store:
+        assert await store.count_jobs("", 1) == 0
 
 
 @pytest.mark.parametrize("url", ["", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql:///a.db", "a.db"])
@@ -176,3 +269,39 @@ def test_url_names_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.chdir(tmp_path)
     assert database_path("sqlite:///a.db") == tmp_path / "a.db"
     assert database_path("sqlite:////a/b.db") == Path("/a/b.db")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "statement", "advice"),
+    [
+        ("full", "PRAGMA max_page_count = 1; CREATE TABLE more (x)", "free some space"),
+        ("readonly", "CREATE TABLE more (x)", "may write the file"),
+        ("missing", "SELECT 1", "may read and write the file"),
+        ("malformed", "SELECT * FROM jobs", "restore a backup"),
+        ("garbage", "SELECT * FROM jobs", "not a Wattwise database"),
+        ("none", "SELECT * FROM nothing", ""),
+    ],
+)
+def test_sqlite_errors_are_explained(tmp_path: Path, trouble: str, statement: str, advice: str) -> None:
+    """An error of SQLite's that an operator can do something about says what; any other is as SQLite words it."""
+    file = tmp_path / "store.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE jobs (job_id)")
+        connection.execute("CREATE TABLE trials (x)")
+    if trouble == "malformed":
+        os.truncate(file, 4096)
+    elif trouble == "garbage":
+        file.write_bytes(b"x" * 10_000)
+    elif trouble == "missing":
+        file.unlink()
+    uri = f"file:{file}?mode={'ro' if trouble == 'readonly' else 'rw'}"
+    with pytest.raises(sqlite3.Error) as raised, closing(sqlite3.connect(uri, uri=True)) as connection:
+        connection.executescript(statement)
+    found = explain(raised.value)
+    assert found.startswith(str(raised.value))
+    assert (advice in found) if advice else found == str(raised.value)
+
+
+def test_other_errors_are_not_shown() -> None:
+    """What is not an error of SQLite's may say anything, which the log has: a caller is not shown it."""
+    assert "secret" not in explain(ValueError("secret"))

@@ -5,14 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from time import perf_counter
+from typing import Any
 
 import pytest
 from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.observability.events import Observers
+from wattwise_server.store import sqlite
 from wattwise_server.store.connection import Sql, Statement
 from wattwise_server.store.open import open_store
+from wattwise_server.store.rows import insert_job
 from wattwise_server.store.writer import Submission
+
+from tests.server.store.conformance import a_job
+
+NOTHING = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())]
 
 
 class Owner:
@@ -27,7 +38,7 @@ async def test_durable_submission_keeps_no_owner_alive(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         owner = Owner()
-        owner.submitted = store._writer.submit(owner, [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())])
+        owner.submitted = store._writer.submit(owner, NOTHING)
         await owner.submitted.durable()
         there = weakref.ref(owner)
         gc.disable()
@@ -39,29 +50,64 @@ async def test_durable_submission_keeps_no_owner_alive(tmp_path: Path) -> None:
 
 
 async def test_lone_submission_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No timer is set between a lone submission and its commit, whichever owner submitted before."""
+    """No timer is set between one or a few submissions and their commit, whichever owners submitted before."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         timers: list[object] = []
         monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *timer: timers.append(timer))
-        for _ in range(3):
-            await store._writer.submit(Owner(), [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())]).durable()
+        for count in (1, 1, 1, 12):
+            submitted = [store._writer.submit(Owner(), NOTHING) for _ in range(count)]
+            for submission in submitted:
+                await submission.durable()
         monkeypatch.undo()
     assert timers == []
 
 
-async def test_storage_failure_fails_the_whole_group(tmp_path: Path) -> None:
-    """After a storage error the group and its first submission are tried; the others fail untried."""
+@pytest.mark.parametrize(
+    ("submissions", "age", "waits"),
+    [(1, 0.0, True), (5, 0.04, True), (6, 0.0, False), (1, 0.06, False)],
+)
+async def test_commit_waits_for_a_third_of_a_crowd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submissions: int, age: float, waits: bool
+) -> None:
+    """If twenty owners have submitted a moment ago, a commit waits for six of them, a millisecond and once again."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
+        loop = asyncio.get_running_loop()
+        timers: list[float] = []
+
+        def call_at_once(delay: float, callback: Callable[..., object], *arguments: Any) -> asyncio.Handle:
+            timers.append(delay)
+            return loop.call_soon(callback, *arguments)
+
+        clock = [loop.time()]
+        monkeypatch.setattr(loop, "time", lambda: clock[0])
+        owners = [Owner() for _ in range(20)]
+        for submission in [store._writer.submit(owner, NOTHING) for owner in owners]:
+            await submission.durable()
+        clock[0] += age
+        monkeypatch.setattr(loop, "call_later", call_at_once)
+        for submission in [store._writer.submit(owner, NOTHING) for owner in owners[:submissions]]:
+            await submission.durable()
+        monkeypatch.undo()
+    assert timers == ([0.001, 0.001] if waits else [])
+
+
+async def test_storage_failure_fails_the_whole_group(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After a storage error the group and its first submission are tried; the others fail untried, for this reason."""
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         seen: list[str] = []
         await store._writer._group.connection.set_trace_callback(seen.append)
-        statements = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ()), Statement(Sql("DELETE FROM nothing"), ())]
+        statements = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ()), Statement(Sql("DELETE FROM nowhere"), ())]
         submissions = [store._writer.submit(Owner(), statements) for _ in range(5)]
         for submission in submissions:
-            with pytest.raises(StorageUnavailableError):
+            with pytest.raises(StorageUnavailableError, match="no such table"):
                 await submission.durable()
         assert seen.count("BEGIN IMMEDIATE") == 2
+    (logged,) = (record for record in caplog.records if record.message == "commit failed")
+    assert set(logged.fields) == {"cause", "message"}  # type: ignore[attr-defined]
+    assert "no such table" in logged.fields["cause"]  # type: ignore[attr-defined]
 
 
 async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> None:
@@ -82,3 +128,70 @@ async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> N
         await bystander.durable()
         saved = await store.queries._all("SELECT job_id FROM deletions")
         assert [row["job_id"] for row in saved] == ["bystander"]
+
+
+class Commits(Observers):
+    """Keeps the rows and seconds of each commit, and counts those that failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[tuple[int, float]] = []
+        self.failed = 0
+
+    def committed(self, rows: int, seconds: float) -> None:
+        """Keeps both."""
+        self.done.append((rows, seconds))
+
+    def commit_failed(self) -> None:
+        """Counts it."""
+        self.failed += 1
+
+
+async def test_commits_are_observed_with_what_they_wrote(tmp_path: Path) -> None:
+    """A change of a job writes its row and those of its arms that changed; the time is that of the commit."""
+    now, commits = datetime(2026, 1, 1, tzinfo=timezone.utc), Commits()
+    began = perf_counter()
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now, commits) as store:
+        job = a_job()
+        first, second = job.search.arms
+        for arms in ((first, second), (replace(first, running=1), second), (replace(first, pruned=True), second)):
+            async with store.transaction("j") as tx:
+                tx.save_job(replace(job, search=replace(job.search, arms=arms)))
+    assert [rows for rows, _ in commits.done] == [3, 1, 2]
+    assert 0 < sum(seconds for _, seconds in commits.done) < perf_counter() - began
+    assert commits.failed == 0
+
+
+async def test_deletion_keeps_a_commit_in_order(tmp_path: Path) -> None:
+    """A job that is deleted and created again while another one is created: one commit does all of it in order."""
+    now, commits = datetime(2026, 1, 1, tzinfo=timezone.utc), Commits()
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now, commits) as store:
+        await store._writer.submit(Owner(), insert_job(1, a_job())).durable()
+        other, delete, again = (
+            store._writer.submit(Owner(), statements)
+            for statements in (
+                insert_job(2, a_job("other")),
+                [Statement(sqlite._DELETE_JOB, (1,)), Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("none",))],
+                insert_job(3, a_job()),
+            )
+        )
+        for submission in (other, delete, again):
+            await submission.durable()
+        assert [each.position for each in await store.jobs("", 0, 10)] == [2, 3]
+    assert (len(commits.done), commits.failed) == (2, 0)
+
+
+async def test_statements_without_a_rank_keep_their_order(tmp_path: Path) -> None:
+    """Equal statements are run once each, and after what was submitted before them."""
+    now, commits = datetime(2026, 1, 1, tzinfo=timezone.utc), Commits()
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now, commits) as store:
+        add = Sql("INSERT INTO deletions (job_id, request_id, create_time, delete_time) VALUES (?, '', 0, 0)")
+        remove = Sql("DELETE FROM deletions WHERE job_id = ?")
+        steps = [(add, "a"), (add, "b"), (remove, "a"), (add, "a"), (add, "c"), (remove, "b")]
+        in_order = [Statement(sql, (name,)) for sql, name in steps]
+        delete = Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("j",))
+        await store._writer.submit(Owner(), [*insert_job(1, a_job()), delete, *in_order]).durable()
+        assert await store.jobs("", 0, 10) == []
+        saved = await store.queries._all("SELECT job_id FROM deletions ORDER BY job_id")
+        assert [row["job_id"] for row in saved] == ["a", "c"]
+    assert commits.failed == 0

@@ -7,15 +7,20 @@ import signal
 import threading
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from wattwise import v1
+from wattwise_server.domain import EndReason, Measurement
+from wattwise_server.store.connection import Sql, Statement
+from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial, Importer
 
 from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 from tests.refusals import refused
+from tests.server.site import Site, draft
 from tests.server.usecases.test_leases import get, lose
 from tests.server.usecases.test_monitors import job_of
 from tests.watched import WatchedServer
@@ -85,6 +90,21 @@ def test_unknown_start_stays_unknown(server: LiveServer) -> None:
     server.kill()
     server.start()
     assert get(server, trial) == trial
+
+
+async def test_import_can_share_a_commit_with_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a commit keeps the order in which it was saved: the imported trial comes before its measurements."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(draft())
+    writer, deletion = site.store._writer, Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())
+    submit = writer.submit
+    monkeypatch.setattr(writer, "submit", lambda owner, rows, then=None: submit(owner, [*rows, deletion], then))
+    measured = [Measurement(epoch, epoch, epoch, 0.1, UNKNOWN_TIME) for epoch in (1, 2)]
+    importer = Importer(site.store, lambda: site.now)
+    await importer.import_trial(ImportedTrial("j", "a", 16, measured, EndReason.COMPLETED))
+    assert site.rows() == {(1, 1): [1, 2]}
+    await site.close()
 
 
 def test_validated_import_changes_nothing(server: LiveServer) -> None:
