@@ -99,10 +99,8 @@ class Optimizer:
             JobDiffersError: the id has another configuration.
             TooManyJobsError: the prefix has reached its limit of jobs.
         """
-        new_id = f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}"
-        known = None
-        if "job_id" in draft and ("policy" not in draft or "prior_job_ids" in draft):
-            known = await self._job(draft["job_id"])
+        new_id = f"{draft.get('job_id_prefix')}-{secrets.token_hex(4)}"
+        known = await self._job(draft["job_id"]) if "job_id" in draft else None
         if known is not None and draft.get("policy", known.spec.policy) == known.spec.policy:
             # A job keeps its policy when the default changes, and its configuration when a person changes the policy.
             draft = {**draft, "policy": known.registered_policy or known.spec.policy}
@@ -157,7 +155,12 @@ class Optimizer:
             raise TooManyJobsError(prefix, limit)
 
     async def next_trial(
-        self, job_id: str, request_id: str, *, resume: bool = False, unconnected_ranks: int = 0
+        self,
+        job_id: str,
+        request_id: str,
+        *,
+        resume: bool = False,
+        unconnected_ranks: int = 0,  # pragma: no mutate: one process that asks is as usual as none
     ) -> tuple[Trial, str]:
         """Dispatches a job's next trial; returns it with the reason. A known request gets its trial again.
 
@@ -174,7 +177,9 @@ class Optimizer:
             raise InvalidRequestError(Violation("request_id", fault))
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            known = await tx.trial_of_request(request_id) if request_id else None
+            known = None
+            if request_id:
+                known = await tx.trial_of_request(request_id)
             if known is None and resume:
                 raise NoTrialToResumeError(job_id, request_id)
             if known is not None:
@@ -288,9 +293,9 @@ class Optimizer:
     async def expire_leases(self) -> None:
         """Fails every trial whose lease has expired, in batches that share commits."""
         expired, failures = self._store.expired_leases(self._clock()), list[BaseException]()
-        for start in range(0, len(expired), _EXPIRED_PER_BATCH):
-            together = (self._expire_lease(key) for key in expired[start : start + _EXPIRED_PER_BATCH])
-            outcomes = await asyncio.gather(*together, return_exceptions=True)
+        while expired:
+            together, expired = expired[:_EXPIRED_PER_BATCH], expired[_EXPIRED_PER_BATCH:]
+            outcomes = await asyncio.gather(*map(self._expire_lease, together), return_exceptions=True)
             failures += (outcome for outcome in outcomes if outcome is not None)
         if failures:
             # The others have been given up; these are found again.
@@ -347,7 +352,7 @@ class Optimizer:
 
     async def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
         bound = bound_of(job, trial)
-        unbounded = why_unbounded(trial, best_known=is_best_known(job, trial, bound))
+        unbounded = why_unbounded(trial, best_known=is_best_known(job))
         verdict = judge(job.spec, bound, measurement)
         before = trial.last
         repeated = before is not None and before.repeats(measurement)

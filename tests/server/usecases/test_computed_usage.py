@@ -75,6 +75,10 @@ def test_bound_compares_computed_costs(server: LiveServer) -> None:
         ({"computed": usage(1e200)}, {"result.computed.energy_joules"}),
         ({"computed": usage(40.0, 0.5)}, {f"result.computed.{name}" for name in ("energy_joules", "time_seconds")}),
         ({}, {"result.computed"}),
+        ({"computed": usage(70.0), "metric": math.inf}, {"result.metric"}),
+        ({"computed": usage(70.0, watts=0.0), "metric": math.inf},
+         {"result.metric", "result.computed.power_limit_watts"}),
+        ({"computed": usage(math.inf), "metric": math.inf}, {"result.metric", "result.computed.energy_joules"}),
         ({"computed": usage(70.0), "power_limit_watts": 0.0}, {"result.power_limit_watts"}),
         ({"computed": usage(70.0), "power_limit_watts": math.inf}, {"result.power_limit_watts"}),
     ],
@@ -115,6 +119,17 @@ def test_first_computed_sums_may_be_less_than_the_measured_ones(watched: Watched
     assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 200.0
 
 
+def test_counters_add_up_to_the_sums_of_a_trial(watched: WatchedServer) -> None:
+    """Of each report the counters take what came after the report before it."""
+    trainer = Trainer(watched.trainer, eta_knob=0.5)
+    trial = trainer.next()
+    for epoch, measured in enumerate((100.0, 250.0, 300.0), 1):
+        decision = report(trainer, trial, measured, epoch=epoch)
+    assert watched.figure("wattwise_training_seconds_total") == 3.0
+    assert watched.figure("wattwise_energy_joules_total") == 300.0
+    assert watched.figure("wattwise_cost_joules_total") == decision.cost == 300.0
+
+
 def test_import_takes_computed_usage(server: LiveServer) -> None:
     """The measurements of an imported trial may have computed sums, with the same rules."""
     trainer = Trainer(server.trainer)
@@ -140,10 +155,10 @@ def test_trial_shows_its_newest_power_limit(server: LiveServer) -> None:
     report(trainer, trial, 200.0, epoch=2, power_limit_watts=250.0)
     report(trainer, trial, 300.0, epoch=3)
     assert get(server, trial).power_limit_watts == 250.0
-    report(trainer, trial, 400.0, epoch=4, power_limit_watts=175.0)
+    report(trainer, trial, 400.0, epoch=4, power_limit_watts=0.5)
     server.kill()
     server.start()
-    assert get(server, trial).power_limit_watts == 175.0
+    assert get(server, trial).power_limit_watts == 0.5
 
 
 def test_profile_keeps_the_highest_limit_beside_the_cheapest(server: LiveServer) -> None:

@@ -282,8 +282,10 @@ def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer, la
         trial.id.batch_size,
         measurements=epochs(0.1, 0.2, 0.3, 0.4, last),
         end_reason=v1.END_REASON_COMPLETED,
+        power_limit_watts=225.5,
     ).trial
     assert (rest.status, rest.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_COST_BOUND)
+    assert rest.power_limit_watts == 225.5
     assert (rest.converged, rest.last_epoch, rest.cost, rest.last_metric) == (False, 5, 50.0, last)
     assert trainer.heartbeat(trial).target_reached is (last == 0.95)
 
@@ -340,13 +342,15 @@ def test_preempted_trial_that_went_on_without_the_server_is_completed(server: Li
 
 
 def test_lost_trial_that_gains_nothing_stays_lost(server: LiveServer) -> None:
-    """A lost trial without new epochs stays as it is, and takes the reason of its trainer if there is a better one."""
+    """A lost trial without new epochs stays as it is; it takes new ones, and a better reason of its trainer."""
     trainer = Trainer(server.trainer, trial_lease_seconds=1)
     trial = trainer.next("launch")
     trainer.report(trial, 10.0, metric=0.1)
     lost = lose(server, trial)
     again = imported(trainer, "launch", measurements=epochs(0.1), end_reason=v1.END_REASON_LOST).trial
     assert again == lost
+    more = imported(trainer, "launch", measurements=epochs(0.2, first=2), end_reason=v1.END_REASON_LOST).trial
+    assert (more.end_reason, more.last_epoch) == (v1.END_REASON_LOST, 2)
     ended = imported(trainer, "launch", end_reason=v1.END_REASON_ERROR).trial
     assert ended.end_reason == v1.END_REASON_ERROR
     assert job_of(server, trainer).batch_size_states[1].num_failed == 1
@@ -431,9 +435,13 @@ def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
 def test_launch_that_was_deleted_with_its_job(server: LiveServer) -> None:
     """A launch that was deleted with its job is not imported, nor into a newer job of this id; other trials are."""
     trainer = Trainer(server.trainer)
-    trainer.next("a")
+    started = trainer.next("a").start_time
     imported(trainer, "history", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
     server.admin.DeleteJob(v1.DeleteJobRequest(job_id=trainer.job_id))
+    for start, reason in ((started, "TRIAL"), (None, "JOB")):
+        with refused() as refusal:
+            imported(trainer, "spooled", measurements=epochs(0.95), start_time=start)
+        assert refusal.reason == f"ERROR_REASON_{reason}_NOT_FOUND"
     for _ in range(2):
         with refused() as refusal:
             imported(trainer, "a", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)

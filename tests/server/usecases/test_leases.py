@@ -18,6 +18,7 @@ from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.report import Report
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -273,7 +274,8 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
         for number in range(300):
             await optimizer.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
-            await optimizer.next_trial(f"j{number}", "")
+            trial, _ = await optimizer.next_trial(f"j{number}", "")
+            await optimizer.report(Report(trial.key, 1, 1.0, 1.0, 0.1))
         seen: list[str] = []
         await store._writer._group.connection.set_trace_callback(seen.append)
         time += timedelta(seconds=61)
@@ -281,7 +283,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         assert 1 <= seen.count("COMMIT") <= 10
         for number in range(300):
             lost, _ = await administration.trial(TrialKey(f"j{number}", 0, 1))
-            assert lost.end_reason is EndReason.LOST
+            assert (lost.end_reason, lost.end_time) == (EndReason.LOST, time)
 
 
 @pytest.mark.parametrize("written", ["UPDATE ON trials", "DELETE ON jobs"])

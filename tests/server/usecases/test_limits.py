@@ -20,7 +20,7 @@ import pytest
 from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client
-from wattwise_server.domain import EndReason
+from wattwise_server.domain import EndReason, Job, Trial, TrialKey
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import StreamLimit
@@ -28,9 +28,11 @@ from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import JobAdminService
 from wattwise_server.security.tokens import Role
 from wattwise_server.store import queries
+from wattwise_server.store.base import Transaction
 from wattwise_server.store.rows import read_measurement
-from wattwise_server.usecases import lifecycle
+from wattwise_server.usecases import lifecycle, optimizer
 from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.lookup import find_trial
 from wattwise_server.usecases.report import Report
 
 from tests.client.training.script import begun
@@ -219,6 +221,28 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     ends = [(await site.administration.trial(key))[0].end_reason for key in dear]
     # Not all: with each that is stopped the bound of the next rises.
     assert EndReason.COST_BOUND in ends
+    await site.close()
+
+
+async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of trainers of one job wait for their stop: the reports of one cost the others nothing."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    waiting, reporting = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(2)]
+    looked: list[TrialKey] = []
+
+    async def counted(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
+        looked.append(key)
+        return await find_trial(tx, key)
+
+    monkeypatch.setattr(optimizer, "find_trial", counted)
+    stop = asyncio.create_task(site.optimizer.wait_for_stop(waiting))
+    for epoch in range(1, 8):
+        await site.optimizer.report(Report(reporting, epoch, 1.0, 1.0, 0.1))
+    await site.administration.delete_job("j")
+    assert (await stop).stop_train
+    assert looked == [waiting] * 2, "when it began to wait, and at its end"
     await site.close()
 
 
