@@ -195,8 +195,7 @@ class Importer:
             found = in_report(job.spec, trial, previous, measurement, reached=reached)
             job, trial = self._lifecycle.warn(tx, job, trial, (*found, *of_power(job.spec, trial, measurement)))
             previous = measurement
-        if measured[-1].epoch > self._limits.max_epochs_kept:
-            tx.keep_measurements(trial, self._limits.max_epochs_kept)
+        tx.keep_measurements(trial, self._limits.max_epochs_kept)
         if self._observer.wants_reports:
             self._publish(tx, epoch_reported(job, trial, before, measured[-1]))
         return job, trial

@@ -100,7 +100,9 @@ class Optimizer:
             TooManyJobsError: the prefix has reached its limit of jobs.
         """
         new_id = f"{draft.get('job_id_prefix')}-{secrets.token_hex(4)}"
-        known = await self._job(draft["job_id"]) if "job_id" in draft else None
+        known = None
+        if "job_id" in draft and ("policy" not in draft or "prior_job_ids" in draft):
+            known = await self._job(draft["job_id"])
         if known is not None and draft.get("policy", known.spec.policy) == known.spec.policy:
             # A job keeps its policy when the default changes, and its configuration when a person changes the policy.
             draft = {**draft, "policy": known.registered_policy or known.spec.policy}
@@ -126,7 +128,7 @@ class Optimizer:
         """What a prior job tells about a new one."""
         beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
         after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
-        trials = await self._store.trials(job.spec.job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
+        trials = await self._store.trials(job.spec.job_id, None, None, after, _TRIALS_OF_A_PRIOR)
         return prior_of(beliefs, filter(job.counts, trials))
 
     def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:
@@ -361,7 +363,7 @@ class Optimizer:
             tx.renew_lease(trial)
         else:
             tx.add_measurement(trial)
-            if measurement.epoch > self._limits.max_epochs_kept:
+            if measurement.epoch > self._limits.max_epochs_kept:  # pragma: no mutate: or deletes nothing once
                 tx.keep_measurements(trial, self._limits.max_epochs_kept)
             if self._observer.wants_reports:
                 self._publish(tx, epoch_reported(job, trial, before, measurement))

@@ -81,8 +81,8 @@ class PowerLimitProfiler:
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             _check_profile(job.spec, samples)
-            highest = max(samples, key=lambda sample: sample.power_limit_watts)
-            profile = PowerProfile(cheapest(job.spec, samples), highest)
+            # The limit is the first field of a sample.
+            profile = PowerProfile(cheapest(job.spec, samples), highest=max(samples))
             state = job.power_limit(trial.batch_size)
             changed = state._replace(profiling=None) if state.profiling == trial.number else state
             if not trial.excluded:

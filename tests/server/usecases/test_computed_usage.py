@@ -119,17 +119,6 @@ def test_first_computed_sums_may_be_less_than_the_measured_ones(watched: Watched
     assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 200.0
 
 
-def test_counters_add_up_to_the_sums_of_a_trial(watched: WatchedServer) -> None:
-    """Of each report the counters take what came after the report before it."""
-    trainer = Trainer(watched.trainer, eta_knob=0.5)
-    trial = trainer.next()
-    for epoch, measured in enumerate((100.0, 250.0, 300.0), 1):
-        decision = report(trainer, trial, measured, epoch=epoch)
-    assert watched.figure("wattwise_training_seconds_total") == 3.0
-    assert watched.figure("wattwise_energy_joules_total") == 300.0
-    assert watched.figure("wattwise_cost_joules_total") == decision.cost == 300.0
-
-
 def test_import_takes_computed_usage(server: LiveServer) -> None:
     """The measurements of an imported trial may have computed sums, with the same rules."""
     trainer = Trainer(server.trainer)

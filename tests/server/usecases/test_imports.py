@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import threading
@@ -166,12 +167,13 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
     """A cheaper trial that reached the target stops a running one that has cost more than the new bound."""
     trainer = Trainer(server.trainer)
     trainer.run(1000.0)
-    running = trainer.next()
+    silent, running = trainer.next(), trainer.next()
     assert not trainer.report(running, 500.0, metric=0.1).stop_train
     imported(trainer, measurements=epochs(0.1, 0.2), end_reason=v1.END_REASON_COMPLETED)
     assert not trainer.heartbeat(running).stop_train
-    imported(trainer, "b", measurements=epochs(0.95))
+    imported(trainer, "b", 8, measurements=epochs(0.95))
     assert trainer.heartbeat(running).stop_train
+    assert not trainer.heartbeat(silent).stop_train
     assert get(server, running).end_reason == v1.END_REASON_COST_BOUND
 
 
@@ -297,12 +299,12 @@ def test_power_limit_is_known_without_epochs(server: LiveServer) -> None:
 
 
 def test_rest_that_shrinks_is_refused(server: LiveServer) -> None:
-    """The first new epoch must not have less time or energy than what was reported."""
+    """The first new epoch must not have less time or energy than what was reported, among other faults."""
     trainer = Trainer(server.trainer)
     trainer.report(trainer.next("launch"), 100.0, metric=0.1, time=50.0)
     with refused() as refusal:
-        imported(trainer, "launch", measurements=epochs(0.1, 0.2), end_reason=v1.END_REASON_LOST)
-    assert set(refusal.faults) == {"measurements[1].time_seconds", "measurements[1].energy_joules"}
+        imported(trainer, "launch", measurements=epochs(0.1, math.inf), end_reason=v1.END_REASON_LOST)
+    assert set(refusal.faults) == {f"measurements[1].{name}" for name in ("metric", "time_seconds", "energy_joules")}
 
 
 def test_running_trial_ends_without_measurements(server: LiveServer) -> None:
@@ -393,14 +395,14 @@ def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy:
 def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
     """An import has a log line of its own and its end, and counts under its own stage."""
     trainer = Trainer(watched.trainer)
-    imported(trainer, measurements=epochs(0.1, 0.95))
+    imported(trainer, measurements=epochs(0.1, 0.2, 0.95))
     (line,) = watched.events("trial imported")
-    assert (line["job"], line["trial"], line["batch_size"], line["epochs"]) == (trainer.job_id, 1, 16, 2)
+    assert (line["job"], line["trial"], line["batch_size"], line["epochs"]) == (trainer.job_id, 1, 16, 3)
     assert [line["converged"] for line in watched.events("trial decided")] == [True]
     assert not watched.events("trial dispatched")
     assert watched.figure("wattwise_trials_dispatched_total", stage="imported") == 1
     assert watched.figure("wattwise_trials_ended_total", stage="imported", reason="target_reached") == 1
-    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 20.0
+    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 30.0
     assert watched.figure("wattwise_running_trials") == 0
 
 

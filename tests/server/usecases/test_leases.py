@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -198,9 +199,11 @@ async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
     await site.open()
     await site.optimizer.register(site_draft())
     await site.optimizer.next_trial("j", "launch")
+    started = site.now
     site.now += timedelta(hours=2)
     back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
-    assert (back.running, back.lease_expire_time) == (True, site.now + timedelta(hours=1))
+    assert (back.running, back.start_time) == (True, started)
+    assert back.lease_expire_time == site.now + timedelta(hours=1)
     second, _ = await site.optimizer.next_trial("j", "other")
     assert (back.type, second.type) == (TrialType.EXPLORATION, TrialType.CONCURRENT)
     await site.close()
@@ -286,19 +289,28 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
             assert (lost.end_reason, lost.end_time) == (EndReason.LOST, time)
 
 
-@pytest.mark.parametrize("written", ["UPDATE ON trials", "DELETE ON jobs"])
-async def test_trial_whose_end_was_not_written_is_lost(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize(
+    ("written", "end"),
+    [
+        ("UPDATE ON trials", lambda site, key: site.optimizer.end_trial(key, EndReason.ERROR)),
+        ("UPDATE ON trials", lambda site, _: site.optimizer.expire_leases()),
+        ("DELETE ON jobs", lambda site, _: site.administration.delete_job("j")),
+    ],
+    ids=["by its trainer", "by its lease", "with its job"],
+)
+async def test_trial_whose_end_was_not_written_is_lost(
+    tmp_path: Path, written: str, end: Callable[[Site, TrialKey], Awaitable[object]]
+) -> None:
     """A trial whose end could not be written loses its lease like any other, without another call for its job."""
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())
     trial, _ = await site.optimizer.next_trial("j", "")
-    deleting = written.startswith("DELETE")
-    end = site.administration.delete_job("j") if deleting else site.optimizer.end_trial(trial.key, EndReason.ERROR)
+    site.now += timedelta(hours=2)
     with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
         other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
         with pytest.raises(StorageUnavailableError):
-            await end
+            await end(site, trial.key)
         other.execute("DROP TRIGGER full")
     for _ in range(2):
         site.now += timedelta(hours=2)

@@ -93,6 +93,8 @@ def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
     assert ask(job, second).profiled_by_another
     assert ask(job).profiled_by_another
     assert not ask(job, batch_size=32).profiled_by_another
+    report(job, second, power_sample())
+    assert ask(job, second).profiled_by_another
     report(job, first, power_sample())
     assert not ask(job, second).profiled_by_another
 
@@ -289,6 +291,7 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
         ([{"steps": 0}], ["samples[0].steps"]),
         ([{"steps": -1}], ["samples[0].steps"]),
         ([{"energy": 1e300}], ["samples[0].energy_joules"]),
+        ([{"energy": math.inf, "steps": 0}], ["samples[0].energy_joules", "samples[0].steps"]),
         ([{}, {}], ["samples[1].power_limit_watts"]),
         (
             [{"time": -1.0, "steps": 0}, {"energy": -5.0}],

@@ -329,7 +329,7 @@ def test_prefix_leaves_room_for_a_generated_id() -> None:
     """A valid prefix of 191 characters may have its ids generated, one of 192 only with an id of its own."""
     fields = {name: value for name, value in draft().items() if name != "job_id"}
     assert resolve(fields | {"job_id_prefix": "p" * 191}, "new").job_id == "new"
-    for prefix in ("p" * 192, "p\n"):
+    for prefix in ("p" * 192, "p" * 200, "p" * 201, "p\n"):
         with pytest.raises(InvalidJobSpecError) as refusal:
             resolve(fields | {"job_id_prefix": prefix}, "new")
         assert [violation.field for violation in refusal.value.violations] == ["job.job_id_prefix"]

@@ -140,7 +140,7 @@ def test_target_in_percent_of_trials_with_one_report(server: LiveServer) -> None
 def test_metric_within_its_range(server: LiveServer, fields: dict[str, Any], metric: float) -> None:
     """A loss may exceed 1, a target in percent has metrics in percent, and NaN is no number outside of a range."""
     trainer = Trainer(server.trainer, **fields)
-    assert not trainer.report(trainer.next(), 10.0, metric=metric).warnings
+    assert not report_all(trainer, trainer.next(), metric, metric).warnings
 
 
 @pytest.mark.parametrize(
@@ -276,12 +276,13 @@ def test_imported_trials_are_checked_too(server: LiveServer) -> None:
     assert reasons(lost.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY]
 
 
-def test_rest_of_a_trial_is_checked_against_its_last_report(server: LiveServer) -> None:
+def test_imported_epoch_is_checked_beside_the_one_before_it(server: LiveServer) -> None:
     """A metric that was above 1 before is not one within [0, 1]."""
     trainer = Trainer(server.trainer, target_metric=85)
     trainer.report(trainer.next("launch"), 10.0, metric=2.0)
     rest = imported(trainer, "launch", measurements=epochs(0.9, first=2), end_reason=v1.END_REASON_ERROR).trial
-    assert (rest.last_epoch, len(rest.warnings)) == (2, 0)
+    whole = imported(trainer, "b", measurements=epochs(0.8, 2.0, 0.9), end_reason=v1.END_REASON_ERROR).trial
+    assert [(trial.last_epoch, len(trial.warnings)) for trial in (rest, whole)] == [(2, 0), (3, 0)]
 
 
 def test_loss_that_reaches_its_target_at_once_names_both_causes(server: LiveServer) -> None:
