@@ -336,7 +336,7 @@ class Optimizer:
 
     async def _expire_lease(self, key: TrialKey) -> None:
         async with self._store.transaction(key.job_id) as tx:
-            trial = await tx.trial(key.trial_number) if tx.job else None
+            trial = await tx.trial(key.trial_number)
             if tx.job and trial and trial.lease_expired(self._clock()):
                 self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
 

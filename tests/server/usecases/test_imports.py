@@ -393,7 +393,7 @@ def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy:
 
 
 def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
-    """An import has a log line of its own and its end, and counts under its own stage."""
+    """An import has a log line of its own and its end, and counts under its own stage; a rest counts what it adds."""
     trainer = Trainer(watched.trainer)
     imported(trainer, measurements=epochs(0.1, 0.2, 0.95))
     (line,) = watched.events("trial imported")
@@ -403,6 +403,10 @@ def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
     assert watched.figure("wattwise_trials_dispatched_total", stage="imported") == 1
     assert watched.figure("wattwise_trials_ended_total", stage="imported", reason="target_reached") == 1
     assert watched.figure("wattwise_cost_joules_total", stage="imported") == 30.0
+    running = trainer.next("launch")
+    trainer.report(running, 10.0, metric=0.1)
+    imported(trainer, "launch", measurements=epochs(0.95, first=2))
+    assert watched.figure("wattwise_cost_joules_total", stage="pruning") == 20.0
     assert watched.figure("wattwise_running_trials") == 0
 
 

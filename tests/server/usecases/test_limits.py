@@ -21,6 +21,7 @@ from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client
 from wattwise_server.domain import EndReason, Job, Trial, TrialKey
+from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import StreamLimit
@@ -188,6 +189,17 @@ def test_running_trials(server: LiveServer) -> None:
     job.end(second, v1.END_REASON_PREEMPTED)
     assert job.next("third").id.trial_number == 3
     assert job.next("second", resume=True).id == second.id, "its training runs in any case"
+
+
+async def test_jobs_per_prefix_without_tokens(tmp_path: Path) -> None:
+    """Of callers that may access every job, the limit counts the jobs whose ids start with the new one's prefix."""
+    site = Site(tmp_path / "store.db", max_jobs_per_prefix=1)
+    await site.open()
+    await site.optimizer.register(site_draft())
+    with pytest.raises(TooManyJobsError):
+        await site.optimizer.register(site_draft("j-2"))
+    await site.optimizer.register(site_draft("k", job_id_prefix="k"))
+    await site.close()
 
 
 async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

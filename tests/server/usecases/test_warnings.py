@@ -17,7 +17,7 @@ from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 from tests.server.site import BEGIN, draft
 from tests.server.usecases.test_imports import epochs, imported
-from tests.server.usecases.test_leases import get
+from tests.server.usecases.test_leases import get, lose
 from tests.server.usecases.test_monitors import job_of
 from tests.watched import WatchedServer
 
@@ -172,6 +172,18 @@ def test_metric_moves_away(server: LiveServer, higher: bool, metrics: Sequence[f
         assert warning.field == "job.higher_is_better_metric"
         assert f"from {metrics[0]:g} to {metrics[-1]:g}" in warning.message
         assert f"higher_is_better_metric={'false' if higher else 'true'}" in warning.message
+
+
+def test_repeated_epoch_is_one_epoch(server: LiveServer) -> None:
+    """A metric of two epochs does not move away, although one of them is reported again and ends the trial."""
+    trainer = Trainer(server.trainer, trial_lease_seconds=1)
+    trial = trainer.next()
+    trainer.report(trial, 50.0, metric=0.5)
+    trainer.report(trial, 100.0, metric=0.4, epoch=3)
+    lose(server, trial)
+    imported(trainer, batch_size=8, measurements=epochs(0.95))
+    decision = trainer.report(trial, 100.0, metric=0.4, epoch=3)
+    assert (decision.stop_train, decision.cost_bound, len(decision.warnings)) == (True, 20.0, 0)
 
 
 def test_metric_moves_away_until_the_trainer_completes(server: LiveServer) -> None:
