@@ -237,11 +237,11 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
 
 
 async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of trainers of one job wait for their stop: the reports of one cost the others nothing."""
+    """Hundreds of trainers of one job wait for their stop: the start of another trial costs them nothing."""
     site = Site(tmp_path / "store.db")
     await site.open()
     await site.optimizer.register(site_draft())
-    waiting, reporting = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(2)]
+    waiting = (await site.optimizer.next_trial("j", ""))[0].key
     looked: list[TrialKey] = []
 
     async def counted(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
@@ -250,8 +250,8 @@ async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monk
 
     monkeypatch.setattr(optimizer, "find_trial", counted)
     stop = asyncio.create_task(site.optimizer.wait_for_stop(waiting))
-    for epoch in range(1, 8):
-        await site.optimizer.report(Report(reporting, epoch, 1.0, 1.0, 0.1))
+    for _ in range(5):
+        await site.optimizer.next_trial("j", "")
     await site.administration.delete_job("j")
     assert (await stop).stop_train
     assert looked == [waiting] * 2, "when it began to wait, and at its end"

@@ -101,12 +101,16 @@ def test_unknown_prior_is_refused(grpc_stub: Stub, prior: str) -> None:
 
 @pytest.mark.parametrize("policy", [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS])
 def test_other_policies_refuse_priors(grpc_stub: Stub, prior: str, policy: v1.Policy.ValueType) -> None:
-    """A policy that does not read priors refuses them, and names the one that does."""
-    with refused() as refusal:
-        register(grpc_stub, kg_spec(policy=policy, prior_job_ids=[prior]))
-    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert list(refusal.faults) == ["job.prior_job_ids"]
-    assert "use POLICY_KNOWLEDGE_GRADIENT" in refusal.faults["job.prior_job_ids"]
+    """A policy that does not read priors refuses them, of a known job too, and names the one that does."""
+    spec = kg_spec(prior_job_ids=[prior])
+    register(grpc_stub, spec)
+    spec.policy = policy
+    for wrong in (spec, kg_spec(policy=policy, prior_job_ids=[prior])):
+        with refused() as refusal:
+            register(grpc_stub, wrong)
+        assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert list(refusal.faults) == ["job.prior_job_ids"]
+        assert "use POLICY_KNOWLEDGE_GRADIENT" in refusal.faults["job.prior_job_ids"]
 
 
 @pytest.mark.parametrize("priors", [["test-{}"] * 2, [f"test-p{number}" for number in range(9)], ["test-own"], ["a\n"]])
