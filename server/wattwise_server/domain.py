@@ -491,7 +491,7 @@ class Trial(NamedTuple):
     Attributes:
         start_time: When it was dispatched, or started if it was imported; None if that is unknown.
         observation: Its position among the job's succeeded trials, from 1.
-        best_known: Whether it had no bound because its batch size was the best known one; stored once it has ended.
+        best_known: If it had no bound, whether because its batch size was the best known one; stored once it has ended.
         excluded: Whether a person excluded it from the search.
         dispatch_event: Number of the event of its dispatch.
         end_event: Number of the event of its end; None while it runs.

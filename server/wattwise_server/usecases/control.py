@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from wattwise_server.clock import Clock
-from wattwise_server.domain import EventKind, Job, JobEvent, JobSpec, Trial, TrialKey
+from wattwise_server.domain import EventKind, Job, JobEvent, Trial, TrialKey
 from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, JobChanged, Observer
 from wattwise_server.policy.base import Allowed, Banned
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import after
-from wattwise_server.usecases.lookup import find_job, find_trial, with_current_cost
+from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.power_limits import with_counted_profiles
 from wattwise_server.usecases.rebuild import rebuilt
 from wattwise_server.usecases.trial_warnings import with_warnings_of_imports, without_warnings_of
@@ -143,7 +143,7 @@ class Control:
         """Changes the policy of a job; its search is rebuilt from its trials.
 
         Raises:
-            InvalidRequestError: the policy is unknown, or the job's configuration has a fault under it.
+            InvalidRequestError: the job's configuration has a fault under the policy.
         """
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
@@ -151,8 +151,8 @@ class Control:
                 return job
             spec = replace(job.spec, policy=policy)
             # Prior jobs are kept for the policy that reads them.
-            if faults := _policy_faults(replace(spec, prior_job_ids=())):
-                raise InvalidRequestError(*faults)
+            if faults := list(POLICIES[policy].faults(replace(spec, prior_job_ids=()))):
+                raise InvalidRequestError(*(Violation("policy", f"job.{name} {fault}") for name, fault in faults))
             registered = job.registered_policy or job.spec.policy
             job = replace(job, spec=spec, registered_policy=None if policy == registered else registered)
             return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "policy changed")
@@ -169,9 +169,8 @@ class Control:
 def _find_with(tx: Transaction, job_id: str, batch_size: int) -> Job:
     """The job, if it has this batch size."""
     job = find_job(tx, job_id)
-    if batch_size not in job.spec.batch_sizes:
-        listed = ", ".join(map(str, job.spec.batch_sizes))
-        raise InvalidRequestError(Violation("batch_size", f"{batch_size} is not one of the job's ({listed})"))
+    if fault := batch_size_fault(job, batch_size):
+        raise InvalidRequestError(Violation("batch_size", fault))
     return job
 
 
@@ -179,14 +178,6 @@ def _with_event(tx: Transaction, job: Job, kind: EventKind, batch_size: int) -> 
     """The job after an event of a batch size, which is saved."""
     tx.add_event(JobEvent(job.num_events, kind, batch_size))
     return job
-
-
-def _policy_faults(spec: JobSpec) -> Sequence[Violation]:
-    policy = POLICIES.get(spec.policy)
-    if policy is None:
-        known = ", ".join(f"POLICY_{name}" for name in POLICIES)
-        return [Violation("policy", f"{spec.policy} is not known to this server; use one of {known}")]
-    return [Violation("policy", f"job.{name} {fault}") for name, fault in policy.faults(spec)]
 
 
 async def _with_rebuilt_search(job: Job, events: Sequence[JobEvent]) -> Job:

@@ -27,7 +27,7 @@ from wattwise_server.policy.base import Dispatched
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lifecycle import Lifecycle, after
-from wattwise_server.usecases.lookup import bound_of, find_job
+from wattwise_server.usecases.lookup import batch_size_fault, bound_of, find_job
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
 from wattwise_server.usecases.trial_warnings import in_report, of_power
@@ -117,8 +117,7 @@ class Importer:
             await self._check_not_deleted(imported, imported.start_time)
         job = find_job(tx, imported.job_id)
         faults = _request_faults(job, imported)
-        nameless = any(fault.field == "request_id" for fault in faults)
-        known = None if nameless else await tx.trial_of_request(imported.request_id)
+        known = await tx.trial_of_request(imported.request_id)
         if known is None:
             # A newer job of this id may import what it likes, but no launch of the deleted one comes back.
             await self._check_not_deleted(imported, None)
@@ -139,7 +138,8 @@ class Importer:
         job, trial = (job, known) if known else self._create(tx, job, imported, measured)
         if measured:
             job, trial = self._add(tx, job, trial, imported, measured)
-        if not (verdict and verdict.target_reached) and _ran_to_its_end(imported, verdict):
+        # It ran to its end; if it reached the target, its metric has not moved away.
+        if verdict or imported.end_reason is EndReason.COMPLETED:
             new = (measurement.metric for measurement in measured)
             job, trial = await self._lifecycle.warn_of_miss(tx, job, trial, *new)
         if verdict is None:
@@ -197,8 +197,7 @@ class Importer:
             found = in_report(job.spec, trial, previous, measurement, reached=reached)
             job, trial = self._lifecycle.warn(tx, job, trial, (*found, *of_power(job.spec, trial, measurement)))
             previous = measurement
-        if measured[-1].epoch > self._limits.max_epochs_kept:
-            tx.keep_measurements(trial, self._limits.max_epochs_kept)
+        tx.keep_measurements(trial, self._limits.max_epochs_kept)
         if self._observer.wants_reports:
             self._publish(tx, epoch_reported(job, trial, before, measured[-1]))
         return job, trial
@@ -219,9 +218,8 @@ def _request_faults(job: Job, imported: ImportedTrial) -> list[Violation]:
         faults.append(("request_id", "is empty; use the request_id of the launch, or a new UUID for each trial"))
     elif fault := identifier_fault(imported.request_id):
         faults.append(("request_id", fault))
-    if imported.batch_size not in job.spec.batch_sizes:
-        listed = ", ".join(map(str, job.spec.batch_sizes))
-        faults.append(("batch_size", f"{imported.batch_size} is not a batch size of this job; use one of {listed}"))
+    if fault := batch_size_fault(job, imported.batch_size):
+        faults.append(("batch_size", fault))
     if imported.power_limit_watts is not None and (fault := power_limit_fault(imported.power_limit_watts)):
         faults.append(("power_limit_watts", fault))
     if imported.monitor is not None and (fault := monitor_fault(imported.monitor)):
@@ -281,10 +279,6 @@ def _judged(
             return measured[: place + 1], judge(spec, bound, measurement)
     verdict = judge(spec, bound, measured[-1]) if measured else None
     return measured, verdict if verdict and verdict.end_reason is not None else None
-
-
-def _ran_to_its_end(imported: ImportedTrial, verdict: Verdict | None) -> bool:
-    return verdict is not None or imported.end_reason is EndReason.COMPLETED
 
 
 def _after(start: datetime, seconds: float, now: datetime) -> datetime:

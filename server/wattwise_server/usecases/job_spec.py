@@ -35,8 +35,8 @@ def resolve(
     Raises:
         InvalidJobSpecError: with one violation per fault, all at once.
     """
-    sizes = tuple(sorted(draft.get("batch_sizes", ())))
-    spec = JobSpec(**{**_UNSET, "job_id": new_id, **draft, "batch_sizes": sizes})
+    values = {**_UNSET, "job_id": new_id, **draft}
+    spec = JobSpec(**{**values, "batch_sizes": tuple(sorted(values["batch_sizes"]))})
     faults = [Violation(f"job.{name}", fault) for name, fault in _faults(draft, spec, policies)]
     if unknown := ", ".join(map(repr, unknown_jobs)):
         fault = f"names {unknown}, not registered on this server; list the ids of registered jobs"

@@ -68,13 +68,14 @@ class Lifecycle:
     async def stop_others(self, store: Store, job_id: str) -> None:
         """Goes on with `stop_over_bound` in transactions of a few trials, with other calls in between."""
         numbers = self._unchecked.pop(job_id, ())
-        for start in range(0, len(numbers), _AT_ONCE):
+        while numbers:
+            piece, numbers = numbers[:_AT_ONCE], numbers[_AT_ONCE:]
             # A transaction that changes nothing waits for nothing.
             await asyncio.sleep(0)
             async with store.transaction(job_id) as tx:
                 if tx.job is None:
                     return
-                await self._stop(tx, tx.job, numbers[start : start + _AT_ONCE])
+                await self._stop(tx, tx.job, piece)
 
     async def _stop(self, tx: Transaction, job: Job, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -103,7 +104,7 @@ class Lifecycle:
             converged=verdict.converged,
             target_reached=verdict.target_reached,
             observation=place,
-            best_known=trial.type is not TrialType.IMPORTED and is_best_known(job, trial, verdict.bound),
+            best_known=is_best_known(job),
         )
         return self._save(tx, replace(job, num_observations=place), trial, Succeeded(trial))[0]
 
@@ -129,14 +130,14 @@ class Lifecycle:
     def monitor(self, tx: Transaction, job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
         """Keeps what measures a trial, if a result names something new."""
         job_now, trial_now = with_monitor(job, trial, reported)
-        if trial_now is not trial and trial_now.other_monitor.kinds:
+        if trial_now == trial:
+            return job, trial
+        if trial_now.other_monitor.kinds:
             job_now = with_job_warnings(job_now, trial_now, [monitor_warning(trial_now)])
-        if job_now is not job:
+            self._publish(tx, MonitorsDiffer(trial_now))
+        if job_now != job:
             tx.save_job(job_now)
-        if trial_now is not trial:
-            tx.save_trial(trial_now)
-            if trial_now.other_monitor.kinds:
-                self._publish(tx, MonitorsDiffer(trial_now))
+        tx.save_trial(trial_now)
         return job_now, trial_now
 
     def warn(self, tx: Transaction, job: Job, trial: Trial, found: Iterable[TrialWarning]) -> tuple[Job, Trial]:

@@ -24,11 +24,7 @@ def find_job(tx: Transaction, job_id: str) -> Job:
 def find_running_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | None:
     """A running trial with its job, which is what almost every call names; None in every other case."""
     job, trial = tx.job, tx.running_trial(key.trial_number)
-    if job is None or trial is None or key.batch_size not in (0, trial.batch_size):
-        return None
-    if key.request_id and key.request_id != trial.request_id:
-        return None
-    return job, trial
+    return None if job is None or trial is None or _mismatch(key, trial) else (job, trial)
 
 
 async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
@@ -41,13 +37,25 @@ async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
     trial = await tx.trial(key.trial_number)
     if trial is None:
         why = f"job {key.job_id!r} has no trial {key.trial_number}"
-    elif key.batch_size not in (0, trial.batch_size):
-        why = f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
-    elif key.request_id and key.request_id != trial.request_id:
-        why = f"trial {key.trial_number} of job {key.job_id!r} belongs to another launch, not to {key.request_id!r}"
-    else:
+    elif not (why := _mismatch(key, trial)):
         return job, trial
     raise TrialNotFoundError(key.job_id, key.trial_number, key.batch_size, why)
+
+
+def _mismatch(key: TrialKey, trial: Trial) -> str:
+    """What a key says that is not so of the trial with its number."""
+    if key.batch_size not in (0, trial.batch_size):
+        return f"trial {key.trial_number} of job {key.job_id!r} has batch size {trial.batch_size}, not {key.batch_size}"
+    if key.request_id and key.request_id != trial.request_id:
+        return f"trial {key.trial_number} of job {key.job_id!r} belongs to another launch, not to {key.request_id!r}"
+    return ""
+
+
+def batch_size_fault(job: Job, batch_size: int) -> str | None:
+    """What is wrong with a batch size; None if the job has it."""
+    if batch_size in job.spec.batch_sizes:
+        return None
+    return f"{batch_size} is not a batch size of this job; use one of {', '.join(map(str, job.spec.batch_sizes))}"
 
 
 def bound_of(job: Job, trial: Trial) -> float | None:
@@ -60,18 +68,16 @@ def bound_of(job: Job, trial: Trial) -> float | None:
     return POLICIES[job.spec.policy].bound(job.spec, job.search, trial.batch_size)
 
 
-def is_best_known(job: Job, trial: Trial, bound: float | None) -> bool:
-    """Whether a trial with this bound has none because its batch size is the best known one."""
-    unbounded = bound is None and trial.type is not TrialType.REQUESTED
-    return unbounded and job.search.min_cost is not None and job.spec.beta_knob is not None
+def is_best_known(job: Job) -> bool:
+    """Whether a trial that the search gave no bound has none because its batch size is the best known one."""
+    return job.search.min_cost is not None
 
 
 def with_current_cost(job: Job, trial: Trial) -> Trial:
     """A trial; a running one with its current cost and bound."""
     if not trial.running:
         return trial
-    bound = bound_of(job, trial)
-    return with_cost(job.spec, bound, trial, best_known=is_best_known(job, trial, bound))
+    return with_cost(job.spec, bound_of(job, trial), trial, best_known=is_best_known(job))
 
 
 def decision_for(job: Job, trial: Trial) -> Decision:

@@ -28,7 +28,7 @@ def monitor_fault(monitor: MonitorKinds) -> str | None:
 
 
 def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, Trial]:
-    """The trial and its job after a result that names its monitor; the same objects if nothing changes.
+    """The trial and its job after a result that names its monitor.
 
     A trial that changes its monitor has the kinds of both, since its sums come from both. A trial whose monitor failed
     for a while keeps its kinds, so its costs remain comparable.
@@ -39,7 +39,7 @@ def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, T
         return job, trial
     if monitor.kinds == trial.monitor.kinds:
         of_job = replace(job, monitor=_marked(job.monitor, monitor), other_monitor=_marked(job.other_monitor, monitor))
-        return of_job if of_job != job else job, trial._replace(monitor=monitor)
+        return of_job, trial._replace(monitor=monitor)
     other = trial.other_monitor
     if not trial.monitor.kinds:
         other = _others(job, monitor)
@@ -49,7 +49,7 @@ def with_monitor(job: Job, trial: Trial, reported: MonitorKinds) -> tuple[Job, T
     # An estimate in an earlier trial concerns the job's sums, but not this trial's.
     estimated = next((known for known in (job.monitor, job.other_monitor) if known.same_kinds(monitor)), monitor)
     of_job = replace(job, monitor=monitor.joined(estimated), other_monitor=other)
-    return of_job if of_job != job else job, trial._replace(monitor=monitor, other_monitor=other)
+    return of_job, trial._replace(monitor=monitor, other_monitor=other)
 
 
 def _others(job: Job, monitor: MonitorKinds) -> MonitorKinds:

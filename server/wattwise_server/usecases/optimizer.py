@@ -99,7 +99,7 @@ class Optimizer:
             JobDiffersError: the id has another configuration.
             TooManyJobsError: the prefix has reached its limit of jobs.
         """
-        new_id = f"{draft.get('job_id_prefix', '')}-{secrets.token_hex(4)}"
+        new_id = f"{draft.get('job_id_prefix')}-{secrets.token_hex(4)}"
         known = None
         if "job_id" in draft and ("policy" not in draft or "prior_job_ids" in draft):
             known = await self._job(draft["job_id"])
@@ -128,7 +128,7 @@ class Optimizer:
         """What a prior job tells about a new one."""
         beliefs = POLICIES[job.spec.policy].belief(job.spec, job.search)
         after = max(0, job.num_trials - _TRIALS_OF_A_PRIOR)
-        trials = await self._store.trials(job.spec.job_id, TrialStatus.SUCCEEDED, None, after, _TRIALS_OF_A_PRIOR)
+        trials = await self._store.trials(job.spec.job_id, None, None, after, _TRIALS_OF_A_PRIOR)
         return prior_of(beliefs, filter(job.counts, trials))
 
     def _warn_of_prior(self, tx: Transaction, job: Job, prior: Job, evidence: Prior) -> None:
@@ -157,7 +157,12 @@ class Optimizer:
             raise TooManyJobsError(prefix, limit)
 
     async def next_trial(
-        self, job_id: str, request_id: str, *, resume: bool = False, unconnected_ranks: int = 0
+        self,
+        job_id: str,
+        request_id: str,
+        *,
+        resume: bool = False,
+        unconnected_ranks: int = 0,  # pragma: no mutate: one process that asks is as usual as none
     ) -> tuple[Trial, str]:
         """Dispatches a job's next trial; returns it with the reason. A known request gets its trial again.
 
@@ -174,7 +179,9 @@ class Optimizer:
             raise InvalidRequestError(Violation("request_id", fault))
         async with self._store.transaction(job_id) as tx:
             job = find_job(tx, job_id)
-            known = await tx.trial_of_request(request_id) if request_id else None
+            known = None
+            if request_id:
+                known = await tx.trial_of_request(request_id)
             if known is None and resume:
                 raise NoTrialToResumeError(job_id, request_id)
             if known is not None:
@@ -288,9 +295,9 @@ class Optimizer:
     async def expire_leases(self) -> None:
         """Fails every trial whose lease has expired, in batches that share commits."""
         expired, failures = self._store.expired_leases(self._clock()), list[BaseException]()
-        for start in range(0, len(expired), _EXPIRED_PER_BATCH):
-            together = (self._expire_lease(key) for key in expired[start : start + _EXPIRED_PER_BATCH])
-            outcomes = await asyncio.gather(*together, return_exceptions=True)
+        while expired:
+            together, expired = expired[:_EXPIRED_PER_BATCH], expired[_EXPIRED_PER_BATCH:]
+            outcomes = await asyncio.gather(*map(self._expire_lease, together), return_exceptions=True)
             failures += (outcome for outcome in outcomes if outcome is not None)
         if failures:
             # The others have been given up; these are found again.
@@ -329,7 +336,7 @@ class Optimizer:
 
     async def _expire_lease(self, key: TrialKey) -> None:
         async with self._store.transaction(key.job_id) as tx:
-            trial = await tx.trial(key.trial_number) if tx.job else None
+            trial = await tx.trial(key.trial_number)
             if tx.job and trial and trial.lease_expired(self._clock()):
                 self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
 
@@ -347,7 +354,7 @@ class Optimizer:
 
     async def _record(self, tx: Transaction, job: Job, trial: Trial, measurement: Measurement) -> Decision:
         bound = bound_of(job, trial)
-        unbounded = why_unbounded(trial, best_known=is_best_known(job, trial, bound))
+        unbounded = why_unbounded(trial, best_known=is_best_known(job))
         verdict = judge(job.spec, bound, measurement)
         before = trial.last
         repeated = before is not None and before.repeats(measurement)
@@ -356,7 +363,7 @@ class Optimizer:
             tx.renew_lease(trial)
         else:
             tx.add_measurement(trial)
-            if measurement.epoch > self._limits.max_epochs_kept:
+            if measurement.epoch > self._limits.max_epochs_kept:  # pragma: no mutate: or deletes nothing once
                 tx.keep_measurements(trial, self._limits.max_epochs_kept)
             if self._observer.wants_reports:
                 self._publish(tx, epoch_reported(job, trial, before, measurement))

@@ -12,7 +12,7 @@ from wattwise_server.errors import InvalidRequestError, Violation
 from wattwise_server.observability.events import NO_OBSERVERS, Observer, PowerProfiled
 from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
-from wattwise_server.usecases.lookup import find_job, find_trial
+from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial
 from wattwise_server.usecases.report import LARGEST_COST
 
 MAX_SAMPLES = 1000
@@ -57,7 +57,8 @@ class PowerLimitProfiler:
         """
         async with self._store.transaction(key.job_id) as tx:
             job = find_job(tx, key.job_id)
-            _check_batch_size(job, key.batch_size)
+            if fault := batch_size_fault(job, key.batch_size):
+                raise InvalidRequestError(Violation("batch_size", fault))
             asking = (await find_trial(tx, key))[1] if key.trial_number else None
             state = job.power_limit(key.batch_size)
             profiling = await self._profiling(tx, state)
@@ -80,8 +81,8 @@ class PowerLimitProfiler:
         async with self._store.transaction(key.job_id) as tx:
             job, trial = await find_trial(tx, key)
             _check_profile(job.spec, samples)
-            highest = max(samples, key=lambda sample: sample.power_limit_watts)
-            profile = PowerProfile(cheapest(job.spec, samples), highest)
+            # The limit is the first field of a sample.
+            profile = PowerProfile(cheapest(job.spec, samples), highest=max(samples))
             state = job.power_limit(trial.batch_size)
             changed = state._replace(profiling=None) if state.profiling == trial.number else state
             if not trial.excluded:
@@ -120,14 +121,6 @@ def _with_profile(spec: JobSpec, state: PowerLimitState, profile: PowerProfile) 
     # Of the same profile as the cheapest; a profile of an earlier version of the server has none.
     new = best == profile.cheapest or state.highest is None
     return state._replace(cheapest=best, highest=profile.highest if new else state.highest)
-
-
-def _check_batch_size(job: Job, batch_size: int) -> None:
-    sizes = job.spec.batch_sizes
-    if batch_size not in sizes:
-        listed = ", ".join(map(str, sizes))
-        fault = f"{batch_size} is not a batch size of this job; use one of {listed}"
-        raise InvalidRequestError(Violation("batch_size", fault))
 
 
 def _check_profile(spec: JobSpec, samples: Sequence[PowerSample]) -> None:

@@ -41,7 +41,7 @@ def in_report(
     if ranges is not None:
         # Also why the target was reached at once.
         yield ranges
-    elif before is None and number == epoch == 1 and reached:
+    elif number == epoch == 1 and reached:
         message = (
             f"the job's first trial reached the target {spec.target_metric:g} with {metric:g} in its first epoch: "
             f"register the job under a new job_id with a target_metric that takes training, or with "

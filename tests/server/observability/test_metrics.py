@@ -41,14 +41,14 @@ def test_retries_and_repeated_reports_count_once(watched: WatchedServer) -> None
     job = Trainer(watched.trainer, eta_knob=0.5)
     trial = job.next("retried")
     assert job.next("retried") == trial
-    for cost, epoch, time in ((50.0, 1, 2.0), (50.0, 1, 2.0), (80.0, 2, 3.0)):
+    for cost, epoch, time in ((50.0, 1, 2.0), (50.0, 1, 2.0), (80.0, 2, 2.5)):
         job.report(trial, cost, metric=0.1, epoch=epoch, time=time)
     with refused():
         job.report(trial, 70.0, epoch=3, time=4.0)
     assert watched.figure("wattwise_trials_dispatched_total", stage="pruning") == 1
     assert watched.figure("wattwise_energy_joules_total") == 80.0
-    assert watched.figure("wattwise_training_seconds_total") == 3.0
-    assert watched.figure("wattwise_cost_joules_total") == 0.5 * 80 + 0.5 * 100 * 3
+    assert watched.figure("wattwise_training_seconds_total") == 2.5
+    assert watched.figure("wattwise_cost_joules_total") == 0.5 * 80 + 0.5 * 100 * 2.5
     assert watched.figure("wattwise_running_trials") == 1
     job.report(trial, 90.0, epoch=3, time=4.0)
     job.report(trial, 90.0, epoch=3, time=4.0)

@@ -16,6 +16,7 @@ from wattwise_server.errors import InvalidJobSpecError
 from wattwise_server.policy.base import ArmBelief, Choice, Event, Prior, Reported
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.registry import POLICIES
+from wattwise_server.usecases.rebuild import rebuilt
 
 from tests.replay.worlds import job, workload, world
 from tests.server.site import Site, draft, report
@@ -73,6 +74,9 @@ async def test_policy_observes_every_epoch_and_its_notes_are_stored(site: Site) 
     await site.open()
     third, why = await site.optimizer.next_trial("j", "")
     assert (third.batch_size, why) == (32, "5 epochs were seen")
+    async with site.store.transaction("j") as tx:
+        assert tx.job is not None
+        assert rebuilt(tx.job, await tx.events()) == tx.job.search
 
 
 async def test_last_epoch_is_observed_before_the_end(site: Site) -> None:

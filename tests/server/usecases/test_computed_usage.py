@@ -75,6 +75,10 @@ def test_bound_compares_computed_costs(server: LiveServer) -> None:
         ({"computed": usage(1e200)}, {"result.computed.energy_joules"}),
         ({"computed": usage(40.0, 0.5)}, {f"result.computed.{name}" for name in ("energy_joules", "time_seconds")}),
         ({}, {"result.computed"}),
+        ({"computed": usage(70.0), "metric": math.inf}, {"result.metric"}),
+        ({"computed": usage(70.0, watts=0.0), "metric": math.inf},
+         {"result.metric", "result.computed.power_limit_watts"}),
+        ({"computed": usage(math.inf), "metric": math.inf}, {"result.metric", "result.computed.energy_joules"}),
         ({"computed": usage(70.0), "power_limit_watts": 0.0}, {"result.power_limit_watts"}),
         ({"computed": usage(70.0), "power_limit_watts": math.inf}, {"result.power_limit_watts"}),
     ],
@@ -140,10 +144,10 @@ def test_trial_shows_its_newest_power_limit(server: LiveServer) -> None:
     report(trainer, trial, 200.0, epoch=2, power_limit_watts=250.0)
     report(trainer, trial, 300.0, epoch=3)
     assert get(server, trial).power_limit_watts == 250.0
-    report(trainer, trial, 400.0, epoch=4, power_limit_watts=175.0)
+    report(trainer, trial, 400.0, epoch=4, power_limit_watts=0.5)
     server.kill()
     server.start()
-    assert get(server, trial).power_limit_watts == 175.0
+    assert get(server, trial).power_limit_watts == 0.5
 
 
 def test_profile_keeps_the_highest_limit_beside_the_cheapest(server: LiveServer) -> None:

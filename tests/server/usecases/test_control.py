@@ -197,6 +197,8 @@ def test_pinned_batch_size_is_what_every_launch_gets(
         trial = job.next()
         assert (trial.id.batch_size, trial.type) == (64, v1.TRIAL_TYPE_REQUESTED)
         job.report(trial, 500.0)
+    assert statuses(set_state(admin, job, 8, v1.BATCH_SIZE_STATUS_PINNED)) == {8: "PINNED"}
+    assert statuses(set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_PINNED)) == {64: "PINNED"}
     assert not statuses(set_state(admin, job, 64, v1.BATCH_SIZE_STATUS_ALLOWED))
     trial = job.next()
     assert trial.id.batch_size != 64 or trial.type != v1.TRIAL_TYPE_REQUESTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import threading
@@ -186,12 +187,13 @@ def test_import_lowers_the_bound_of_running_trials(server: LiveServer) -> None:
     """A cheaper trial that reached the target stops a running one that has cost more than the new bound."""
     trainer = Trainer(server.trainer)
     trainer.run(1000.0)
-    running = trainer.next()
+    silent, running = trainer.next(), trainer.next()
     assert not trainer.report(running, 500.0, metric=0.1).stop_train
     imported(trainer, measurements=epochs(0.1, 0.2), end_reason=v1.END_REASON_COMPLETED)
     assert not trainer.heartbeat(running).stop_train
-    imported(trainer, "b", measurements=epochs(0.95))
+    imported(trainer, "b", 8, measurements=epochs(0.95))
     assert trainer.heartbeat(running).stop_train
+    assert not trainer.heartbeat(silent).stop_train
     assert get(server, running).end_reason == v1.END_REASON_COST_BOUND
 
 
@@ -302,8 +304,10 @@ def test_rest_of_a_running_trial_is_judged_with_its_bound(server: LiveServer, la
         trial.id.batch_size,
         measurements=epochs(0.1, 0.2, 0.3, 0.4, last),
         end_reason=v1.END_REASON_COMPLETED,
+        power_limit_watts=225.5,
     ).trial
     assert (rest.status, rest.end_reason) == (v1.TRIAL_STATUS_SUCCEEDED, v1.END_REASON_COST_BOUND)
+    assert rest.power_limit_watts == 225.5
     assert (rest.converged, rest.last_epoch, rest.cost, rest.last_metric) == (False, 5, 50.0, last)
     assert trainer.heartbeat(trial).target_reached is (last == 0.95)
 
@@ -315,12 +319,12 @@ def test_power_limit_is_known_without_epochs(server: LiveServer) -> None:
 
 
 def test_rest_that_shrinks_is_refused(server: LiveServer) -> None:
-    """The first new epoch must not have less time or energy than what was reported."""
+    """The first new epoch must not have less time or energy than what was reported, among other faults."""
     trainer = Trainer(server.trainer)
     trainer.report(trainer.next("launch"), 100.0, metric=0.1, time=50.0)
     with refused() as refusal:
-        imported(trainer, "launch", measurements=epochs(0.1, 0.2), end_reason=v1.END_REASON_LOST)
-    assert set(refusal.faults) == {"measurements[1].time_seconds", "measurements[1].energy_joules"}
+        imported(trainer, "launch", measurements=epochs(0.1, math.inf), end_reason=v1.END_REASON_LOST)
+    assert set(refusal.faults) == {f"measurements[1].{name}" for name in ("metric", "time_seconds", "energy_joules")}
 
 
 def test_running_trial_ends_without_measurements(server: LiveServer) -> None:
@@ -360,13 +364,15 @@ def test_preempted_trial_that_went_on_without_the_server_is_completed(server: Li
 
 
 def test_lost_trial_that_gains_nothing_stays_lost(server: LiveServer) -> None:
-    """A lost trial without new epochs stays as it is, and takes the reason of its trainer if there is a better one."""
+    """A lost trial without new epochs stays as it is; it takes new ones, and a better reason of its trainer."""
     trainer = Trainer(server.trainer, trial_lease_seconds=1)
     trial = trainer.next("launch")
     trainer.report(trial, 10.0, metric=0.1)
     lost = lose(server, trial)
     again = imported(trainer, "launch", measurements=epochs(0.1), end_reason=v1.END_REASON_LOST).trial
     assert again == lost
+    more = imported(trainer, "launch", measurements=epochs(0.2, first=2), end_reason=v1.END_REASON_LOST).trial
+    assert (more.end_reason, more.last_epoch) == (v1.END_REASON_LOST, 2)
     ended = imported(trainer, "launch", end_reason=v1.END_REASON_ERROR).trial
     assert ended.end_reason == v1.END_REASON_ERROR
     assert job_of(server, trainer).batch_size_states[1].num_failed == 1
@@ -407,16 +413,20 @@ def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy:
 
 
 def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
-    """An import has a log line of its own and its end, and counts under its own stage."""
+    """An import has a log line of its own and its end, and counts under its own stage; a rest counts what it adds."""
     trainer = Trainer(watched.trainer)
-    imported(trainer, measurements=epochs(0.1, 0.95))
+    imported(trainer, measurements=epochs(0.1, 0.2, 0.95))
     (line,) = watched.events("trial imported")
-    assert (line["job"], line["trial"], line["batch_size"], line["epochs"]) == (trainer.job_id, 1, 16, 2)
+    assert (line["job"], line["trial"], line["batch_size"], line["epochs"]) == (trainer.job_id, 1, 16, 3)
     assert [line["converged"] for line in watched.events("trial decided")] == [True]
     assert not watched.events("trial dispatched")
     assert watched.figure("wattwise_trials_dispatched_total", stage="imported") == 1
     assert watched.figure("wattwise_trials_ended_total", stage="imported", reason="target_reached") == 1
-    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 20.0
+    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 30.0
+    running = trainer.next("launch")
+    trainer.report(running, 10.0, metric=0.1)
+    imported(trainer, "launch", measurements=epochs(0.95, first=2))
+    assert watched.figure("wattwise_cost_joules_total", stage="pruning") == 20.0
     assert watched.figure("wattwise_running_trials") == 0
 
 
@@ -451,9 +461,13 @@ def test_nothing_is_lost_or_doubled_by_kills(server: LiveServer) -> None:
 def test_launch_that_was_deleted_with_its_job(server: LiveServer) -> None:
     """A launch that was deleted with its job is not imported, nor into a newer job of this id; other trials are."""
     trainer = Trainer(server.trainer)
-    trainer.next("a")
+    started = trainer.next("a").start_time
     imported(trainer, "history", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)
     server.admin.DeleteJob(v1.DeleteJobRequest(job_id=trainer.job_id))
+    for start, reason in ((started, "TRIAL"), (None, "JOB")):
+        with refused() as refusal:
+            imported(trainer, "spooled", measurements=epochs(0.95), start_time=start)
+        assert refusal.reason == f"ERROR_REASON_{reason}_NOT_FOUND"
     for _ in range(2):
         with refused() as refusal:
             imported(trainer, "a", measurements=epochs(0.95), end_reason=v1.END_REASON_COMPLETED)

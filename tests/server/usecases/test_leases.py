@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -18,6 +19,7 @@ from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.optimizer import Optimizer
+from wattwise_server.usecases.report import Report
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
@@ -197,9 +199,11 @@ async def test_resume_gives_a_whole_lease(tmp_path: Path) -> None:
     await site.open()
     await site.optimizer.register(site_draft())
     await site.optimizer.next_trial("j", "launch")
+    started = site.now
     site.now += timedelta(hours=2)
     back, _ = await site.optimizer.next_trial("j", "launch", resume=True)
-    assert (back.running, back.lease_expire_time) == (True, site.now + timedelta(hours=1))
+    assert (back.running, back.start_time) == (True, started)
+    assert back.lease_expire_time == site.now + timedelta(hours=1)
     second, _ = await site.optimizer.next_trial("j", "other")
     assert (back.type, second.type) == (TrialType.EXPLORATION, TrialType.CONCURRENT)
     await site.close()
@@ -273,7 +277,8 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         optimizer, administration = Optimizer(store, lambda: time), Administration(store, lambda: time)
         for number in range(300):
             await optimizer.register(site_draft(f"j{number}", trial_lease_seconds=60.0))
-            await optimizer.next_trial(f"j{number}", "")
+            trial, _ = await optimizer.next_trial(f"j{number}", "")
+            await optimizer.report(Report(trial.key, 1, 1.0, 1.0, 0.1))
         seen: list[str] = []
         await store._writer._group.connection.set_trace_callback(seen.append)
         time += timedelta(seconds=61)
@@ -281,22 +286,31 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
         assert 1 <= seen.count("COMMIT") <= 10
         for number in range(300):
             lost, _ = await administration.trial(TrialKey(f"j{number}", 0, 1))
-            assert lost.end_reason is EndReason.LOST
+            assert (lost.end_reason, lost.end_time) == (EndReason.LOST, time)
 
 
-@pytest.mark.parametrize("written", ["UPDATE ON trials", "DELETE ON jobs"])
-async def test_trial_whose_end_was_not_written_is_lost(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize(
+    ("written", "end"),
+    [
+        ("UPDATE ON trials", lambda site, key: site.optimizer.end_trial(key, EndReason.ERROR)),
+        ("UPDATE ON trials", lambda site, _: site.optimizer.expire_leases()),
+        ("DELETE ON jobs", lambda site, _: site.administration.delete_job("j")),
+    ],
+    ids=["by its trainer", "by its lease", "with its job"],
+)
+async def test_trial_whose_end_was_not_written_is_lost(
+    tmp_path: Path, written: str, end: Callable[[Site, TrialKey], Awaitable[object]]
+) -> None:
     """A trial whose end could not be written loses its lease like any other, without another call for its job."""
     site = Site(tmp_path / "leases.db")
     await site.open()
     await site.optimizer.register(site_draft())
     trial, _ = await site.optimizer.next_trial("j", "")
-    deleting = written.startswith("DELETE")
-    end = site.administration.delete_job("j") if deleting else site.optimizer.end_trial(trial.key, EndReason.ERROR)
+    site.now += timedelta(hours=2)
     with closing(sqlite3.connect(site.file, isolation_level=None)) as other:
         other.execute(f"CREATE TRIGGER full BEFORE {written} BEGIN SELECT RAISE(ABORT, 'full'); END")
         with pytest.raises(StorageUnavailableError):
-            await end
+            await end(site, trial.key)
         other.execute("DROP TRIGGER full")
     for _ in range(2):
         site.now += timedelta(hours=2)

@@ -20,7 +20,8 @@ import pytest
 from wattwise import v1
 from wattwise.errors import ResourceExhaustedError
 from wattwise.rpc.client import Client
-from wattwise_server.domain import EndReason
+from wattwise_server.domain import EndReason, Job, Trial, TrialKey
+from wattwise_server.errors import TooManyJobsError
 from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.rpc import convert
 from wattwise_server.rpc.calls import StreamLimit
@@ -28,9 +29,11 @@ from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import JobAdminService
 from wattwise_server.security.tokens import Role
 from wattwise_server.store import queries
+from wattwise_server.store.base import Transaction
 from wattwise_server.store.rows import read_measurement
-from wattwise_server.usecases import lifecycle
+from wattwise_server.usecases import lifecycle, optimizer
 from wattwise_server.usecases.control import Control
+from wattwise_server.usecases.lookup import find_trial
 from wattwise_server.usecases.report import Report
 
 from tests.client.training.script import begun
@@ -188,6 +191,17 @@ def test_running_trials(server: LiveServer) -> None:
     assert job.next("second", resume=True).id == second.id, "its training runs in any case"
 
 
+async def test_jobs_per_prefix_without_tokens(tmp_path: Path) -> None:
+    """Of callers that may access every job, the limit counts the jobs whose ids start with the new one's prefix."""
+    site = Site(tmp_path / "store.db", max_jobs_per_prefix=1)
+    await site.open()
+    await site.optimizer.register(site_draft())
+    with pytest.raises(TooManyJobsError):
+        await site.optimizer.register(site_draft("j-2"))
+    await site.optimizer.register(site_draft("k", job_id_prefix="k"))
+    await site.close()
+
+
 async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other calls are answered while hundreds of trials are compared with a bound that has fallen."""
     site = Site(tmp_path / "store.db", max_running_trials=0)
@@ -219,6 +233,28 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     ends = [(await site.administration.trial(key))[0].end_reason for key in dear]
     # Not all: with each that is stopped the bound of the next rises.
     assert EndReason.COST_BOUND in ends
+    await site.close()
+
+
+async def test_waiting_trainer_is_not_woken_by_other_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of trainers of one job wait for their stop: the start of another trial costs them nothing."""
+    site = Site(tmp_path / "store.db")
+    await site.open()
+    await site.optimizer.register(site_draft())
+    waiting = (await site.optimizer.next_trial("j", ""))[0].key
+    looked: list[TrialKey] = []
+
+    async def counted(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:
+        looked.append(key)
+        return await find_trial(tx, key)
+
+    monkeypatch.setattr(optimizer, "find_trial", counted)
+    stop = asyncio.create_task(site.optimizer.wait_for_stop(waiting))
+    for _ in range(5):
+        await site.optimizer.next_trial("j", "")
+    await site.administration.delete_job("j")
+    assert (await stop).stop_train
+    assert looked == [waiting] * 2, "when it began to wait, and at its end"
     await site.close()
 
 

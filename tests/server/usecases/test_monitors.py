@@ -170,10 +170,11 @@ def test_malformed_monitor_is_refused(server: LiveServer, monitor: v1.Monitor) -
 
 
 def test_names_are_free(server: LiveServer) -> None:
-    """A kind's name may contain the words and characters that separated kinds in earlier versions."""
+    """Eight kinds, whose names may contain the words and characters that separated kinds in earlier versions."""
     trainer = Trainer(server.trainer)
     trial = trainer.next()
-    monitor = v1.Monitor(kinds=["wall or ups", "nvml then rapl", "a+b", 'quoted "\\', "or estimate"])
+    names = ["wall or ups", "nvml then rapl", "a+b", 'quoted "\\', "or estimate", "x" * 50, "7", "8"]
+    monitor = v1.Monitor(kinds=names)
     trainer.report(trial, 10.0, metric=0.1, monitor=monitor)
     assert get(server, trial).monitor == monitor
 

@@ -21,6 +21,7 @@ from wattwise_server.policy.registry import POLICIES
 from wattwise_server.store.open import open_store
 from wattwise_server.usecases.optimizer import Optimizer
 from wattwise_server.usecases.power_limits import PowerLimitProfiler
+from wattwise_server.usecases.report import LARGEST_COST
 
 from tests.jobs import Trainer, power_sample
 from tests.live_server import LiveServer
@@ -92,6 +93,8 @@ def test_one_trial_profiles_at_a_time(grpc_stub: Stub) -> None:
     assert ask(job, second).profiled_by_another
     assert ask(job).profiled_by_another
     assert not ask(job, batch_size=32).profiled_by_another
+    report(job, second, power_sample())
+    assert ask(job, second).profiled_by_another
     report(job, first, power_sample())
     assert not ask(job, second).profiled_by_another
 
@@ -280,6 +283,7 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
         ([{}] * 1001, ["samples"]),
         ([{"watts": 0.0}], ["samples[0].power_limit_watts"]),
         ([{"watts": math.nan}], ["samples[0].power_limit_watts"]),
+        ([{"watts": math.inf}], ["samples[0].power_limit_watts"]),
         ([{}, {"time": 0.0, "watts": 1.0}], ["samples[1].time_seconds"]),
         ([{"time": math.inf}], ["samples[0].time_seconds"]),
         ([{"energy": -1.0}], ["samples[0].energy_joules"]),
@@ -287,6 +291,7 @@ def test_missing_trial_is_named(grpc_stub: Stub) -> None:
         ([{"steps": 0}], ["samples[0].steps"]),
         ([{"steps": -1}], ["samples[0].steps"]),
         ([{"energy": 1e300}], ["samples[0].energy_joules"]),
+        ([{"energy": math.inf, "steps": 0}], ["samples[0].energy_joules", "samples[0].steps"]),
         ([{}, {}], ["samples[1].power_limit_watts"]),
         (
             [{"time": -1.0, "steps": 0}, {"energy": -5.0}],
@@ -312,6 +317,13 @@ def test_invalid_profile_is_refused_completely(
     assert sorted(refusal.faults) == sorted(faults)
     answer = ask(job)
     assert (answer.HasField("power_limit_watts"), answer.profiled_by_another) == (False, True)
+
+
+def test_largest_profile_is_taken(grpc_stub: Stub) -> None:
+    """A thousand limits, measured for one step each at the largest cost; the lowest of equal ones wins."""
+    job = Trainer(grpc_stub)
+    samples = [power_sample(watts, energy=LARGEST_COST, steps=1) for watts in range(1, 1001)]
+    assert report(job, job.next(), *samples) == 1.0
 
 
 _NUMBERS = st.floats(0.001, 1e6)

@@ -101,12 +101,16 @@ def test_unknown_prior_is_refused(grpc_stub: Stub, prior: str) -> None:
 
 @pytest.mark.parametrize("policy", [v1.POLICY_PRUNING_GTS, v1.POLICY_GTS])
 def test_other_policies_refuse_priors(grpc_stub: Stub, prior: str, policy: v1.Policy.ValueType) -> None:
-    """A policy that does not read priors refuses them, and names the one that does."""
-    with refused() as refusal:
-        register(grpc_stub, kg_spec(policy=policy, prior_job_ids=[prior]))
-    assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
-    assert list(refusal.faults) == ["job.prior_job_ids"]
-    assert "use POLICY_KNOWLEDGE_GRADIENT" in refusal.faults["job.prior_job_ids"]
+    """A policy that does not read priors refuses them, of a known job too, and names the one that does."""
+    spec = kg_spec(prior_job_ids=[prior])
+    register(grpc_stub, spec)
+    spec.policy = policy
+    for wrong in (spec, kg_spec(policy=policy, prior_job_ids=[prior])):
+        with refused() as refusal:
+            register(grpc_stub, wrong)
+        assert refusal.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert list(refusal.faults) == ["job.prior_job_ids"]
+        assert "use POLICY_KNOWLEDGE_GRADIENT" in refusal.faults["job.prior_job_ids"]
 
 
 @pytest.mark.parametrize("priors", [["test-{}"] * 2, [f"test-p{number}" for number in range(9)], ["test-own"], ["a\n"]])
@@ -127,15 +131,18 @@ def test_job_that_names_itself_has_one_fault(grpc_stub: Stub) -> None:
 
 def test_misleading_and_useless_priors_are_logged(watched: WatchedServer) -> None:
     """One warning at registration for a prior with another target, and for one that tells the new job nothing."""
-    stub, names = watched.trainer, ("best", "loss", "untried", "small")
+    stub, names = watched.trainer, ("best", "loss", "untried", "small", "excluded")
     specs = [
         kg_spec(job_id="test-best"),
         kg_spec(job_id="test-loss", target_metric=0.95, higher_is_better_metric=False),
         kg_spec(job_id="test-untried"),
         kg_spec(job_id="test-small", batch_sizes=[2, 4], default_batch_size=4),
+        kg_spec(job_id="test-excluded"),
     ]
-    for spec, launches in zip(specs, (1, 1, 0, 1), strict=True):
+    for spec, launches in zip(specs, (1, 1, 0, 1, 1), strict=True):
         train(stub, spec, dict.fromkeys((2, 4, *SIZES), 5), launches)
+    bogus = v1.TrialId(job_id="test-excluded", trial_number=1)
+    watched.admin.SetTrialExcluded(v1.SetTrialExcludedRequest(trial=bogus, excluded=True))
     new = kg_spec(prior_job_ids=[f"test-{name}" for name in names])
     for _ in range(2):
         register(stub, new)
@@ -147,6 +154,7 @@ def test_misleading_and_useless_priors_are_logged(watched: WatchedServer) -> Non
     assert {line["prior_job"]: line["why"] for line in unused} == {
         "test-untried": "none of its trials was decided",
         "test-small": "no batch size in common",
+        "test-excluded": "none of its trials was decided",
     }
 
 

@@ -103,7 +103,9 @@ class Site:
         """The search that follows from the events."""
         async with self.store.transaction("j") as tx:
             assert tx.job is not None
-            return rebuilt(tx.job, await tx.events())
+            events = await tx.events()
+            assert [event.number for event in events] == list(range(1, tx.job.num_events + 1))
+            return rebuilt(tx.job, events)
 
     async def lose_silent_trials(self) -> None:
         """Lets every lease run out."""
@@ -201,7 +203,7 @@ def test_change_without_effect_writes_nothing(tmp_path: Path, change: Callable[[
 
 
 def test_trial_from_before_a_reset_is_excluded(tmp_path: Path) -> None:
-    """An import that began before the reset does not count, and one that began after it or at an unknown time does."""
+    """An import that began before the reset does not count; one that began then, later or at an unknown time does."""
 
     async def run() -> None:
         site = Site(tmp_path / "w.db")
@@ -213,21 +215,21 @@ def test_trial_from_before_a_reset_is_excluded(tmp_path: Path) -> None:
             fresh = (await site.job()).search
             site.now += timedelta(hours=1)
             measured = [Measurement(3, 70.0, 70.0, 0.95, site.now)]
-            for number, start in enumerate((before, site.now, None), 1):
+            for number, start in enumerate((before, before + timedelta(hours=1), site.now, None), 1):
                 imported = ImportedTrial("j", f"r{number}", 16, measured, EndReason.COMPLETED, start_time=start)
                 trial, created = await site.importer.import_trial(imported)
                 assert (trial.number, created) == (number, True)
                 assert (trial.excluded, trial.start_time) == (number == 1, start)
                 if number == 1:
                     assert (await site.job()).search == replace(fresh, num_trials=1)
-            assert (await site.job()).search.arm(16).num_converged == 2
+            assert (await site.job()).search.arm(16).num_converged == 3
             assert await site.rebuilt() == (await site.job()).search
             _, job = await site.control.set_trial_excluded(TrialKey("j", 0, 1), excluded=False)
-            assert job.search.arm(16).num_converged == 3
+            assert job.search.arm(16).num_converged == 4
         async with site.opened():
             job = await site.job()
             assert job.reset_time == before + timedelta(hours=1)
-            assert job.search.arm(16).num_converged == 3
+            assert job.search.arm(16).num_converged == 4
 
     asyncio.run(run())
 
@@ -254,6 +256,9 @@ def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
             await profiler.report(again.key, [PowerSample(300.0, 1.0, 30.0, 10)])
             best = await profiler.limit(again.key)
             assert best.cheapest == best.highest == PowerSample(300.0, 1.0, 30.0, 10)
+            for excluded in (False, True):
+                await site.control.set_trial_excluded(bogus.key, excluded=excluded)
+            assert await profiler.limit(again.key) == best, "of a trial that still runs"
             await site.control.set_trial_excluded(bogus.key, excluded=False)
             assert await profiler.limit(again.key) == known
             await site.control.set_trial_excluded(again.key, excluded=True)
@@ -291,8 +296,12 @@ def test_warm_start_is_kept(tmp_path: Path) -> None:
             )
             trial, _ = await site.optimizer.next_trial("p", "")
             await site.optimizer.report(Report(trial.key, 3, 1.0, 1.0, 0.9))
-            before = (await site.register(prior_job_ids=("p",))).search
-            assert "8" in before.notes
+            job = await site.register(prior_job_ids=("p",))
+            before = job.search
+            assert "8" in job.first_notes
+            async with site.store.transaction("p") as tx:
+                assert tx.job is not None
+                assert not tx.job.first_notes, "without prior jobs they follow from the configuration"
             assert await site.rebuilt() == before
             await site.control.reset("j")
             assert (await site.job()).search.notes == before.notes
@@ -380,9 +389,10 @@ def test_excluded_running_trial_does_not_count_when_it_ends(tmp_path: Path) -> N
             _, job = await site.control.set_trial_excluded(exploring.key, excluded=True)
             assert job.search.exploring is None
             assert not any(arm.running for arm in job.search.arms)
-            await site.finish(exploring, 1.0)
-            assert (await site.job()).search == job.search
             assert (await site.next()).type is TrialType.EXPLORATION
+            before = (await site.job()).search
+            await site.finish(exploring, 1.0)
+            assert (await site.job()).search == before
 
     asyncio.run(run())
 

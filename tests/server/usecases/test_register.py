@@ -148,8 +148,11 @@ def test_fault_is_a_violation_of_its_field(grpc_stub: Stub, changed: dict[str, A
 def test_all_faults_are_reported_at_once(grpc_stub: Stub) -> None:
     """A job with several faults is refused once, with a violation per fault."""
     with refused() as refusal:
-        register(grpc_stub, job_spec(batch_sizes=[16, 16, -1], eta_knob=2, max_epochs=0, gpu=None))
-    assert set(refusal.faults) == {"job.batch_sizes", "job.eta_knob", "job.max_epochs", "job.gpu"}
+        wrong = job_spec(batch_sizes=[16, 16, -1], default_batch_size=5, eta_knob=2, max_epochs=0, gpu=None)
+        register(grpc_stub, wrong)
+    names = ("batch_sizes", "default_batch_size", "eta_knob", "max_epochs", "gpu")
+    assert set(refusal.faults) == {f"job.{name}" for name in names}
+    assert "(-1, 16)" in refusal.faults["job.default_batch_size"]
 
 
 def test_missing_job_is_refused(grpc_stub: Stub) -> None:
@@ -267,11 +270,13 @@ A_YEAR = 365 * 24 * 3600.0
         ("max_epochs", 1, 2, 0),
         ("trial_lease_seconds", 0.0, 1.0, 0.999),
         ("trial_lease_seconds", 0.0, A_YEAR, A_YEAR + 1),
+        ("trial_lease_seconds", 0.0, A_YEAR, math.inf),
         ("trial_lease_seconds", 0.0, 1.0, -1.0),
         ("eta_knob", 0.0, 1.0, 1.001),
         ("eta_knob", 0.0, 1.0, -0.001),
         ("beta_knob", 0.001, 1e6, 0.0),
         ("beta_knob", 0.001, 1e6, 1.000001e6),
+        ("beta_knob", 0.001, 1e6, math.inf),
         ("target_metric", -1.0, 100.0, math.inf),
         ("mab_prior_mean", -1.0, 1.0, math.nan),
         ("batch_sizes", (16,), tuple(range(1, 65)), tuple(range(1, 66))),
@@ -286,7 +291,7 @@ A_YEAR = 365 * 24 * 3600.0
     ],
 )
 def test_limits_of_a_field(name: str, first: Any, inside: Any, outside: Any) -> None:
-    """The last values inside a field's limits are taken as they are; the next one is refused, and named alone."""
+    """The last values inside a field's limits are taken as they are; the next one is refused with one violation."""
     policy = {"policy": "KNOWLEDGE_GRADIENT"} if name == "prior_job_ids" else {}
     for value in (first, inside):
         spec = resolve({**draft(**policy), name: value}, "j-new")
@@ -294,7 +299,7 @@ def test_limits_of_a_field(name: str, first: Any, inside: Any, outside: Any) -> 
     with pytest.raises(InvalidJobSpecError) as refusal:
         resolve({**draft(**policy), name: outside}, "j-new")
     field = "job_id" if name == "job_id_prefix" else name
-    assert {violation.field for violation in refusal.value.violations} == {f"job.{field}"}
+    assert [violation.field for violation in refusal.value.violations] == [f"job.{field}"]
 
 
 @pytest.mark.parametrize(
@@ -321,12 +326,13 @@ def test_limits_of_the_gpu(gpu: GpuConfig, faulty: str | None) -> None:
 
 
 def test_prefix_leaves_room_for_a_generated_id() -> None:
-    """A prefix of 191 characters may have its ids generated, one of 192 only with an id of its own."""
+    """A valid prefix of 191 characters may have its ids generated, one of 192 only with an id of its own."""
     fields = {name: value for name, value in draft().items() if name != "job_id"}
     assert resolve(fields | {"job_id_prefix": "p" * 191}, "new").job_id == "new"
-    with pytest.raises(InvalidJobSpecError) as refusal:
-        resolve(fields | {"job_id_prefix": "p" * 192}, "new")
-    assert [violation.field for violation in refusal.value.violations] == ["job.job_id_prefix"]
+    for prefix in ("p" * 192, "p" * 200, "p" * 201, "p\n"):
+        with pytest.raises(InvalidJobSpecError) as refusal:
+            resolve(fields | {"job_id_prefix": prefix}, "new")
+        assert [violation.field for violation in refusal.value.violations] == ["job.job_id_prefix"]
     assert resolve(fields | {"job_id_prefix": "p" * 192, "job_id": "p" * 192}, "new").job_id == "p" * 192
 
 
@@ -345,3 +351,7 @@ def test_identical_is_compared_field_by_field() -> None:
         "policy": "registered PRUNING_GTS, requested GTS",
         "gpu.max_power_watts": "registered 100.0, requested 101.0",
     }
+    for length, shown in ((100, "x" * 100), (101, "x" * 99 + "…")):
+        with pytest.raises(JobDiffersError) as refusal:
+            check_identical(job, resolve(draft(gpu=GpuConfig(100.0, 1, "x" * length)), "j-new"))
+        assert refusal.value.metadata["gpu.gpu_model"] == f"registered Test GPU, requested {shown}"

@@ -17,7 +17,7 @@ from tests.jobs import Trainer, monitor_of
 from tests.live_server import LiveServer
 from tests.server.site import BEGIN, draft
 from tests.server.usecases.test_imports import epochs, imported
-from tests.server.usecases.test_leases import get
+from tests.server.usecases.test_leases import get, lose
 from tests.server.usecases.test_monitors import job_of
 from tests.watched import WatchedServer
 
@@ -44,7 +44,7 @@ def test_target_reached_at_once(server: LiveServer) -> None:
     assert (warning.reason, warning.field) == (v1.WARNING_REASON_TARGET_REACHED_AT_ONCE, "job.target_metric")
     assert warning.trial_number == 1
     assert "0.9 with 0.95" in warning.message
-    assert "higher_is_better_metric=false" in warning.message
+    assert "higher_is_better_metric=false if a lower metric is better" in warning.message
     server.kill()
     server.start()
     assert trainer.heartbeat(trial) == decision
@@ -62,12 +62,15 @@ def test_target_reached_at_once_is_about_the_first_trial(server: LiveServer) -> 
     assert not job_of(server, trainer).warnings
     slow = Trainer(server.trainer)
     assert not report_all(slow, slow.next(), 0.5, 0.95).warnings
+    loss = Trainer(server.trainer, higher_is_better_metric=False)
+    (warning,) = loss.report(loss.next(), 10.0, metric=0.5).warnings
+    assert "higher_is_better_metric=true if a higher metric is better" in warning.message
 
 
-@pytest.mark.parametrize("metric", [1.5, 95.0, -0.2])
-def test_metric_out_of_range(server: LiveServer, metric: float) -> None:
+@pytest.mark.parametrize(("target", "metric"), [(0.9, 1.5), (0.9, 95.0), (0.9, -0.2), (1.0, 95.0)])
+def test_metric_out_of_range(server: LiveServer, target: float, metric: float) -> None:
     """A metric outside of [0, 1] with a target inside has a warning at that epoch, and only one."""
-    trainer = Trainer(server.trainer)
+    trainer = Trainer(server.trainer, target_metric=target)
     trial = trainer.next()
     assert not trainer.report(trial, 10.0, metric=0.1).warnings
     (warning,) = trainer.report(trial, 20.0, metric=metric, epoch=2).warnings
@@ -76,12 +79,18 @@ def test_metric_out_of_range(server: LiveServer, metric: float) -> None:
     assert list(trainer.report(trial, 30.0, metric=metric, epoch=3).warnings) == [warning]
 
 
-def test_metric_in_percent_is_the_one_warning(server: LiveServer) -> None:
+@pytest.mark.parametrize(
+    ("metric", "reason"),
+    [(85.0, v1.WARNING_REASON_METRIC_OUT_OF_RANGE), (1.0, v1.WARNING_REASON_TARGET_REACHED_AT_ONCE)],
+)
+def test_metric_in_percent_is_the_one_warning(
+    server: LiveServer, metric: float, reason: v1.WarningReason.ValueType
+) -> None:
     """A metric in percent reaches a target within [0, 1] at once: its range is the cause, not the target."""
     trainer = Trainer(server.trainer)
-    decision = trainer.report(trainer.next(), 10.0, metric=85.0)
+    decision = trainer.report(trainer.next(), 10.0, metric=metric)
     assert decision.target_reached
-    assert reasons(decision.warnings) == [v1.WARNING_REASON_METRIC_OUT_OF_RANGE]
+    assert reasons(decision.warnings) == [reason]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +99,8 @@ def test_metric_in_percent_is_the_one_warning(server: LiveServer) -> None:
         ((0.3, 0.5), 2),
         ((0.0, 0.5), 2),
         ((0.4, math.nan, 0.5), None),
-        ((0.8, 3.0, 0.9), None),
+        ((1.0, 0.5), 2),
+        ((0.8, 2.0, 0.9), None),
         ((0.0, 0.0, 0.0), None),
         ((30.0, 40.0), None),
     ],
@@ -112,8 +122,8 @@ def test_target_in_percent_of_trials_with_one_report(server: LiveServer) -> None
     assert reasons(trainer.report(trainer.next(), 10.0, metric=0.9, epoch=10).warnings) == [
         v1.WARNING_REASON_METRIC_OUT_OF_RANGE
     ]
-    single = Trainer(server.trainer, target_metric=85, max_epochs=1)
-    assert reasons(single.report(single.next(), 10.0, metric=0.9).warnings) == [v1.WARNING_REASON_METRIC_OUT_OF_RANGE]
+    single = Trainer(server.trainer, target_metric=2, max_epochs=1)
+    assert reasons(single.report(single.next(), 10.0, metric=1.0).warnings) == [v1.WARNING_REASON_METRIC_OUT_OF_RANGE]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +131,7 @@ def test_target_in_percent_of_trials_with_one_report(server: LiveServer) -> None
     [
         ({"higher_is_better_metric": False, "target_metric": 0.3}, 2.3),
         ({"target_metric": 90.0}, 89.0),
+        ({"target_metric": 2.0}, 1.5),
         ({}, math.nan),
         ({}, 0.0),
         ({"target_metric": 1.0}, 0.99),
@@ -129,7 +140,7 @@ def test_target_in_percent_of_trials_with_one_report(server: LiveServer) -> None
 def test_metric_within_its_range(server: LiveServer, fields: dict[str, Any], metric: float) -> None:
     """A loss may exceed 1, a target in percent has metrics in percent, and NaN is no number outside of a range."""
     trainer = Trainer(server.trainer, **fields)
-    assert not trainer.report(trainer.next(), 10.0, metric=metric).warnings
+    assert not report_all(trainer, trainer.next(), metric, metric).warnings
 
 
 @pytest.mark.parametrize(
@@ -161,6 +172,18 @@ def test_metric_moves_away(server: LiveServer, higher: bool, metrics: Sequence[f
         assert warning.field == "job.higher_is_better_metric"
         assert f"from {metrics[0]:g} to {metrics[-1]:g}" in warning.message
         assert f"higher_is_better_metric={'false' if higher else 'true'}" in warning.message
+
+
+def test_repeated_epoch_is_one_epoch(server: LiveServer) -> None:
+    """A metric of two epochs does not move away, although one of them is reported again and ends the trial."""
+    trainer = Trainer(server.trainer, trial_lease_seconds=1)
+    trial = trainer.next()
+    trainer.report(trial, 50.0, metric=0.5)
+    trainer.report(trial, 100.0, metric=0.4, epoch=3)
+    lose(server, trial)
+    imported(trainer, batch_size=8, measurements=epochs(0.95))
+    decision = trainer.report(trial, 100.0, metric=0.4, epoch=3)
+    assert (decision.stop_train, decision.cost_bound, len(decision.warnings)) == (True, 20.0, 0)
 
 
 def test_metric_moves_away_until_the_trainer_completes(server: LiveServer) -> None:
@@ -260,6 +283,18 @@ def test_imported_trials_are_checked_too(server: LiveServer) -> None:
         trainer, "launch", running.id.batch_size, measurements=epochs(0.3, first=3), end_reason=v1.END_REASON_COMPLETED
     ).trial
     assert reasons(rest.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY]
+    short = Trainer(server.trainer, max_epochs=3)
+    lost = imported(short, measurements=epochs(0.5, 0.4, 0.3), end_reason=v1.END_REASON_LOST).trial
+    assert reasons(lost.warnings) == [v1.WARNING_REASON_METRIC_MOVES_AWAY]
+
+
+def test_imported_epoch_is_checked_beside_the_one_before_it(server: LiveServer) -> None:
+    """A metric that was above 1 before is not one within [0, 1]."""
+    trainer = Trainer(server.trainer, target_metric=85)
+    trainer.report(trainer.next("launch"), 10.0, metric=2.0)
+    rest = imported(trainer, "launch", measurements=epochs(0.9, first=2), end_reason=v1.END_REASON_ERROR).trial
+    whole = imported(trainer, "b", measurements=epochs(0.8, 2.0, 0.9), end_reason=v1.END_REASON_ERROR).trial
+    assert [(trial.last_epoch, len(trial.warnings)) for trial in (rest, whole)] == [(2, 0), (3, 0)]
 
 
 def test_loss_that_reaches_its_target_at_once_names_both_causes(server: LiveServer) -> None:
@@ -268,10 +303,13 @@ def test_loss_that_reaches_its_target_at_once_names_both_causes(server: LiveServ
     (warning,) = trainer.report(trainer.next(), 10.0, metric=2.3).warnings
     assert warning.reason == v1.WARNING_REASON_METRIC_OUT_OF_RANGE
     assert "unit" in warning.message
-    assert "higher_is_better_metric=false" in warning.message
+    assert warning.message.endswith("higher_is_better_metric=false")
     later = trainer.next()
     trainer.report(later, 10.0, metric=0.05)
     (warning,) = trainer.report(later, 20.0, metric=2.3, epoch=2).warnings
+    assert "higher_is_better_metric=false" not in warning.message
+    low = Trainer(server.trainer, target_metric=0)
+    (warning,) = low.report(low.next(), 10.0, metric=-0.2).warnings
     assert "higher_is_better_metric=false" not in warning.message
 
 
