@@ -65,9 +65,8 @@ def settled(spec: JobSpec, search: Search) -> Search:
 
 def _walk(search: Search) -> Sequence[Arm]:
     """The surviving arms in the order of a round."""
-    down = [arm for arm in search.surviving if arm.batch_size <= search.round_default]
-    up = [arm for arm in search.surviving if arm.batch_size > search.round_default]
-    return [*reversed(down), *up]
+    start = search.round_default
+    return sorted(search.surviving, key=lambda arm: (arm.batch_size > start, abs(arm.batch_size - start)))
 
 
 def _ready(search: Search) -> bool:

@@ -23,7 +23,7 @@ class Gts:
 
     watches_epochs = False
 
-    def __init__(self, *, alone: bool = True) -> None:
+    def __init__(self, *, alone: bool) -> None:
         self._alone = alone
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -63,4 +63,4 @@ class Gts:
         return spec.reward_precision if self._alone and not spec.learn_reward_precision else None
 
 
-POLICY = Gts()
+POLICY = Gts(alone=True)

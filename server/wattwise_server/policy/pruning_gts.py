@@ -84,13 +84,19 @@ POLICY = PruningGts()
 def _step(search: Search, arm: Arm) -> str:
     """What the walk does, as the reason of an exploration."""
     size, start = arm.batch_size, search.round_default
-    if size == start:
-        step = f"the walk starts at batch size {size}"
+    if size < start:
+        step = f"the walk goes down from {start} to batch size {size}"
+    elif size > start:
+        step = f"the walk goes up from {start} to batch size {size}"
     else:
-        step = f"the walk goes {'down' if size < start else 'up'} from {start} to batch size {size}"
-    if failed := len(arm.failed_trials):
-        return f"{step}, whose last {'trial' if failed == 1 else f'{failed} trials'} failed"
-    return step
+        step = f"the walk starts at batch size {size}"
+    match len(arm.failed_trials):
+        case 0:
+            return step
+        case 1:
+            return f"{step}, whose last trial failed"
+        case failed:
+            return f"{step}, whose last {failed} trials failed"
 
 
 def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm | None) -> Choice:

@@ -83,10 +83,8 @@ class TrialStream:
         while True:
             try:
                 await self._push(await self._optimizer.wait_for_stop(key))
-            except ServiceError as error:  # noqa: PERF203 - retries while the storage fails
-                # An unknown trial: the trainer gets this error as the response to its own messages.
-                if not error.retryable:
-                    return
+            except ServiceError:  # noqa: PERF203 - retries while the storage fails
+                # If the trial is unknown, the trainer's own message gets the error, which ends the stream.
                 await asyncio.sleep(_RETRY_SECONDS)
             except grpc.aio.InternalError:
                 # The trainer has gone just now.

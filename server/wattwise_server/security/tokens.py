@@ -134,7 +134,7 @@ def from_line(line: str) -> Token:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _values(line: str) -> dict[str, Any]:

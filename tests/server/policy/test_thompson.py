@@ -143,6 +143,33 @@ def test_samples_spread_by_the_standard_deviation() -> None:
     assert share == pytest.approx(0.8413, abs=0.02)
 
 
+def test_sample_is_the_mean_and_the_generators_deviation() -> None:
+    """The arm is drawn whose mean reward and so many standard deviations as the generator's normal number are most."""
+    job, costs = spec(), np.array([100.0, 101.0, 102.0])
+    arms = [
+        replace(arm_with(size, 1.0, 2.0), counted=Moments(1, cost, 4.0))
+        for size, cost in zip((8, 16, 32), costs, strict=True)
+    ]
+    for number in range(50):
+        sampled = -costs + 2.0 * generator(job, number).standard_normal(3)
+        assert draw(job, arms, generator(job, number)).batch_size == (8, 16, 32)[sampled.argmax()]
+
+
+def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
+    """Of two arms with equal costs each the more expensive one is drawn too if a reward is known to vary."""
+    job, arms = spec(), [arm_with(8, 5.0, 5.0), arm_with(16, 4.9, 4.9)]
+    counts = Counter(draw(job, arms, generator(job, number), 0.25).batch_size for number in range(100))
+    assert min(counts[8], counts[16]) > 20
+
+
+def test_reason_of_a_sampled_arm_has_its_numbers() -> None:
+    """It has the sampled cost, what that was drawn from, and how many arms it was compared with."""
+    cheap, dear = arm_with(8, 5.0, 5.0), arm_with(16, 7.0, 7.0)
+    sampled = "Thompson sampling: sampled cost 5 J (mean 5, std dev 0)"
+    for arms, others in (([cheap], "the only arm"), ([dear, cheap], "lowest of 2 arms")):
+        assert draw(spec(), arms, np.random.default_rng(1)).reason == f"{sampled}, {others}"
+
+
 def test_arm_without_variance_is_sampled_at_its_mean() -> None:
     """An arm with equal costs is sampled at exactly their mean, so of two such arms the cheaper always wins."""
     assert set(drawn([arm_with(8, 5.0, 5.0), arm_with(16, 4.999, 4.999)])) == {16}
@@ -155,6 +182,12 @@ def test_same_seed_and_number_give_the_same_draw() -> None:
         assert generator(job, 3).random() == generator(job, 3).random()
         assert generator(job, 3).random() != generator(job, 4).random()
     assert generator(spec(mab_seed=7), 1).random() != generator(spec(mab_seed=-7), 1).random()
+
+
+@pytest.mark.parametrize(("seed", "unsigned"), [(7, 7), (-7, 2**64 - 7), (2**63 - 1, 2**63 - 1)])
+def test_seed_means_the_same_in_every_version(seed: int, unsigned: int) -> None:
+    """A generator has the seed, as an unsigned number of 64 bits, and the trial's number."""
+    assert generator(spec(mab_seed=seed), 3).random() == np.random.default_rng([unsigned, 3]).random()
 
 
 def test_without_a_seed_draws_differ() -> None:

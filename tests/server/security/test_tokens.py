@@ -8,6 +8,7 @@ import queue
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta, timezone
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from wattwise import v1
 from wattwise.commands.main import main
 from wattwise_server.errors import StartError
+from wattwise_server.security.token_book import TokenBook
 from wattwise_server.security.token_file import add_token, read_tokens
 from wattwise_server.security.tokens import Role, claimed_id, new_token, verified
 
@@ -80,6 +82,16 @@ def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None
     assert found is not None
     assert (found.role, found.prefix) == (Role.TRAINER, "team-a-")
     assert verified(read_tokens(file), text[:-1]) is None
+
+
+@pytest.mark.parametrize(
+    ("role", "prefix", "reach"),
+    [(Role.TRAINER, "team-a-", "trainer of 'team-a-'"), (Role.ADMIN, "", "admin of every job")],
+)
+def test_token_is_named_with_its_reach(role: Role, prefix: str, reach: str) -> None:
+    """Errors name a token by its id, its role and the jobs that it may access."""
+    token = new_token(role, prefix, None)[1]
+    assert str(token) == f"token {token.id} ({reach})"
 
 
 def test_id_is_shown_of_whole_tokens_alone() -> None:
@@ -152,6 +164,7 @@ def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str)
     status, printed, err = token("create", "--role", role)
     assert (status, printed) == (1, "")
     assert "--prefix is empty" in err
+    assert f"a token of role {role} " in err
     assert not file.exists()
 
 
@@ -235,7 +248,7 @@ def _line(**changes: object) -> str:
         ("rubbish", "line 2 is not a JSON object"),
         ("[]", "line 2 is not a JSON object"),
         (_line(version=2), "has version 2"),
-        (_line(more=1), "must have exactly the keys"),
+        (_line(more=1), "must have exactly the keys version, id, role, prefix, sha256, created, expires;"),
         (_line(role="king"), "role that is not one of trainer, operator, admin"),
         (_line(id="XYZ"), '"id" that is not 12 hexadecimal digits'),
         (_line(sha256="abc"), '"sha256" that is not 64 hexadecimal digits'),
@@ -255,6 +268,21 @@ def test_malformed_line_is_named(file: Path, line: str, expected: str) -> None:
     with pytest.raises(StartError) as caught:
         read_tokens(file)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "NOWHERE-9"])
+def test_times_of_the_file_are_in_utc(file: Path, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    """Times with any offset are read as UTC, in whatever zone this machine is."""
+    file.write_text(_line(created="2026-01-31T12:00:00+02:00", expires="2026-02-01T00:00:00Z"))
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    (token,) = read_tokens(file).values()
+    monkeypatch.undo()
+    time.tzset()
+    assert [str(each) for each in (token.created, token.expires)] == [
+        "2026-01-31 10:00:00+00:00",
+        "2026-02-01 00:00:00+00:00",
+    ]
 
 
 def test_server_does_not_start_with_a_malformed_file(file: Path, tmp_path: Path) -> None:
@@ -371,10 +399,12 @@ def test_sighup_reads_the_tokens_again(guarded: LiveServer, file: Path) -> None:
     assert guarded.stop() == 0
 
 
-def test_file_that_others_may_write_is_warned_of(file: Path, tmp_path: Path) -> None:
-    """A token file that others can write is logged as a warning."""
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o644, False), (0o620, True), (0o602, True)])
+def test_file_that_others_may_write_is_warned_of(
+    file: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    """A token file that others can write, and no other one, is logged as a warning."""
     issue(file, Role.ADMIN, "")
-    file.chmod(0o622)
-    with LiveServer(tmp_path) as live:
-        live.start("--tokens", str(file))
-        assert "chmod 600" in live.log.read_text()
+    file.chmod(mode)
+    TokenBook(file)
+    assert ("token file writable by others" in caplog.text) is warns
