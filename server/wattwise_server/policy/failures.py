@@ -84,9 +84,7 @@ def failing(arm: Arm) -> bool:
 
 
 def pause_end(search: Search, arm: Arm) -> int:
-    """Number of the last trial for which a batch size is set aside; 0 if it is not set aside."""
-    if not failing(arm):
-        return 0
+    """Number of the last trial for which a failing batch size is set aside."""
     doublings = len(arm.failed_trials) - FAILURES_TO_SET_ASIDE
     # After the first pause every other batch size has had its turn.
     pause = min(2**doublings, _LONGEST_PAUSE) if doublings else len(search.surviving) - 1

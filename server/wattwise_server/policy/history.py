@@ -33,10 +33,8 @@ def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Sear
 
 
 def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
-    """The search with an event in its history: running trials, sums, costs, failures and bans."""
+    """The search with an event in its history: running trials, sums, costs, failures and bans; not reports."""
     match event:
-        case Reported():
-            pass
         case Dispatched(trial):
             search = replace(_with_running(search, trial, 1), num_trials=trial.number)
         case Revived(trial):

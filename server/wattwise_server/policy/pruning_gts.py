@@ -26,7 +26,12 @@ from wattwise_server.policy.failures import available
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.history import with_arm
 
-_BANDIT = Gts(alone=False)
+
+class _SecondStage(Gts):
+    alone = False
+
+
+_BANDIT = _SecondStage()
 
 
 class PruningGts:
@@ -50,7 +55,7 @@ class PruningGts:
             return Exhausted()
         arm = explorer.next_exploration(search)
         if arm is None or search.exploring is not None:
-            return _concurrent(spec, search, trial_number, arm)
+            return _concurrent(spec, search, trial_number)
         where = f"pruning round {search.pruning_round + 1} of {spec.num_pruning_rounds}"
         return Choice(TrialType.EXPLORATION, arm.batch_size, f"{where}: {_step(search, arm)}")
 
@@ -99,8 +104,8 @@ def _step(search: Search, arm: Arm) -> str:
             return f"{step}, whose last {failed} trials failed"
 
 
-def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm | None) -> Choice:
-    """The cheapest batch size known, else the default, else the one that the walk waits for; one survives at least."""
+def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
+    """The cheapest batch size known, else the default, else the first of the walk; one survives at least."""
 
     def choice(arm: Arm, why: str) -> Choice:
         return Choice(TrialType.CONCURRENT, arm.batch_size, f"{why}; trial {search.exploring} is exploring")
@@ -116,9 +121,9 @@ def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm |
     default = search.arm(spec.default_batch_size)
     if default in allowed:
         return choice(default, "the default")
-    if waiting is not None and waiting in allowed:
-        return choice(waiting, "the next in the walk, while neither the default nor a cheaper one may be tried")
-    return choice(allowed[0], "the first that may be tried")
+    # None of those allowed has converged, so that all of them wait for a result in this round.
+    first = next(arm for arm in explorer.walk(search) if arm in allowed)
+    return choice(first, "the next in the walk, while neither the default nor a cheaper one may be tried")
 
 
 def _revived(search: Search, trial: Trial) -> Search:

@@ -49,7 +49,8 @@ def test_only_the_revived_failure_is_undone() -> None:
     fail_at(job, 8, cost=70.0)
     job.revive(lost[1])
     arm = job.search.arm(16)
-    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((1, 3), 2, pytest.approx(0.4))
+    assert (arm.failed_trials, arm.num_failed) == ((1, 3), 2)
+    assert arm.failed_cost == pytest.approx(0.4)
     job.revive(lost[0])
     job.revive(lost[2])
     arm, other = job.search.arms[1], job.search.arms[0]
@@ -58,11 +59,25 @@ def test_only_the_revived_failure_is_undone() -> None:
 
 
 def test_failure_before_the_first_report_cost_nothing() -> None:
-    """A trial that reported nothing before it failed counts as a failure without a cost."""
+    """A trial that reported nothing before it failed counts as a failure without a cost, and so it is undone."""
     job = bandit(8, 16)
-    fail_at(job, 16)
+    fail_at(job, 16, cost=70.0)
+    lost = job.fail(job.dispatch(16), EndReason.LOST)
     arm = job.search.arm(16)
-    assert (arm.num_failed, arm.failed_cost) == (1, 0.0)
+    assert (arm.num_failed, arm.failed_cost) == (2, 70.0)
+    job.revive(lost)
+    arm = job.search.arm(16)
+    assert (arm.num_failed, arm.failed_cost) == (1, 70.0)
+
+
+def test_other_trials_of_a_batch_size_still_run() -> None:
+    """A trial that ends is one fewer of those that run with its batch size, however it ends."""
+    job = bandit(8, 16)
+    trials = [job.dispatch(16) for _ in range(5)]
+    job.succeed(trials[0], 100)
+    assert job.search.arm(16).running == 4
+    job.fail(trials[1], EndReason.ERROR)
+    assert job.search.arm(16).running == 3
 
 
 def test_allowed_batch_size_starts_again() -> None:
@@ -344,12 +359,31 @@ def test_advice_once_everything_fails() -> None:
     assert advice(job.search, "j") == ""
     fail_at(job, 8)
     assert "fix what makes them crash" in advice(job.search, "j")
-    assert "8, 16" in advice(job.search, "j")
+    assert "ended undecided: 8, 16)" in advice(job.search, "j")
     assert advice(job.search, "j").endswith("the next launches try again")
     pruned = replace(job.search, arms=(*job.search.arms, Arm(32, pruned=True)))
     assert advice(pruned, "j").endswith(", and `wattwise jobs reset j` brings the pruned batch sizes back")
     job.succeed(job.dispatch(16), 100)
     assert advice(job.search, "j") == ""
+
+
+def test_advice_however_failures_are_spread() -> None:
+    """Preempted trials between them hide neither that nothing but failures is known nor that all is set aside."""
+    job = bandit(8, 16, 32)
+    for size in (8, 16):
+        fail_at(job, size)
+    fail_at(job, 8, EndReason.PREEMPTED)
+    assert advice(job.search, "j") == ""
+    fail_at(job, 8)
+    assert "ended undecided: 8, 16)" in advice(job.search, "j")
+    job = bandit(8, 16)
+    job.succeed(job.dispatch(8), 100)
+    for _ in range(3):
+        assert advice(job.search, "j") == ""
+        for size in (8, 16):
+            fail_at(job, size)
+        fail_at(job, 8, EndReason.PREEMPTED)
+    assert "ended undecided: 8, 16)" in advice(job.search, "j")
 
 
 def test_advice_once_the_newest_trials_fail() -> None:

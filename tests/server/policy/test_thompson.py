@@ -47,7 +47,7 @@ def test_posterior_is_the_closed_form(seen: list[float], prior_mean: float, prio
 def test_arm_without_observations_is_the_prior() -> None:
     """Before the first observation the belief is the prior, whatever the reward precision."""
     belief = posterior(spec(mab_prior_mean=-5.0, mab_prior_precision=2.0), Moments())
-    assert (belief.mean, belief.precision, belief.reward_precision) == (-5.0, 2.0, 0.0)
+    assert belief == (-5.0, 2.0, 0.0, 0)
 
 
 observations = st.lists(st.builds(Observation, st.floats(1, 1e6), st.booleans()), max_size=40)

@@ -224,6 +224,7 @@ def test_trainer_may_not_call_job_admin(guarded: Guarded, name: str) -> None:
         guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "trainer")
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ERROR_REASON_PERMISSION_DENIED")
     assert "needs the role operator" in refusal.message
+    assert refusal.metadata["token_id"] == guarded.tokens["trainer"].split("_")[1]
     assert refusal.metadata["role"] == "trainer"
     assert refusal.metadata["job_id_prefix"] == "team-a-"
     assert MINE in guarded.jobs("admin")

@@ -247,6 +247,8 @@ def _line(**changes: object) -> str:
     [
         ("rubbish", "line 2 is not a JSON object"),
         ("[]", "line 2 is not a JSON object"),
+        ('["version"]', "line 2 is not a JSON object"),
+        ("{}", "line 2 is not a JSON object"),
         (_line(version=2), "has version 2"),
         (_line(more=1), "must have exactly the keys version, id, role, prefix, sha256, created, expires;"),
         (_line(role="king"), "role that is not one of trainer, operator, admin"),
@@ -319,13 +321,14 @@ def test_duplicate_id_is_refused(file: Path) -> None:
 
 
 def test_running_server_follows_the_file(guarded: LiveServer, file: Path) -> None:
-    """A created token is accepted and a revoked one refused without a signal to the server."""
+    """A created token is accepted and a revoked one refused as the file changes, without a signal to the server."""
     text, made = new_token(Role.OPERATOR, "team-a-", None)
     assert not gets_in(guarded, text)
     add_token(file, made)
     wait_until(lambda: gets_in(guarded, text))
     assert main(["token", "revoke", "--tokens", str(file), made.id]) == 0
     wait_until(lambda: not gets_in(guarded, text))
+    assert "SIGHUP" not in guarded.log.read_text()
 
 
 def test_revoked_token_ends_streams(guarded: LiveServer, file: Path) -> None:

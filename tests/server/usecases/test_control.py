@@ -233,8 +233,9 @@ def test_paused_job_without_its_default_gets_the_nearest(
     job = Trainer(grpc_stub)
     set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
-    trials = [job.next() for _ in range(3)]
-    assert [(trial.id.batch_size, trial.type) for trial in trials] == [(8, v1.TRIAL_TYPE_REQUESTED)] * 3
+    answers = [grpc_stub.GetNextBatchSize(v1.GetNextBatchSizeRequest(job_id=job.job_id)) for _ in range(3)]
+    assert [(each.trial.id.batch_size, each.trial.type) for each in answers] == [(8, v1.TRIAL_TYPE_REQUESTED)] * 3
+    assert "the nearest to the default, 16" in answers[0].reason
 
 
 @pytest.mark.parametrize("policy", POLICIES)
