@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wattwise_server.domain import Arm, Moments, Observation
 from wattwise_server.policy.arm import record, with_floor
+from wattwise_server.policy.base import Choice
 from wattwise_server.policy.thompson import draw, generator, posterior
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -110,7 +111,9 @@ def test_explorations_count_succeeded_trials_outside_the_window() -> None:
 
 def test_arm_without_information_is_drawn_before_any_other() -> None:
     """Without explorations and without a prior, an arm of precision zero is drawn before the cheapest arm."""
-    assert set(drawn([arm_with(8, 1.0, 2.0), arm_with(16)], mab_num_explorations=0)) == {16}
+    for converged in (0, 2):
+        known = replace(arm_with(8, 1.0, 2.0), num_converged=converged)
+        assert set(drawn([known, arm_with(16)], mab_num_explorations=0)) == {16}
 
 
 def test_a_miss_is_no_reason_to_draw_an_arm_while_nothing_has_converged() -> None:
@@ -157,8 +160,22 @@ def test_sample_is_the_mean_and_the_generators_deviation() -> None:
 
 def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
     """Of two arms with equal costs each the more expensive one is drawn too if a reward is known to vary."""
-    job, arms = spec(), [arm_with(8, 5.0, 5.0), arm_with(16, 4.9, 4.9)]
-    counts = Counter(draw(job, arms, generator(job, number), 0.25).batch_size for number in range(100))
+    job = SimulatedJob(
+        spec(
+            policy="GTS",
+            batch_sizes=(8, 16),
+            mab_num_explorations=1,
+            learn_reward_precision=False,
+            reward_precision=0.25,
+        )
+    )
+    for size, cost in ((8, 5.0), (8, 5.0), (16, 4.9), (16, 4.9)):
+        job.succeed(job.dispatch(size), cost)
+    counts: Counter[int] = Counter()
+    for number in range(100):
+        choice = job.policy.next(job.spec, job.search, number, generator(job.spec, number))
+        assert isinstance(choice, Choice)
+        counts[choice.batch_size] += 1
     assert min(counts[8], counts[16]) > 20
 
 
