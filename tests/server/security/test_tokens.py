@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import queue
 import stat
 import subprocess
@@ -18,7 +19,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.commands.main import main
-from wattwise_server.errors import StartError
+from wattwise_server.errors import StartError, UnauthenticatedError
 from wattwise_server.security.token_book import TokenBook
 from wattwise_server.security.token_file import add_token, read_tokens
 from wattwise_server.security.tokens import Role, claimed_id, new_token, verified
@@ -102,6 +103,18 @@ def test_id_is_shown_of_whole_tokens_alone() -> None:
         assert claimed_id(other) == ""
 
 
+def test_authorization_is_a_bearer_token(file: Path) -> None:
+    """The scheme is Bearer in either case, with any spaces around the token; anything else is refused."""
+    text = issue(file, Role.ADMIN, "")
+    book = TokenBook(file)
+    (token,) = read_tokens(file).values()
+    for value in (f"Bearer {text}", f"bearer  {text} "):
+        assert book.verify(value) == token
+    for value in ("", text, f"Basic {text}", "Bearer", "Bearer "):
+        with pytest.raises(UnauthenticatedError):
+            book.verify(value)
+
+
 def test_lifetime_begins_with_the_token() -> None:
     """A token expires a lifetime after its creation, in whole seconds of UTC; without one it never does."""
     token = new_token(Role.ADMIN, "", timedelta(days=3))[1]
@@ -156,6 +169,15 @@ def test_mode_and_comments_survive_a_change(token: Type, file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert file.read_text().startswith("# the cluster's admins\n")
     assert len(read_tokens(file)) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_owner_survives_a_change(token: Type, file: Path) -> None:
+    """A token that root adds leaves the file to the server's user."""
+    token("create", "--role", "admin")
+    os.chown(file, 1234, 4321)
+    token("create", "--role", "admin")
+    assert (file.stat().st_uid, file.stat().st_gid) == (1234, 4321)
 
 
 @pytest.mark.parametrize("role", ["trainer", "operator"])
