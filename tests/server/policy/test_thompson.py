@@ -101,6 +101,8 @@ def test_arms_short_of_explorations_come_first_in_random_order() -> None:
     counts = drawn([arm_with(8, 1.0, 2.0), arm_with(16, 900.0), arm_with(32)])
     assert set(counts) == {16, 32}
     assert min(counts.values()) > 100
+    alone = draw(spec(mab_num_explorations=3), [arm_with(16, 900.0)], np.random.default_rng(1))
+    assert alone.reason.startswith("1 of 3 explorations;")
 
 
 def test_explorations_count_succeeded_trials_outside_the_window() -> None:

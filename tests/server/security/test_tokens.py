@@ -433,3 +433,11 @@ def test_file_that_others_may_write_is_warned_of(
     file.chmod(mode)
     TokenBook(file)
     assert ("token file writable by others" in caplog.text) is warns
+    assert "no tokens" not in caplog.text
+
+
+def test_file_without_tokens_is_warned_of(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file without a token is valid, but a server that refuses every call says so."""
+    file.touch()
+    TokenBook(file)
+    assert "no tokens" in caplog.text
