@@ -124,8 +124,9 @@ def subject(message: Any) -> Subject:
     """The job and the trial that a request or a response names."""
     descriptor = getattr(message, "DESCRIPTOR", None)
     fields = descriptor.fields_by_name if descriptor is not None else ()
-    if "result" in fields:
-        return subject(message.result)
+    for part in ("result", "heartbeat"):
+        if part in fields and message.HasField(part):
+            return subject(getattr(message, part))
     if "trial" in fields:
         key = getattr(message.trial, "id", message.trial)
         return Subject(key.job_id, key.trial_number, key.batch_size)

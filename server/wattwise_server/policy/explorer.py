@@ -28,7 +28,7 @@ def next_exploration(search: Search) -> Arm | None:
     If all that wait are set aside, it is the one that is due first.
     """
     number = search.num_trials + 1
-    waiting = [arm for arm in _walk(search) if arm.round_cost is None]
+    waiting = [arm for arm in walk(search) if arm.round_cost is None]
     ready = (arm for arm in waiting if not set_aside(search, arm, number))
     return next(ready, None) or min(waiting, key=lambda arm: due(search, arm), default=None)
 
@@ -48,7 +48,7 @@ def settled(spec: JobSpec, search: Search) -> Search:
     set aside go into the next round.
     """
     search = _with_surviving_default(search)
-    converged = [arm for arm in _walk(search) if arm.round_cost is not None]
+    converged = [arm for arm in walk(search) if arm.round_cost is not None]
     if search.exploring is not None or not converged or _ready(search):
         return search
     done = search.pruning_round + 1
@@ -63,11 +63,10 @@ def settled(spec: JobSpec, search: Search) -> Search:
     )
 
 
-def _walk(search: Search) -> Sequence[Arm]:
+def walk(search: Search) -> Sequence[Arm]:
     """The surviving arms in the order of a round."""
-    down = [arm for arm in search.surviving if arm.batch_size <= search.round_default]
-    up = [arm for arm in search.surviving if arm.batch_size > search.round_default]
-    return [*reversed(down), *up]
+    start = search.round_default
+    return sorted(search.surviving, key=lambda arm: (arm.batch_size > start, abs(arm.batch_size - start)))
 
 
 def _ready(search: Search) -> bool:
@@ -80,8 +79,8 @@ def _prune(search: Search, missed: int) -> Search:
     down = missed <= search.round_default
 
     def beyond(arm: Arm) -> bool:
-        outwards = arm.batch_size < missed if down else arm.batch_size > missed
-        return arm.batch_size == missed or (outwards and arm.round_cost is None)
+        outwards = arm.batch_size <= missed if down else arm.batch_size >= missed
+        return outwards and (arm.round_cost is None or arm.batch_size == missed)
 
     return replace(search, arms=tuple(replace(arm, pruned=True) if beyond(arm) else arm for arm in search.arms))
 
@@ -94,8 +93,5 @@ def _with_surviving_default(search: Search) -> Search:
     default = search.arm(search.round_default)
     if not (default.excluded or default.banned):
         return search
-    smaller = [arm.batch_size for arm in search.surviving if arm.batch_size < search.round_default]
-    larger = [arm.batch_size for arm in search.surviving if arm.batch_size > search.round_default]
-    if not smaller and not larger:
-        return search
-    return replace(search, round_default=max(smaller) if smaller else min(larger))
+    others = walk(search)
+    return replace(search, round_default=others[0].batch_size) if others else search

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import takewhile
 from typing import NamedTuple
 
 from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
@@ -34,7 +35,7 @@ def with_failure(search: Search, trial: Trial) -> Search:
     if not counts_as_failure(trial):
         return search
     arms = [_with_failure(arm, trial) if arm.batch_size == trial.batch_size else arm for arm in search.arms]
-    return replace(search, arms=_with_excluded(arms) if trial.end_reason is EndReason.OUT_OF_MEMORY else tuple(arms))
+    return replace(search, arms=_with_excluded(arms))
 
 
 def with_failure_undone(search: Search, trial: Trial) -> Search:
@@ -83,9 +84,7 @@ def failing(arm: Arm) -> bool:
 
 
 def pause_end(search: Search, arm: Arm) -> int:
-    """Number of the last trial for which a batch size is set aside; 0 if it is not set aside."""
-    if not failing(arm):
-        return 0
+    """Number of the last trial for which a failing batch size is set aside."""
     doublings = len(arm.failed_trials) - FAILURES_TO_SET_ASIDE
     # After the first pause every other batch size has had its turn.
     pause = min(2**doublings, _LONGEST_PAUSE) if doublings else len(search.surviving) - 1
@@ -170,11 +169,9 @@ def _newest_failures(search: Search) -> set[int]:
     failed = {number: arm for arm in search.arms for number in arm.failed_trials}
     # The newest numbers may be those of running trials.
     running = sum(arm.running for arm in search.arms)
-    last = next((n for n in range(search.num_trials, search.num_trials - running - 1, -1) if n in failed), 0)
-    row: set[int] = set()
-    while last in failed:
-        row.add(last)
-        last -= 1
+    if not failed or max(failed) < search.num_trials - running:
+        return set()
+    row = set(takewhile(failed.__contains__, range(max(failed), 0, -1)))
     known = [number for number in row if failed[number].num_succeeded or not failed[number].excluded]
     return row if len(known) >= FAILURES_TO_SET_ASIDE else set()
 
@@ -261,7 +258,7 @@ def _with_excluded(arms: Sequence[Arm]) -> tuple[Arm, ...]:
         total += arm.out_of_memory
         needed = 2 if arm.batch_size <= largest else 1
         excluded = excluded or (arm.out_of_memory > 0 and total >= needed)
-        found.append(arm if arm.excluded is excluded else replace(arm, excluded=excluded))
+        found.append(replace(arm, excluded=excluded))
     return tuple(found)
 
 
@@ -282,6 +279,6 @@ def _without_failure(arm: Arm, trial: Trial) -> Arm:
     if trial.number in trials:
         trials.remove(trial.number)
     num_failed = max(0, arm.num_failed - 1)
-    # The difference of two sums may be off by a rounding error, but nothing costs nothing.
+    # The difference of two sums may be off by a rounding error; without failures it is exactly 0.
     cost = max(0.0, arm.failed_cost - (trial.cost or 0.0)) if num_failed else 0.0
     return replace(arm, num_failed=num_failed, failed_cost=cost, failed_trials=tuple(trials))

@@ -16,15 +16,13 @@ from wattwise_server.policy.failures import available, tried
 class Gts:
     """Gaussian Thompson sampling; also the second stage of `PruningGts`.
 
-    Args:
+    Attributes:
         alone: Whether it is the whole policy: the default batch size is then the first trial, and a job may fix the
             reward precision, which is otherwise always learned.
     """
 
     watches_epochs = False
-
-    def __init__(self, *, alone: bool = True) -> None:
-        self._alone = alone
+    alone = True
 
     def faults(self, spec: JobSpec) -> Iterator[tuple[str, str]]:
         """A fixed reward precision must be set."""
@@ -42,7 +40,7 @@ class Gts:
         if not arms:
             return Exhausted()
         default = spec.default_batch_size
-        if self._alone and not tried(search) and any(arm.batch_size == default for arm in arms):
+        if self.alone and not tried(search) and any(arm.batch_size == default for arm in arms):
             return Choice(TrialType.MAB, default, "the default, which is tried first")
         drawn = thompson.draw(spec, arms, rng, self._fixed(spec))
         return Choice(TrialType.MAB, drawn.batch_size, drawn.reason)
@@ -60,7 +58,7 @@ class Gts:
         return [thompson.belief(spec, arm, self._fixed(spec)) for arm in search.arms]
 
     def _fixed(self, spec: JobSpec) -> float | None:
-        return spec.reward_precision if self._alone and not spec.learn_reward_precision else None
+        return spec.reward_precision if self.alone and not spec.learn_reward_precision else None
 
 
 POLICY = Gts()

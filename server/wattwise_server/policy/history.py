@@ -33,10 +33,8 @@ def observe(policy: Policy, spec: JobSpec, search: Search, event: Event) -> Sear
 
 
 def with_event(spec: JobSpec, search: Search, event: Event) -> Search:
-    """The search with an event in its history: running trials, sums, costs, failures and bans."""
+    """The search with an event in its history: running trials, sums, costs, failures and bans; not reports."""
     match event:
-        case Reported():
-            pass
         case Dispatched(trial):
             search = replace(_with_running(search, trial, 1), num_trials=trial.number)
         case Revived(trial):
@@ -68,7 +66,7 @@ def prior_of(beliefs: Sequence[ArmBelief], trials: Iterable[Trial]) -> Prior:
         if trial.target_reached:
             epochs[size] = epochs.get(size, Moments()).add(length)
         else:
-            count, longest = missed.get(size, (0, 0.0))
+            count, longest = missed.get(size, (0, length))
             missed[size] = count + 1, max(longest, length)
     costs = {belief.batch_size: belief.expected_cost for belief in beliefs if belief.expected_cost is not None}
     reached = [size for size in costs if size in epochs]
@@ -112,5 +110,5 @@ def _with_cheapest(spec: JobSpec, search: Search) -> Search:
     floor = None if best[0] is None else missed_floor(spec, best[0])
     if (*best, floor) == (search.min_cost, search.min_cost_batch_size, search.missed_floor):
         return search
-    arms = search.arms if floor == search.missed_floor else tuple(with_floor(arm, floor) for arm in search.arms)
+    arms = tuple(with_floor(arm, floor) for arm in search.arms)
     return replace(search, arms=arms, min_cost=best[0], min_cost_batch_size=best[1], missed_floor=floor)

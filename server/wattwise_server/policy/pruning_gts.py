@@ -26,7 +26,12 @@ from wattwise_server.policy.failures import available
 from wattwise_server.policy.gts import Gts
 from wattwise_server.policy.history import with_arm
 
-_BANDIT = Gts(alone=False)
+
+class _SecondStage(Gts):
+    alone = False
+
+
+_BANDIT = _SecondStage()
 
 
 class PruningGts:
@@ -50,7 +55,7 @@ class PruningGts:
             return Exhausted()
         arm = explorer.next_exploration(search)
         if arm is None or search.exploring is not None:
-            return _concurrent(spec, search, trial_number, arm)
+            return _concurrent(spec, search, trial_number)
         where = f"pruning round {search.pruning_round + 1} of {spec.num_pruning_rounds}"
         return Choice(TrialType.EXPLORATION, arm.batch_size, f"{where}: {_step(search, arm)}")
 
@@ -84,17 +89,23 @@ POLICY = PruningGts()
 def _step(search: Search, arm: Arm) -> str:
     """What the walk does, as the reason of an exploration."""
     size, start = arm.batch_size, search.round_default
-    if size == start:
-        step = f"the walk starts at batch size {size}"
+    if size < start:
+        step = f"the walk goes down from {start} to batch size {size}"
+    elif size > start:
+        step = f"the walk goes up from {start} to batch size {size}"
     else:
-        step = f"the walk goes {'down' if size < start else 'up'} from {start} to batch size {size}"
-    if failed := len(arm.failed_trials):
-        return f"{step}, whose last {'trial' if failed == 1 else f'{failed} trials'} failed"
-    return step
+        step = f"the walk starts at batch size {size}"
+    match len(arm.failed_trials):
+        case 0:
+            return step
+        case 1:
+            return f"{step}, whose last trial failed"
+        case failed:
+            return f"{step}, whose last {failed} trials failed"
 
 
-def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm | None) -> Choice:
-    """The cheapest batch size known, else the default, else the one that the walk waits for; one survives at least."""
+def _concurrent(spec: JobSpec, search: Search, trial_number: int) -> Choice:
+    """The cheapest batch size known, else the default, else the first of the walk; one survives at least."""
 
     def choice(arm: Arm, why: str) -> Choice:
         return Choice(TrialType.CONCURRENT, arm.batch_size, f"{why}; trial {search.exploring} is exploring")
@@ -110,9 +121,9 @@ def _concurrent(spec: JobSpec, search: Search, trial_number: int, waiting: Arm |
     default = search.arm(spec.default_batch_size)
     if default in allowed:
         return choice(default, "the default")
-    if waiting is not None and waiting in allowed:
-        return choice(waiting, "the next in the walk, while neither the default nor a cheaper one may be tried")
-    return choice(allowed[0], "the first that may be tried")
+    # None of those allowed has converged, so that all of them wait for a result in this round.
+    first = next(arm for arm in explorer.walk(search) if arm in allowed)
+    return choice(first, "the next in the walk, while neither the default nor a cheaper one may be tried")
 
 
 def _revived(search: Search, trial: Trial) -> Search:

@@ -42,7 +42,7 @@ def posterior(spec: JobSpec, costs: Moments, reward_precision: float | None = No
     if n == 0:
         return Posterior(spec.mab_prior_mean, spec.mab_prior_precision, 0.0, 0)
     if reward_precision is None:
-        reward_precision = 1 / costs.variance if costs.variance > np.finfo(float).tiny else math.inf
+        reward_precision = 1 / costs.variance if costs.variance else math.inf
     precision = spec.mab_prior_precision + n * reward_precision
     if math.isinf(precision):
         return Posterior(mean_reward, math.inf, reward_precision, n)

@@ -71,7 +71,10 @@ class TrialStream:
         if self._trial is None:
             self._trial = key
             if call := current_call.get():
-                call.named = Subject(key.job_id, key.trial_number, key.batch_size)
+                call.named = Subject(
+                    key.job_id,
+                    key.trial_number,
+                )
             self._pusher = asyncio.create_task(self._push_stop(key))
         if key[:3] != self._trial[:3]:
             fault = (
@@ -83,10 +86,8 @@ class TrialStream:
         while True:
             try:
                 await self._push(await self._optimizer.wait_for_stop(key))
-            except ServiceError as error:  # noqa: PERF203 - retries while the storage fails
-                # An unknown trial: the trainer gets this error as the response to its own messages.
-                if not error.retryable:
-                    return
+            except ServiceError:  # noqa: PERF203 - retries while the storage fails
+                # If the trial is unknown, the trainer's own message gets the error, which ends the stream.
                 await asyncio.sleep(_RETRY_SECONDS)
             except grpc.aio.InternalError:
                 # The trainer has gone just now.

@@ -51,7 +51,7 @@ def _dangers(security: Security, certificates: Certificates | None) -> list[str]
 
 def _is_loopback(host: str, address: str) -> bool:
     try:
-        found = socket.getaddrinfo(host.strip("[]"), None)
+        found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), None)
     except OSError:
         raise StartError(f"cannot listen on {address}: the host name {host} cannot be resolved") from None
-    return all(ipaddress.ip_address(str(where[0]).partition("%")[0]).is_loopback for *_, where in found)
+    return all(ipaddress.ip_address(str(where[0])).is_loopback for *_, where in found)

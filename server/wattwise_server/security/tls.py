@@ -141,14 +141,21 @@ def _log_validity(certificate: x509.Certificate, path: Path) -> None:
     """Logs how long a certificate is valid. An expired one is used anyway: this machine's clock may be wrong."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     now = datetime.now(timezone.utc)
-    if ends <= now:
+    soon = now + _WARNED_AHEAD
+    if ends <= now:  # pragma: no mutate: it is never that very moment
         log_event(
             log, logging.ERROR, "certificate expired", file=path, expires=ends, message="clients reject it: renew it"
         )
-    elif begins > now:
-        advice = "clients reject it until then; check the clock"
-        log_event(log, logging.ERROR, "certificate not valid yet", file=path, begins=begins, message=advice)
-    elif ends - now < _WARNED_AHEAD:
+    elif begins > now:  # pragma: no mutate: as above
+        log_event(
+            log,
+            logging.ERROR,
+            "certificate not valid yet",
+            file=path,
+            begins=begins,
+            message="clients reject it until then; check the clock",
+        )
+    elif ends < soon:  # pragma: no mutate: as above
         log_event(log, logging.WARNING, "certificate expires soon", file=path, expires=ends, message="renew it")
     else:
         log_event(log, logging.INFO, "certificate read", file=path, expires=ends)

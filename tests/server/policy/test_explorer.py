@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wattwise_server.domain import Arm, EndReason, JobSpec, Moments, Search, Stage, TrialType
-from wattwise_server.policy.base import Exhausted
+from wattwise_server.policy.base import Choice, Exhausted
 from wattwise_server.policy.explorer import next_exploration, settled
 from wattwise_server.policy.registry import POLICIES
 from wattwise_server.policy.thompson import generator
@@ -196,6 +197,40 @@ def test_revived_exploration_does_not_take_an_occupied_slot() -> None:
     assert not job.revive(lost)
     job.succeed(lost, 100)
     assert job.search.exploring == again.number
+
+
+def test_revived_exploration_is_not_passed_over_for_its_own_failures() -> None:
+    """Where all have failed three times, a revived fourth trial of the first keeps its slot unless another runs."""
+    for others in (0, 1):
+        job = SimulatedJob(spec(batch_sizes=(8, 16)))
+        for _ in range(6):
+            job.fail(job.next(), EndReason.ERROR)
+        lost = job.next()
+        assert (lost.batch_size, lost.type) == (16, TrialType.EXPLORATION)
+        for _ in range(others):
+            job.dispatch(16, TrialType.CONCURRENT)
+        assert job.revive(job.fail(lost, EndReason.LOST)) is (not others)
+        assert job.search.arm(16).running == 1 + others
+
+
+@pytest.mark.parametrize(
+    ("size", "failed", "step"),
+    [
+        (32, (), "the walk starts at batch size 32"),
+        (16, (), "the walk goes down from 32 to batch size 16"),
+        (64, (), "the walk goes up from 32 to batch size 64"),
+        (64, (5,), "the walk goes up from 32 to batch size 64, whose last trial failed"),
+        (32, (4, 5), "the walk starts at batch size 32, whose last 2 trials failed"),
+    ],
+)
+def test_reason_says_where_the_walk_is(size: int, failed: tuple[int, ...], step: str) -> None:
+    """The reason of an exploration names the round, the step of the walk, and failures that it repeats."""
+    arms = [Arm(each, round_cost=1.0) for each in (16, 32, 64)]
+    arms[(16, 32, 64).index(size)] = Arm(size, failed_trials=failed)
+    search = Search(Stage.PRUNING, tuple(arms), 1, 32, num_trials=5)
+    job = spec(batch_sizes=(16, 32, 64), default_batch_size=64, num_pruning_rounds=3)
+    choice = POLICIES["PRUNING_GTS"].next(job, search, 6, generator(job, 6))
+    assert choice == Choice(TrialType.EXPLORATION, size, f"pruning round 2 of 3: {step}")
 
 
 def test_lost_exploration_of_an_earlier_round_gets_no_slot_in_a_later_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 from wattwise_server.domain import Arm, EndReason, Moments, Search, Stage
 from wattwise_server.errors import NoBatchSizeConvergedError
 from wattwise_server.policy.base import Exhausted
-from wattwise_server.policy.failures import Status, advice, available, ruled_out, state
+from wattwise_server.policy.failures import Status, advice, available, ruled_out, state, with_allowed
 from wattwise_server.policy.thompson import belief, draw
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -45,14 +45,48 @@ def test_revived_trial_is_not_a_failure() -> None:
 def test_only_the_revived_failure_is_undone() -> None:
     """Of three failures the other two stay, with what they cost; without any, nothing was spent."""
     job = bandit(8, 16)
-    lost = [job.fail(job.dispatch(16), EndReason.LOST, cost) for cost in (0.5, 0.25, 0.125)]
+    lost = [job.fail(job.dispatch(16), EndReason.LOST, cost) for cost in (0.1, 0.2, 0.3)]
+    fail_at(job, 8, cost=70.0)
     job.revive(lost[1])
     arm = job.search.arm(16)
-    assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((1, 3), 2, 0.625)
+    assert (arm.failed_trials, arm.num_failed) == ((1, 3), 2)
+    assert arm.failed_cost == pytest.approx(0.4)
     job.revive(lost[0])
     job.revive(lost[2])
-    arm = job.search.arm(16)
+    arm, other = job.search.arms[1], job.search.arms[0]
     assert (arm.failed_trials, arm.num_failed, arm.failed_cost) == ((), 0, 0.0)
+    assert (other.failed_trials, other.num_failed, other.failed_cost) == ((4,), 1, 70.0)
+
+
+def test_failure_before_the_first_report_cost_nothing() -> None:
+    """A trial that reported nothing before it failed counts as a failure without a cost, and so it is undone."""
+    job = bandit(8, 16)
+    fail_at(job, 16, cost=70.0)
+    lost = job.fail(job.dispatch(16), EndReason.LOST)
+    arm = job.search.arm(16)
+    assert (arm.num_failed, arm.failed_cost) == (2, 70.0)
+    job.revive(lost)
+    arm = job.search.arm(16)
+    assert (arm.num_failed, arm.failed_cost) == (1, 70.0)
+
+
+def test_other_trials_of_a_batch_size_still_run() -> None:
+    """A trial that ends is one fewer of those that run with its batch size, however it ends."""
+    job = bandit(8, 16)
+    trials = [job.dispatch(16) for _ in range(5)]
+    job.succeed(trials[0], 100)
+    assert job.search.arm(16).running == 4
+    job.fail(trials[1], EndReason.ERROR)
+    assert job.search.arm(16).running == 3
+
+
+def test_allowed_batch_size_starts_again() -> None:
+    """Nothing that failed before counts any more: neither its cost nor what ran out of memory."""
+    job = bandit(8, 16)
+    fail_at(job, 16, cost=70.0)
+    fail_at(job, 16, EndReason.OUT_OF_MEMORY, cost=70.0)
+    search = with_allowed(job.search, 16)
+    assert search.arms == (Arm(8), Arm(16))
 
 
 def test_preemption_is_no_failure() -> None:
@@ -134,14 +168,14 @@ def test_something_is_available_while_anything_survives() -> None:
     assert sizes(job.search) == [16]
 
 
-@pytest.mark.parametrize("converged", [(), (16,), (64,)])
+@pytest.mark.parametrize("converged", [(), (16,), (32,), (64,)])
 def test_out_of_memory_excludes_larger_batch_sizes(converged: tuple[int, ...]) -> None:
     """One such trial excludes its batch size and larger ones; two are needed if one of these has converged before."""
     job = bandit(8, 16, 32, 64)
     for size in converged:
         job.succeed(job.dispatch(size), 100)
     fail_at(job, 32, EndReason.OUT_OF_MEMORY)
-    if 64 in converged:
+    if not {32, 64}.isdisjoint(converged):
         assert sizes(job.search) == [8, 16, 32, 64]
         job.succeed(job.dispatch(64), 100)
         fail_at(job, 32, EndReason.OUT_OF_MEMORY)
@@ -246,26 +280,57 @@ def test_states_of_batch_sizes() -> None:
     assert found[32].reason == "no trial of it counts yet"
     assert state(search, replace(search.arm(32), running=1), "j").reason == "its first trial is running"
     assert "trials with batch size 64 ran out of memory" in found[64].reason
-    assert "`wattwise jobs allow j 8`" in found[8].reason
+    assert (
+        found[8].reason == "pruned: it lies beyond one that missed the target; `wattwise jobs allow j 8` brings it back"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arm", "known"),
+    [
+        (Arm(16, num_succeeded=5, num_converged=2, num_failed=1), "2 reached the target, 3 missed it, 1 failed"),
+        (Arm(16, num_succeeded=2, num_converged=2), "2 reached the target"),
+        (Arm(16, num_succeeded=1), "1 missed it"),
+    ],
+)
+def test_state_counts_how_trials_ended(arm: Arm, known: str) -> None:
+    """The reason of an allowed batch size says how many of its trials reached the target, missed it and failed."""
+    assert state(Search(Stage.MAB, (Arm(8), arm), 0, 8), arm, "j") == (Status.ALLOWED, f"of its trials {known}")
+
+
+def test_state_of_what_was_pruned_by_its_own_miss() -> None:
+    """It says so; one that has converged before it was pruned lies beyond another that missed."""
+    search = Search(Stage.MAB, (Arm(8),), 0, 8)
+    assert "it missed the target" in state(search, Arm(8, pruned=True, num_succeeded=1), "j").reason
+    beyond = Arm(8, pruned=True, num_succeeded=1, num_converged=1)
+    assert "it lies beyond one that missed" in state(search, beyond, "j").reason
+
+
+def test_state_of_a_failing_batch_size_that_is_tried_again() -> None:
+    """While its trial is running no other one is dispatched, and the reason says so."""
+    paused = Arm(16, failed_trials=(1, 2, 3), running=1)
+    found = state(Search(Stage.MAB, (Arm(8), paused), 0, 8, num_trials=9), paused, "j")
+    assert found.status is Status.SET_ASIDE
+    assert "it may be tried again after its running trial has ended;" in found.reason
 
 
 @pytest.mark.parametrize(
     ("running", "helps"),
     [
         (None, "`wattwise jobs allow j 64` allows it again if it fits after all"),
-        (8, "`wattwise jobs allow j 64` allows it again if it fits after all"),
+        (4, "`wattwise jobs allow j 64` allows it again if it fits after all"),
         (32, "64 is allowed again if the trial that is still running ends with a decision"),
     ],
 )
 def test_state_of_an_excluded_batch_size_says_what_brings_it_back(running: int | None, helps: str) -> None:
     """A running trial of a batch size that ran out of memory or a larger one can show that it fits; else a person."""
-    job = bandit(8, 16, 32, 64)
+    job = bandit(4, 8, 16, 32, 64)
     if running:
         job.dispatch(running)
-    fail_at(job, 16, EndReason.OUT_OF_MEMORY)
-    fail_at(job, 32, EndReason.OUT_OF_MEMORY)
+    for size in (8, 16, 32):
+        fail_at(job, size, EndReason.OUT_OF_MEMORY)
     reason = state(job.search, job.search.arm(64), "j").reason
-    assert reason == f"trials with batch sizes 16 and 32 ran out of memory; {helps}"
+    assert reason == f"trials with batch sizes 8, 16 and 32 ran out of memory; {helps}"
 
 
 def test_advice_once_everything_has_missed() -> None:
@@ -280,7 +345,7 @@ def test_advice_once_everything_has_missed() -> None:
     job.succeed(job.dispatch(16), 100, converged=False)
     missed = advice(job.search, "j")
     assert "under a new job_id with other batch_sizes that fit into memory, an easier target_metric" in missed
-    assert "ended undecided: 32; out of memory: 64" in missed
+    assert "ended undecided: 32; out of memory: 64): register" in missed
     assert missed.endswith("`wattwise jobs reset j` begins the search again")
     job.succeed(late, 100)
     assert advice(job.search, "j") == ""
@@ -294,10 +359,31 @@ def test_advice_once_everything_fails() -> None:
     assert advice(job.search, "j") == ""
     fail_at(job, 8)
     assert "fix what makes them crash" in advice(job.search, "j")
-    assert "8, 16" in advice(job.search, "j")
-    assert "jobs reset" not in advice(job.search, "j")
+    assert "ended undecided: 8, 16)" in advice(job.search, "j")
+    assert advice(job.search, "j").endswith("the next launches try again")
+    pruned = replace(job.search, arms=(*job.search.arms, Arm(32, pruned=True)))
+    assert advice(pruned, "j").endswith(", and `wattwise jobs reset j` brings the pruned batch sizes back")
     job.succeed(job.dispatch(16), 100)
     assert advice(job.search, "j") == ""
+
+
+def test_advice_however_failures_are_spread() -> None:
+    """Preempted trials between them hide neither that nothing but failures is known nor that all is set aside."""
+    job = bandit(8, 16, 32)
+    for size in (8, 16):
+        fail_at(job, size)
+    fail_at(job, 8, EndReason.PREEMPTED)
+    assert advice(job.search, "j") == ""
+    fail_at(job, 8)
+    assert "ended undecided: 8, 16)" in advice(job.search, "j")
+    job = bandit(8, 16)
+    job.succeed(job.dispatch(8), 100)
+    for _ in range(3):
+        assert advice(job.search, "j") == ""
+        for size in (8, 16):
+            fail_at(job, size)
+        fail_at(job, 8, EndReason.PREEMPTED)
+    assert "ended undecided: 8, 16)" in advice(job.search, "j")
 
 
 def test_advice_once_the_newest_trials_fail() -> None:
@@ -373,6 +459,19 @@ def test_expected_cost_counts_misses_and_failures() -> None:
     assert known.deviation == pytest.approx(2 * math.sqrt(450 / 4 / 4))
     unknown = belief(spec(), Arm(8))
     assert (unknown.expected_cost, unknown.deviation, unknown.failure_rate) == (None, None, None)
+    # What failed is added to the only trial that did not; one observation says nothing about the deviation.
+    once = belief(
+        spec(),
+        Arm(8, num_succeeded=1, num_failed=2, failed_cost=60.0, reached=Moments(1, 100.0), counted=Moments(1, 100.0)),
+    )
+    assert (once.expected_cost, once.deviation) == (160.0, None)
+
+
+def test_deviation_follows_a_fixed_reward_precision() -> None:
+    """With a fixed 1/variance of a reward the costs that were seen do not change it."""
+    arm = Arm(8, num_succeeded=2, num_converged=2, reached=Moments(2, 100.0), counted=Moments(2, 100.0))
+    known = belief(spec(), arm, 0.5)
+    assert (known.precision, known.reward_precision, known.deviation) == (1.0, 0.5, 1.0)
 
 
 def test_expected_cost_is_what_trials_cost() -> None:

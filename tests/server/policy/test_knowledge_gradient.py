@@ -1265,14 +1265,14 @@ def test_what_a_job_tells_another_one() -> None:
 
     beliefs = [ArmBelief(size, -cost, 1.0, 1.0, 1, cost, 1.0) for size, cost in ((8, 9.0), (16, 5.0), (32, 1.0))]
     trials = [
+        trial(8, 100, place=None),
+        trial(8, 1)._replace(last=None),
         trial(8, 4),
         trial(16, 2),
         trial(16, 8),
         trial(32, 5, reached=False),
         trial(32, 9, reached=False),
         trial(32, 7, reached=False),
-        trial(8, 100, place=None),
-        trial(8, 1)._replace(last=None),
     ]
     prior = prior_of([*beliefs, ArmBelief(64, 0.0, 0.0, 0.0, 0)], trials)
     assert prior.best == 16

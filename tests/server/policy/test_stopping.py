@@ -22,7 +22,8 @@ def message_at(metric: float, bound: float | None = None) -> str:
 def test_metric_just_below_the_target_is_not_shown_as_the_target() -> None:
     """A metric that rounds to the target is printed with all its digits; any other with six."""
     assert "metric 0.8999999999999999, target 0.9 " in message_at(0.8999999999999999)
-    assert "metric 0.123457, target 0.9 " in message_at(0.123456789)
+    assert "metric 0.8999999, target 0.9 " in message_at(0.8999999)
+    assert "metric 0.123457, target 0.9 in epoch 1 of 100;" in message_at(0.123456789)
 
 
 def test_target_over_the_bound_is_said_to_be_reached() -> None:
@@ -91,8 +92,9 @@ def test_decision_of_an_ended_trial_does_not_change() -> None:
     assert decision(SPEC, failed)[4:6] == (4.0, 7.0)
     for reason, resumes in ((EndReason.PREEMPTED, True), (EndReason.ERROR, False)):
         message = decision(SPEC, failed._replace(end_reason=reason)).message
-        assert reason.value in message
-        assert ("resume" in message) is resumes
+        assert f"trial 3 of job 'job' was ended by its trainer ({reason.value})" in message
+        asked = "ask for a new batch size"
+        assert message.endswith(f"; {asked}, or resume it from a checkpoint" if resumes else f"; {asked}")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wattwise_server.domain import Arm, Moments, Observation
 from wattwise_server.policy.arm import record, with_floor
+from wattwise_server.policy.base import Choice
 from wattwise_server.policy.thompson import draw, generator, posterior
 
 from tests.server.policy.simulated import SimulatedJob, spec
@@ -47,7 +48,7 @@ def test_posterior_is_the_closed_form(seen: list[float], prior_mean: float, prio
 def test_arm_without_observations_is_the_prior() -> None:
     """Before the first observation the belief is the prior, whatever the reward precision."""
     belief = posterior(spec(mab_prior_mean=-5.0, mab_prior_precision=2.0), Moments())
-    assert (belief.mean, belief.precision, belief.reward_precision) == (-5.0, 2.0, 0.0)
+    assert belief == (-5.0, 2.0, 0.0, 0)
 
 
 observations = st.lists(st.builds(Observation, st.floats(1, 1e6), st.booleans()), max_size=40)
@@ -100,6 +101,8 @@ def test_arms_short_of_explorations_come_first_in_random_order() -> None:
     counts = drawn([arm_with(8, 1.0, 2.0), arm_with(16, 900.0), arm_with(32)])
     assert set(counts) == {16, 32}
     assert min(counts.values()) > 100
+    alone = draw(spec(mab_num_explorations=3), [arm_with(16, 900.0)], np.random.default_rng(1))
+    assert alone.reason.startswith("1 of 3 explorations;")
 
 
 def test_explorations_count_succeeded_trials_outside_the_window() -> None:
@@ -110,7 +113,9 @@ def test_explorations_count_succeeded_trials_outside_the_window() -> None:
 
 def test_arm_without_information_is_drawn_before_any_other() -> None:
     """Without explorations and without a prior, an arm of precision zero is drawn before the cheapest arm."""
-    assert set(drawn([arm_with(8, 1.0, 2.0), arm_with(16)], mab_num_explorations=0)) == {16}
+    for converged in (0, 2):
+        known = replace(arm_with(8, 1.0, 2.0), num_converged=converged)
+        assert set(drawn([known, arm_with(16)], mab_num_explorations=0)) == {16}
 
 
 def test_a_miss_is_no_reason_to_draw_an_arm_while_nothing_has_converged() -> None:
@@ -143,6 +148,47 @@ def test_samples_spread_by_the_standard_deviation() -> None:
     assert share == pytest.approx(0.8413, abs=0.02)
 
 
+def test_sample_is_the_mean_and_the_generators_deviation() -> None:
+    """The arm is drawn whose mean reward and so many standard deviations as the generator's normal number are most."""
+    job, costs = spec(), np.array([100.0, 101.0, 102.0])
+    arms = [
+        replace(arm_with(size, 1.0, 2.0), counted=Moments(1, cost, 4.0))
+        for size, cost in zip((8, 16, 32), costs, strict=True)
+    ]
+    for number in range(50):
+        sampled = -costs + 2.0 * generator(job, number).standard_normal(3)
+        assert draw(job, arms, generator(job, number)).batch_size == (8, 16, 32)[sampled.argmax()]
+
+
+def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
+    """Of two arms with equal costs each the more expensive one is drawn too if a reward is known to vary."""
+    job = SimulatedJob(
+        spec(
+            policy="GTS",
+            batch_sizes=(8, 16),
+            mab_num_explorations=1,
+            learn_reward_precision=False,
+            reward_precision=0.25,
+        )
+    )
+    for size, cost in ((8, 5.0), (8, 5.0), (16, 4.9), (16, 4.9)):
+        job.succeed(job.dispatch(size), cost)
+    counts: Counter[int] = Counter()
+    for number in range(100):
+        choice = job.policy.next(job.spec, job.search, number, generator(job.spec, number))
+        assert isinstance(choice, Choice)
+        counts[choice.batch_size] += 1
+    assert min(counts[8], counts[16]) > 20
+
+
+def test_reason_of_a_sampled_arm_has_its_numbers() -> None:
+    """It has the sampled cost, what that was drawn from, and how many arms it was compared with."""
+    cheap, dear = arm_with(8, 5.0, 5.0), arm_with(16, 7.0, 7.0)
+    sampled = "Thompson sampling: sampled cost 5 J (mean 5, std dev 0)"
+    for arms, others in (([cheap], "the only arm"), ([dear, cheap], "lowest of 2 arms")):
+        assert draw(spec(), arms, np.random.default_rng(1)).reason == f"{sampled}, {others}"
+
+
 def test_arm_without_variance_is_sampled_at_its_mean() -> None:
     """An arm with equal costs is sampled at exactly their mean, so of two such arms the cheaper always wins."""
     assert set(drawn([arm_with(8, 5.0, 5.0), arm_with(16, 4.999, 4.999)])) == {16}
@@ -155,6 +201,12 @@ def test_same_seed_and_number_give_the_same_draw() -> None:
         assert generator(job, 3).random() == generator(job, 3).random()
         assert generator(job, 3).random() != generator(job, 4).random()
     assert generator(spec(mab_seed=7), 1).random() != generator(spec(mab_seed=-7), 1).random()
+
+
+@pytest.mark.parametrize(("seed", "unsigned"), [(7, 7), (-7, 2**64 - 7), (2**63 - 1, 2**63 - 1)])
+def test_seed_means_the_same_in_every_version(seed: int, unsigned: int) -> None:
+    """A generator has the seed, as an unsigned number of 64 bits, and the trial's number."""
+    assert generator(spec(mab_seed=seed), 3).random() == np.random.default_rng([unsigned, 3]).random()
 
 
 def test_without_a_seed_draws_differ() -> None:

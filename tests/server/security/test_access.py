@@ -224,6 +224,7 @@ def test_trainer_may_not_call_job_admin(guarded: Guarded, name: str) -> None:
         guarded.call(PEOPLES + name, OF_PEOPLE[name](MINE), "trainer")
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.PERMISSION_DENIED, "ERROR_REASON_PERMISSION_DENIED")
     assert "needs the role operator" in refusal.message
+    assert refusal.metadata["token_id"] == guarded.tokens["trainer"].split("_")[1]
     assert refusal.metadata["role"] == "trainer"
     assert refusal.metadata["job_id_prefix"] == "team-a-"
     assert MINE in guarded.jobs("admin")
@@ -352,14 +353,21 @@ def test_refusals_are_logged_with_who_and_what(unrefused: Guarded) -> None:
         guarded.call(f"{PEOPLES}GetJob", v1.GetJobRequest(job_id=MINE), guarded.tokens["admin"][:-4] + "beef")
     with refused():
         guarded.call(f"{PEOPLES}GetJob", v1.GetJobRequest(job_id=MINE), "ww_a_slip_of_the_keyboard")
+    beat = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=trial(OTHERS)))
+    for request in (v1.StreamResultsRequest(result=result(OTHERS)), beat):
+        with refused():
+            guarded.call(f"{TRAINERS}StreamResults", request, "operator")
     lines = [line for line in log_of(guarded)[before:].splitlines() if "refused" in line]
-    assert len(lines) == 3
+    assert len(lines) == 5
+    streamed = (f"token={ids['operator']}", "method=StreamResults", f"job={OTHERS} trial=1 ", "127.0.0.1")
     for line, words in zip(
         lines,
         (
             (f"token={ids['operator']}", "method=DeleteJob", OTHERS, "127.0.0.1"),
             (f"token={ids['admin']}", "method=GetJob", MINE, "unknown token", "127.0.0.1"),
             ("token=(none)", "method=GetJob", MINE, "unknown token", "127.0.0.1"),
+            streamed,
+            streamed,
         ),
         strict=True,
     ):

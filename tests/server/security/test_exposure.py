@@ -14,7 +14,7 @@ from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.server.commands.test_serve import refuse
 
-CLEAR, OPEN = "not encrypted", "may delete every job"
+CLEAR, OPEN = "is not encrypted", "any client may delete every job"
 
 
 def started(folder: Path, *arguments: str) -> str:
@@ -49,7 +49,7 @@ def test_elsewhere_is_refused(host: str) -> None:
     """Any other host is refused, with the reasons and the remedy."""
     with pytest.raises(StartError) as caught:
         check_exposure(f"{host}:50051", Security(), None)
-    for words in (CLEAR, OPEN, "--tls-cert", "--tokens", "127.0.0.1", "--insecure"):
+    for words in (f"{CLEAR} and {OPEN}:", "--tls-cert", "--tokens", "127.0.0.1", "--insecure"):
         assert words in str(caught.value)
 
 

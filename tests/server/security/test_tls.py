@@ -210,10 +210,23 @@ def test_incomplete_options_are_refused(option: str, expected: str) -> None:
 
 
 def test_bad_authority_of_clients_is_refused(tmp_path: Path, pair: Pair) -> None:
-    """A file without authorities would reject every client."""
+    """A file without authorities would reject every client, and so would a missing one."""
     (tmp_path / "none.pem").write_text("")
-    error = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / "none.pem")
-    assert "none.pem (--tls-client-ca)" in error
+    for name in ("none.pem", "missing.pem"):
+        error = fault(tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=tmp_path / name)
+        assert f"{name} (--tls-client-ca)" in error
+
+
+def test_newest_of_several_new_certificates_is_used(authority: Authority, pair: Pair) -> None:
+    """Connections after two reloads get the second one's certificate, and none gets the first one's."""
+    certificates = Certificates(pair.cert, pair.key, None)
+    for _ in range(2):
+        authority.issue("server")
+        certificates.reread()
+    taken = certificates.take_reloaded()
+    assert taken is not None
+    assert taken.chain == pair.cert.read_bytes()
+    assert certificates.take_reloaded() is None
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import queue
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta, timezone
 from pathlib import Path
@@ -17,7 +19,8 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise.commands.main import main
-from wattwise_server.errors import StartError
+from wattwise_server.errors import StartError, UnauthenticatedError
+from wattwise_server.security.token_book import TokenBook
 from wattwise_server.security.token_file import add_token, read_tokens
 from wattwise_server.security.tokens import Role, claimed_id, new_token, verified
 
@@ -82,12 +85,34 @@ def test_token_is_shown_once_and_kept_as_a_hash(token: Type, file: Path) -> None
     assert verified(read_tokens(file), text[:-1]) is None
 
 
+@pytest.mark.parametrize(
+    ("role", "prefix", "reach"),
+    [(Role.TRAINER, "team-a-", "trainer of 'team-a-'"), (Role.ADMIN, "", "admin of every job")],
+)
+def test_token_is_named_with_its_reach(role: Role, prefix: str, reach: str) -> None:
+    """Errors name a token by its id, its role and the jobs that it may access."""
+    token = new_token(role, prefix, None)[1]
+    assert str(token) == f"token {token.id} ({reach})"
+
+
 def test_id_is_shown_of_whole_tokens_alone() -> None:
     """A new token names itself in the log, in either case of the scheme; nothing of any other text is shown."""
     text, token = new_token(Role.ADMIN, "", None)
     assert claimed_id(f"Bearer {text}") == claimed_id(f"bearer  {text} ") == token.id
     for other in ("", text, f"Basic {text}", f"Bearer {text[:-1]}", f"Bearer {text}0", f"Bearer {text[3:]}"):
         assert claimed_id(other) == ""
+
+
+def test_authorization_is_a_bearer_token(file: Path) -> None:
+    """The scheme is Bearer in either case, with any spaces around the token; anything else is refused."""
+    text = issue(file, Role.ADMIN, "")
+    book = TokenBook(file)
+    (token,) = read_tokens(file).values()
+    for value in (f"Bearer {text}", f"bearer  {text} "):
+        assert book.verify(value) == token
+    for value in ("", text, f"Basic {text}", "Bearer", "Bearer "):
+        with pytest.raises(UnauthenticatedError):
+            book.verify(value)
 
 
 def test_lifetime_begins_with_the_token() -> None:
@@ -146,12 +171,22 @@ def test_mode_and_comments_survive_a_change(token: Type, file: Path) -> None:
     assert len(read_tokens(file)) == 2
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_owner_survives_a_change(token: Type, file: Path) -> None:
+    """A token that root adds leaves the file to the server's user."""
+    token("create", "--role", "admin")
+    os.chown(file, 1234, 4321)
+    token("create", "--role", "admin")
+    assert (file.stat().st_uid, file.stat().st_gid) == (1234, 4321)
+
+
 @pytest.mark.parametrize("role", ["trainer", "operator"])
 def test_only_an_admin_goes_without_a_prefix(token: Type, file: Path, role: str) -> None:
     """A trainer or operator token without a prefix is refused, and no file is created."""
     status, printed, err = token("create", "--role", role)
     assert (status, printed) == (1, "")
     assert "--prefix is empty" in err
+    assert f"a token of role {role} " in err
     assert not file.exists()
 
 
@@ -234,8 +269,10 @@ def _line(**changes: object) -> str:
     [
         ("rubbish", "line 2 is not a JSON object"),
         ("[]", "line 2 is not a JSON object"),
+        ('["version"]', "line 2 is not a JSON object"),
+        ("{}", "line 2 is not a JSON object"),
         (_line(version=2), "has version 2"),
-        (_line(more=1), "must have exactly the keys"),
+        (_line(more=1), "must have exactly the keys version, id, role, prefix, sha256, created, expires;"),
         (_line(role="king"), "role that is not one of trainer, operator, admin"),
         (_line(id="XYZ"), '"id" that is not 12 hexadecimal digits'),
         (_line(sha256="abc"), '"sha256" that is not 64 hexadecimal digits'),
@@ -255,6 +292,21 @@ def test_malformed_line_is_named(file: Path, line: str, expected: str) -> None:
     with pytest.raises(StartError) as caught:
         read_tokens(file)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "NOWHERE-9"])
+def test_times_of_the_file_are_in_utc(file: Path, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    """Times with any offset are read as UTC, in whatever zone this machine is."""
+    file.write_text(_line(created="2026-01-31T12:00:00+02:00", expires="2026-02-01T00:00:00Z"))
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    (token,) = read_tokens(file).values()
+    monkeypatch.undo()
+    time.tzset()
+    assert [str(each) for each in (token.created, token.expires)] == [
+        "2026-01-31 10:00:00+00:00",
+        "2026-02-01 00:00:00+00:00",
+    ]
 
 
 def test_server_does_not_start_with_a_malformed_file(file: Path, tmp_path: Path) -> None:
@@ -291,13 +343,14 @@ def test_duplicate_id_is_refused(file: Path) -> None:
 
 
 def test_running_server_follows_the_file(guarded: LiveServer, file: Path) -> None:
-    """A created token is accepted and a revoked one refused without a signal to the server."""
+    """A created token is accepted and a revoked one refused as the file changes, without a signal to the server."""
     text, made = new_token(Role.OPERATOR, "team-a-", None)
     assert not gets_in(guarded, text)
     add_token(file, made)
     wait_until(lambda: gets_in(guarded, text))
     assert main(["token", "revoke", "--tokens", str(file), made.id]) == 0
     wait_until(lambda: not gets_in(guarded, text))
+    assert "SIGHUP" not in guarded.log.read_text()
 
 
 def test_revoked_token_ends_streams(guarded: LiveServer, file: Path) -> None:
@@ -371,10 +424,20 @@ def test_sighup_reads_the_tokens_again(guarded: LiveServer, file: Path) -> None:
     assert guarded.stop() == 0
 
 
-def test_file_that_others_may_write_is_warned_of(file: Path, tmp_path: Path) -> None:
-    """A token file that others can write is logged as a warning."""
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o644, False), (0o620, True), (0o602, True)])
+def test_file_that_others_may_write_is_warned_of(
+    file: Path, caplog: pytest.LogCaptureFixture, mode: int, warns: bool
+) -> None:
+    """A token file that others can write, and no other one, is logged as a warning."""
     issue(file, Role.ADMIN, "")
-    file.chmod(0o622)
-    with LiveServer(tmp_path) as live:
-        live.start("--tokens", str(file))
-        assert "chmod 600" in live.log.read_text()
+    file.chmod(mode)
+    TokenBook(file)
+    assert ("token file writable by others" in caplog.text) is warns
+    assert "no tokens" not in caplog.text
+
+
+def test_file_without_tokens_is_warned_of(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file without a token is valid, but a server that refuses every call says so."""
+    file.touch()
+    TokenBook(file)
+    assert "no tokens" in caplog.text

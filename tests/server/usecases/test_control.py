@@ -231,12 +231,17 @@ def test_requested_trial_is_never_stopped_at_the_bound(
 def test_paused_job_without_its_default_gets_the_nearest(
     grpc_stub: v1.BatchSizeOptimizerStub, admin: v1.JobAdminStub
 ) -> None:
-    """Nothing is explored while a job is paused, even if its default is banned."""
+    """Nothing is explored while a job is paused, even if its default is banned; the reason says what was chosen."""
     job = Trainer(grpc_stub)
-    set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    request = v1.GetNextBatchSizeRequest(job_id=job.job_id)
     admin.SetJobPaused(v1.SetJobPausedRequest(job_id=job.job_id, paused=True))
-    trials = [job.next() for _ in range(3)]
-    assert [(trial.id.batch_size, trial.type) for trial in trials] == [(8, v1.TRIAL_TYPE_REQUESTED)] * 3
+    assert grpc_stub.GetNextBatchSize(request).reason.startswith("the default;")
+    set_state(admin, job, 16, v1.BATCH_SIZE_STATUS_BANNED)
+    answers = [grpc_stub.GetNextBatchSize(request) for _ in range(3)]
+    assert [(each.trial.id.batch_size, each.trial.type) for each in answers] == [(8, v1.TRIAL_TYPE_REQUESTED)] * 3
+    assert "the nearest to the default, 16" in answers[0].reason
+    set_state(admin, job, 32, v1.BATCH_SIZE_STATUS_PINNED)
+    assert grpc_stub.GetNextBatchSize(request).reason == "pinned"
 
 
 @pytest.mark.parametrize("policy", POLICIES)

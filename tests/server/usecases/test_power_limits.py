@@ -159,13 +159,15 @@ async def test_expired_lease_ends_the_profiling(tmp_path: Path) -> None:
 class Rebuilding(Gts):
     """A policy that replaces all of its arms at every event."""
 
+    alone = False
+
     def observe(self, spec: JobSpec, search: Search, _event: Event) -> Search:
         return replace(search, arms=tuple(map(Arm, spec.batch_sizes)))
 
 
 async def test_policy_that_rebuilds_its_arms_erases_no_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Known limits and the profiling trial are the job's: they survive new arms, and a restart after that."""
-    monkeypatch.setitem(POLICIES, "GTS", Rebuilding(alone=False))
+    monkeypatch.setitem(POLICIES, "GTS", Rebuilding())
     site = Site(tmp_path / "w.db")
     await site.open()
     await site.optimizer.register(draft(policy="GTS", batch_sizes=(8, 16), trial_lease_seconds=0.0))
