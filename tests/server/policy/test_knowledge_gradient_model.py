@@ -159,11 +159,11 @@ class Reference:
             )
         )
         if self.told:
-            reached = {each.size: Moments() for each in self.told if each.reached}
-            for each in self.told:
-                for epochs in each.reached:
-                    reached[each.size] = reached[each.size].add(math.log(epochs))
-            missed = {each.size: (len(each.missed), math.log(max(each.missed))) for each in self.told if each.missed}
+            reached = {told.size: Moments() for told in self.told if told.reached}
+            for told in self.told:
+                for epochs in told.reached:
+                    reached[told.size] = reached[told.size].add(math.log(epochs))
+            missed = {told.size: (len(told.missed), math.log(max(told.missed))) for told in self.told if told.missed}
             job.search = job.policy.register(job.spec, [Prior(None, reached, missed)])
         for each in self.trials:
             trial = job.dispatch(each.size)
@@ -183,7 +183,7 @@ class Reference:
         return [each for each in self.trials if isinstance(each, Run)]
 
     def logs(self, *, reached: bool) -> Mapping[int, Sequence[float]]:
-        """ln E by batch size."""
+        """By batch size, ln E."""
         return {
             size: [math.log(run.epochs) for run in self.runs if run.size == size and run.reached is reached]
             for size in self.sizes
@@ -227,7 +227,7 @@ class Reference:
     @cached_property
     def x(self) -> Floats:
         """log2 of the batch sizes."""
-        return np.log2(np.array(self.sizes, float))
+        return np.asarray(np.log2(self.sizes))
 
     @cached_property
     def knots(self) -> Sequence[float]:
@@ -257,7 +257,7 @@ class Reference:
 
     @cached_property
     def epochs_before(self) -> Mixture:
-        """ln E before any trial."""
+        """The belief about ln E before any trial."""
         b, law = 2.0**self.x, list[tuple[float, Floats]]()
         rises = [knot for knot in self.knots if knot < (self.x[0] + self.x[-1]) / 2][::2]
         for knot in self.knots:
@@ -269,7 +269,7 @@ class Reference:
         return self.parts(law, C.epochs_deviations, C.epochs_apart, C.usual_spread**2)
 
     def epochs_given(self, *sources: Source) -> tuple[Mixture, float]:
-        """ln E after these trials, and the likelihood of those that reached the target."""
+        """The belief about ln E after these trials, and the likelihood of those that reached the target."""
         observations = []
         for source in sources:
             for place, size in enumerate(self.sizes):
@@ -290,7 +290,7 @@ class Reference:
 
     @cached_property
     def epochs(self) -> Mixture:
-        """ln E: the prior job tells it, or not."""
+        """The belief about ln E: the prior job tells it, or not."""
         own, likelihood = self.epochs_given(self.own)
         if not self.told:
             return own
@@ -314,7 +314,7 @@ class Reference:
 
     @cached_property
     def cost(self) -> Mixture:
-        """ln c."""
+        """The belief about ln c."""
         logs = {size: [math.log(run.epoch_cost) for run in self.runs if run.size == size] for size in self.sizes}
         means = {size: float(np.mean(each)) for size, each in logs.items() if each}
         center = float(np.mean(list(means.values())))
@@ -350,11 +350,13 @@ class Reference:
     @cached_property
     def limit(self) -> float:
         """The bound of all but the best batch size: twice the least of those that have reached the target."""
-        return 2 * min(self.expected[place] for place, size in enumerate(self.sizes) if self.count(size, reached=True))
+        return 2 * min(
+            float(self.expected[place]) for place, size in enumerate(self.sizes) if self.count(size, reached=True)
+        )
 
     @cached_property
     def misses(self) -> Floats:
-        """q."""
+        """By batch size, q."""
         counts = {size: (self.count(size, reached=True), self.count(size, reached=False)) for size in self.sizes}
         reached = sum(ok for ok, _ in counts.values())
         missed = sum(miss for ok, miss in counts.values() if ok)
@@ -363,22 +365,24 @@ class Reference:
         usual_failures = max(0, hopeless - 2) / (sum(ok + miss > 0 for ok, miss in counts.values()) + 2)
         found = []
         for place, (ok, miss) in enumerate(counts.values()):
-            slow = above((self.log_limit[place] - self.mean[place]) / math.sqrt(self.variance[place] + self.noise[place]))
+            deviation = math.sqrt(self.variance[place] + self.noise[place])
+            slow = above((self.log_limit[place] - self.mean[place]) / deviation)
             prior = 1 - (1 - slow) * (1 - (usual if ok else usual_failures))
             found.append(min(0.99, (miss + C.model_weight * prior) / (miss + ok + C.model_weight)))
         return np.array(found)
 
     @cached_property
     def log_limit(self) -> Floats:
-        """ln of the cost at which a trial ends: at the bound, or after the last epoch."""
+        """Logarithm of the cost at which a trial ends: at the bound, or after the last epoch."""
         return np.minimum(math.log(self.limit), self.cost.mean + math.log(self.max_epochs + 0.5))
 
     @cached_property
     def crashes(self) -> Floats:
-        """r."""
-        failed = np.array([sum(isinstance(each, Crash) and each.size == size for each in self.trials) for size in self.sizes])
+        """By batch size, r."""
+        crashed = [each.size for each in self.trials if isinstance(each, Crash)]
+        failed = np.array([crashed.count(size) for size in self.sizes])
         decided = np.array([self.count(size, reached=True) + self.count(size, reached=False) for size in self.sizes])
-        usual = failed.sum() / (len(self.trials) + C.crash_weight)
+        usual = len(crashed) / (len(self.trials) + C.crash_weight)
         return np.asarray(np.minimum((failed + C.crash_weight * usual) / (failed + decided + C.crash_weight), 0.99))
 
     @cached_property
@@ -468,6 +472,12 @@ CASES = {
     "a slow miss of the best": Reference([*[Run(32, 20), Run(32, 30)] * 4, Run(32, 45, reached=False)]),
     "misses of the best": Reference([*[Run(32, 20)] * 3, *[Run(32, 150, reached=False)] * 6]),
     "misses of another one": Reference([*[Run(32, 20)] * 5, Run(16, 25), *[Run(16, 90, reached=False)] * 2]),
+    "slow misses of the best": Reference([*[Run(32, 20)] * 5, *[Run(32, 24, reached=False)] * 6]),
+    "stopping soon before the last epoch": Reference(
+        [*ROUND, *(Run(size, 58, reached=False) for size in (16, 32, 64, 32))], max_epochs=58
+    ),
+    "no epoch to stop at": Reference([*[Run(32, 20)] * 5, Run(32, 28, reached=False)], max_epochs=28),
+    "hundreds of epochs": Reference([*[Run(32, 200)] * 5, *[Run(32, 1000, reached=False)] * 2], max_epochs=1000),
     "misses everywhere": Reference([*ROUND, *(Run(size, 150, reached=False) for size in (16, 32, 64, 32))]),
 }
 
@@ -489,12 +499,14 @@ def test_belief(case: str) -> None:
     assert [each.deviation for each in beliefs] == pytest.approx(deviations, rel=5e-3)
     bounds: list[float | None] = [expected.limit] * len(expected.sizes)
     bounds[expected.best] = expected.restart
+    # Of hundreds of epochs not every one is considered.
+    tolerance = 1e-6 if expected.max_epochs <= 150 else 0.01
     assert [job.policy.bound(job.spec, job.search, size) for size in expected.sizes] == [
-        bound if bound is None else pytest.approx(bound, rel=1e-6) for bound in bounds
+        bound if bound is None else pytest.approx(bound, rel=tolerance) for bound in bounds
     ]
 
 
-@pytest.mark.parametrize("case", ["one trial", "a law with a rise to the left", "crashes without a cost", "a prior in doubt"])
+@pytest.mark.parametrize("case", ["one trial", "a law with a rise to the left", "one epoch", "a prior in doubt"])
 def test_insights_count_the_longer_the_worse_the_law_fits(case: str) -> None:
     """The launches for which an insight is worth its trial grow with the misfit."""
     expected = CASES[case]
