@@ -493,6 +493,8 @@ def test_belief(case: str) -> None:
     assert [1 / each.precision for each in beliefs] == pytest.approx(spread[0], rel=1e-6)
     assert [1 / each.reward_precision for each in beliefs] == pytest.approx(spread[1], rel=1e-6)
     assert [each.failure_rate for each in beliefs] == pytest.approx(expected.crashes)
+    counts = [expected.count(size, reached=True) + expected.count(size, reached=False) for size in expected.sizes]
+    assert [each.observations for each in beliefs] == counts
     # The policy's P(Z > z) is off by up to 2e-4.
     assert [each.expected_cost for each in beliefs] == pytest.approx(expected.model, rel=5e-3)
     deviations = np.sqrt(np.expm1(expected.variance)) * expected.model
