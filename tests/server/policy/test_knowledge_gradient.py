@@ -412,7 +412,7 @@ def test_costs_of_next_to_nothing_tell_nothing() -> None:
     """A cost of 1e-100 J or less says as little about the cost of an epoch as none."""
     jobs = [kg_job() for _ in range(3)]
     for job, cost in zip(jobs, (0.0, 1e-100, 1e-99), strict=True):
-        ended = job.dispatch(32)._replace(last=Measurement(10, 20.0, cost, 1.0, NOW), target_reached=True)
+        ended = job.dispatch(32)._replace(last=Measurement(10, 20.0, 1000.0, 1.0, NOW), target_reached=True)
         job.succeed(ended, cost, EndReason.TARGET_REACHED)
         job.run(job.dispatch(64), 10, 1e-98)
     nothing, little, more = (belief_of(job, 32).mean for job in jobs)
