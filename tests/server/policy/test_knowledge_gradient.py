@@ -497,6 +497,22 @@ def test_concurrent_launches_spread() -> None:
     assert len({job.next().batch_size for _ in range(3)}) > 1
 
 
+def test_running_trials_tell_enough() -> None:
+    """What running trials will tell about the epochs or about the cost of one, a further trial does not find out."""
+    job = kg_job(batch_sizes=(16, 32, 64), default_batch_size=64)
+    job.run(job.next(), 20, 125.0)
+    for _ in range(2):
+        job.dispatch(32)
+    assert next_size(job) != 32
+    # Here a prior job tells the epochs.
+    job = kg_job(batch_sizes=(16, 32), default_batch_size=16)
+    epochs = {16: Moments(4, math.log(40)), 32: Moments(4, math.log(10))}
+    job.search = POLICY.register(job.spec, [Prior(None, epochs, {})])
+    job.run(job.next(), 9, 200.0)
+    job.dispatch(32)
+    assert next_size(job) != 32
+
+
 def test_out_of_memory_excludes_larger_batch_sizes_for_good() -> None:
     """A batch size that ran out of memory never comes again, nor does a larger one; the others do."""
     job = kg_job()
