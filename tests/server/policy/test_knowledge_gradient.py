@@ -158,18 +158,19 @@ def test_state_of_another_version_is_refused(version: object) -> None:
             call()
 
 
-@pytest.mark.parametrize(("window", "launches"), [(0, 40), (30, 60)])
+@pytest.mark.parametrize(("window", "launches"), [(0, 64), (30, 60)])
 def test_state_is_bounded(window: int, launches: int) -> None:
-    """With 64 batch sizes and a window that is full, more trials make the state no longer."""
+    """Once 64 batch sizes have a trial, or a window is full, more trials make the state no longer; it is compact."""
     job = kg_job(batch_sizes=tuple(range(8, 72)), default_batch_size=32, window_size=window)
     for turn in range(launches):
         job.run(job.dispatch(8 + turn % 64), 7 + turn % 3, 1 / 3)
     before = len(job.search.notes)
     for turn in range(3 * launches):
         job.run(job.dispatch(8 + turn % 64), 7 + turn % 3, 1 / 3)
-    # A few digits more at the batch sizes that had no trial.
-    assert len(job.search.notes) < 16_000
-    assert window == 0 or len(job.search.notes) < before + 2_000
+    # A few digits more.
+    assert len(job.search.notes) < before + 2_000 < 16_000
+    assert " " not in job.search.notes
+    assert (state_of(job)["prior"], len(state_of(job)["window"])) == ([], window)
 
 
 def test_job_is_in_the_bandit_stage() -> None:
@@ -181,6 +182,12 @@ def test_job_is_in_the_bandit_stage() -> None:
 
 
 # The window
+
+
+def test_largest_window() -> None:
+    """A window of 1000 trials may be asked for, not one of 1001."""
+    assert not list(POLICY.faults(kg_spec(window_size=1000)))
+    assert [field for field, _ in POLICY.faults(kg_spec(window_size=1001))] == ["window_size"]
 
 
 def test_window_is_of_the_job() -> None:
@@ -244,10 +251,18 @@ def test_window_without_a_success() -> None:
 # The bound
 
 
+def test_nothing_is_expected_before_a_success() -> None:
+    """Until a trial has reached the target, the belief has no numbers and no batch size has a bound."""
+    job = kg_job()
+    for _ in range(2):
+        assert beliefs(job) == [ArmBelief(size, 0.0, 0.0, 0.0, 0) for size in SIZES]
+        assert [bound(job, size) for size in SIZES] == [None] * 5
+        job.run(job.next(), None, 100.0)
+
+
 def test_bound_of_others_is_beta_times_the_least_expected_cost() -> None:
     """One cheap trial does not set the bound, which is the same for every batch size but the best."""
     job = kg_job(beta_knob=1.5)
-    assert [bound(job, size) for size in SIZES] == [None] * 5
     run_all(job, 8)
     job.run(job.dispatch(32), 2, course(32)[1])
     expected = pytest.approx(1.5 * least_expected(job), rel=1e-9)
@@ -393,7 +408,39 @@ def test_extreme_costs(cost: float) -> None:
     assert next_size(job) in SIZES
 
 
+def test_costs_of_next_to_nothing_tell_nothing() -> None:
+    """A cost of 1e-100 J or less says as little about the cost of an epoch as none."""
+    jobs = [kg_job() for _ in range(3)]
+    for job, cost in zip(jobs, (0.0, 1e-100, 1e-99), strict=True):
+        ended = job.dispatch(32)._replace(last=Measurement(10, 20.0, 1000.0, 1.0, NOW), target_reached=True)
+        job.succeed(ended, cost, EndReason.TARGET_REACHED)
+        job.run(job.dispatch(64), 10, 1e-98)
+    nothing, little, more = (belief_of(job, 32).mean for job in jobs)
+    assert nothing == pytest.approx(little, abs=0)
+    assert nothing != pytest.approx(more, abs=0)
+
+
 # Which batch size is next
+
+
+@pytest.mark.parametrize(("octaves", "larger", "smaller"), [(1, 32, 256), (2, 64, 128), (3, 128, 64)])
+def test_reach_is_in_octaves(octaves: int, larger: int, smaller: int) -> None:
+    """A trial goes as far from what has reached the target as the reach allows, in either direction."""
+    found = []
+    for default, epochs in ((16, 5), (512, 500)):
+        job = kg_job(batch_sizes=(16, 32, 64, 128, 256, 512), default_batch_size=default, max_epochs=1000)
+        job.policy = KnowledgeGradient(Constants(reach=octaves, soon=math.inf))
+        job.run(job.next(), epochs)
+        found.append(next_size(job))
+    assert found == [larger, smaller]
+
+
+@pytest.mark.parametrize(("default", "epochs", "other"), [(32, 5, 512), (512, 500, 32)])
+def test_next_batch_size_is_within_reach(default: int, epochs: int, other: int) -> None:
+    """However far the next smaller or larger batch size is, a trial may go there."""
+    job = kg_job(batch_sizes=(32, 512), default_batch_size=default, max_epochs=1000)
+    job.run(job.next(), epochs)
+    assert next_size(job) == other
 
 
 def test_trial_counts_for_what_it_tells_beyond_reach() -> None:
@@ -448,6 +495,22 @@ def test_concurrent_launches_spread() -> None:
     job = kg_job()
     run_all(job, 1)
     assert len({job.next().batch_size for _ in range(3)}) > 1
+
+
+def test_running_trials_tell_enough() -> None:
+    """What running trials will tell about the epochs or about the cost of one, a further trial does not find out."""
+    job = kg_job(batch_sizes=(16, 32, 64), default_batch_size=64)
+    job.run(job.next(), 20, 125.0)
+    for _ in range(2):
+        job.dispatch(32)
+    assert next_size(job) != 32
+    # Here a prior job tells the epochs.
+    job = kg_job(batch_sizes=(16, 32), default_batch_size=16)
+    epochs = {16: Moments(4, math.log(40)), 32: Moments(4, math.log(10))}
+    job.search = POLICY.register(job.spec, [Prior(None, epochs, {})])
+    job.run(job.next(), 9, 200.0)
+    job.dispatch(32)
+    assert next_size(job) != 32
 
 
 def test_out_of_memory_excludes_larger_batch_sizes_for_good() -> None:
@@ -515,18 +578,37 @@ def test_longest_miss_counts() -> None:
     assert short < 0.8 * first
 
 
-def test_one_bad_draw_closes_no_direction() -> None:
-    """A neighbour of the best batch size with a single success is tried again if better ones may lie beyond it."""
-    job = kg_job()
-    # No insight is worth a trial for its own sake.
-    job.policy = KnowledgeGradient(Constants(horizon=0.0, misfit_horizon=0.0, insurance=0.0, second_look=3.0))
+def settled_job(**fields: Any) -> SimulatedJob:
+    """A job with six trials of 32, in which no insight is worth a trial, nor an insurance."""
+    job = kg_job(window_size=100, **fields)
+    job.policy = KnowledgeGradient(Constants(windows=0.0, insurance=0.0, second_look=3.0))
     for _ in range(6):
         show(job, 32, 10)
-    show(job, 16, 20)
-    show(job, 64, 12)
-    assert next_size(job) == 64
+    return job
+
+
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize(("end", "opposite", "beyond"), [(16, 64, "smaller"), (64, 16, "larger")])
+def test_one_bad_draw_closes_no_direction(end: int, opposite: int, beyond: str, others: int) -> None:
+    """A neighbour of the best batch size with a single success is tried again if better ones may lie beyond it."""
+    job = settled_job()
+    for _ in range(others):
+        show(job, opposite, 20)
+    show(job, end, 12)
+    choice = job.choose()
+    assert isinstance(choice, Choice)
+    assert choice.batch_size == end
+    assert choice.reason.endswith(f"; tried only once, and {beyond} batch sizes depend on it")
     job.next()
     assert next_size(job) == 32
+    show(job, end, 12)
+    assert next_size(job) == 32
+
+
+def test_ends_of_the_list_get_no_second_look() -> None:
+    """No batch size depends on the smallest and the largest one."""
+    job = settled_job(batch_sizes=(16, 32, 64))
+    show(job, 16, 12)
     show(job, 64, 12)
     assert next_size(job) == 32
 
@@ -588,6 +670,14 @@ def test_reason_counts_failures() -> None:
         trials.append(trial.batch_size)
         job.fail(trial, ERROR)
     assert Counter(trials[:15]) == dict.fromkeys(SIZES, 3)
+
+
+def test_three_failures_count_as_three_misses() -> None:
+    """While nothing has reached the target, what was set aside has its next turn when another one has missed thrice."""
+    job = kg_job(batch_sizes=(16, 32), default_batch_size=16)
+    for _ in range(3):
+        job.fail(job.dispatch(16), ERROR)
+    assert [job.run(job.next(), None, 100.0).batch_size for _ in range(4)] == [32, 32, 32, 16]
 
 
 def test_near_miss_at_the_default() -> None:
@@ -814,7 +904,9 @@ def test_estimated_power_is_no_hint() -> None:
 
 def test_power_of_the_first_trial_is_the_hint() -> None:
     """How much power later trials draw changes no belief."""
-    assert beliefs(measured_job(25.0, trials=2)) == beliefs(measured_job(95.0, trials=2))
+    later = beliefs(measured_job(25.0, trials=2))
+    assert later == beliefs(measured_job(95.0, trials=2))
+    assert later != beliefs(measured_job(0.0, trials=2))
 
 
 # Priors
@@ -856,6 +948,24 @@ def test_priors_add_up() -> None:
     assert both == reverse
     assert both[0] > 2 * second[0]
     assert both[1] < 0.5 * first[1]
+
+
+def test_prior_that_knows_a_batch_size_not_adds_nothing() -> None:
+    """Of two prior jobs only one tells something: the belief is that of a job that names only this one."""
+    jobs = [kg_job(), kg_job()]
+    missed = Prior(None, {}, {8: (2, 0.0)})
+    for job, priors in zip(jobs, ([missed], [missed, Prior(None, {}, {})]), strict=True):
+        job.search = POLICY.register(job.spec, priors)
+        show(job, 32, 20)
+    assert beliefs(jobs[0]) == beliefs(jobs[1])
+
+
+def test_default_has_no_right_of_its_own_without_a_prior() -> None:
+    """A default that failed and is far from what has reached the target is not the next one."""
+    job = kg_job(default_batch_size=128)
+    job.fail(job.next(), ERROR)
+    show(job, 16, 10)
+    assert next_size(job) != 128
 
 
 def test_prior_without_a_success_starts_at_the_default() -> None:
@@ -974,6 +1084,37 @@ def test_reason_has_the_numbers() -> None:
     assert re.fullmatch(settled, reasons[-1])
 
 
+@pytest.mark.parametrize(("window", "when"), [(0, "yet"), (9, "in the window")])
+def test_reason_before_the_first_success(window: int, when: str) -> None:
+    """The reason says what happened to the batch size so far, and where it lies."""
+    job = kg_job(max_epochs=3, window_size=window)
+    running = job.next()
+    reasons = [job.choose()]
+    job.run(running, None, 100.0)
+    job.fail(job.dispatch(16), ERROR)
+    reasons.append(job.choose())
+    job.fail(job.dispatch(16), ERROR)
+    for size in (8, 64, 128):
+        job.run(job.dispatch(size), None, 100.0)
+    job.run(job.dispatch(16), None, 100.0)
+    reasons.append(job.choose())
+    job.next()
+    reasons.append(job.choose())
+    nothing, near = (
+        f"no batch size that may be chosen has reached the target {when}; this is",
+        "the nearest to the default",
+    )
+    assert reasons == [
+        Choice(TrialType.MAB, size, f"{nothing} {why}")
+        for size, why in (
+            (16, f"{near}, 32, among the least tried (no trial)"),
+            (16, f"{near}, 32, which is tried again after a failure (1 trial failed)"),
+            (32, "the default among the least tried (1 trial missed the target)"),
+            (16, f"{near}, 32, which is tried again after a failure (1 trial missed the target, 2 trials failed)"),
+        )
+    ]
+
+
 def test_reason_has_no_exponents() -> None:
     """A doubt of hundreds of joules beside an expectation below a kilojoule is written out."""
     job = kg_job(batch_sizes=(16, 32), default_batch_size=16, max_epochs=10)
@@ -1046,9 +1187,21 @@ def insured_job() -> tuple[SimulatedJob, Trial]:
 def test_recommended_trials_are_no_insurance() -> None:
     """First trials that the model recommends cost the insurance nothing, one after another or at the same time."""
     job = kg_job()
-    run_all(job, 4)
-    assert len({arm.batch_size for arm in job.search.arms if arm.num_succeeded}) > 1
-    assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], 0.0)
+    run_all(job, 1)
+    running = [job.next() for _ in range(2)]
+    assert len({trial.batch_size for trial in running} - {32}) == 2
+    assert state_of(job)["insuring"] == []
+    for trial in running:
+        job.run(trial, *course(trial.batch_size))
+    assert state_of(job)["insured"] == 0.0
+
+
+def test_repeated_launch_is_no_insurance() -> None:
+    """A launch that is repeated with the best known batch size costs the insurance nothing."""
+    job = exploring_job()
+    crash(job, job.dispatch(64))
+    assert job.next().batch_size == 32
+    assert state_of(job)["insuring"] == []
 
 
 def test_an_insurance_is_charged_once() -> None:
@@ -1060,12 +1213,20 @@ def test_an_insurance_is_charged_once() -> None:
     assert 0 < state_of(job)["insured"] < (ended.cost or 0)
 
 
-@pytest.mark.parametrize("reason", [ERROR, EndReason.LOST, EndReason.PREEMPTED])
-def test_a_failed_insurance_is_forgotten_and_charged(reason: EndReason) -> None:
-    """The state does not grow with insured trials that fail; what they cost is charged."""
+def test_an_insurance_that_pays_is_not_charged() -> None:
+    """A trial that the model does not recommend, but which costs less than the best known batch size, is free."""
     job, trial = insured_job()
-    job.fail(trial, reason, 7.0)
-    assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], 7.0)
+    job.run(trial, 1)
+    assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], 0.0)
+
+
+@pytest.mark.parametrize("cost", [7.0, None])
+@pytest.mark.parametrize("reason", [ERROR, EndReason.LOST, EndReason.PREEMPTED])
+def test_a_failed_insurance_is_forgotten_and_charged(reason: EndReason, cost: float | None) -> None:
+    """The state does not grow with insured trials that fail; what they cost is charged, if they have a cost."""
+    job, trial = insured_job()
+    job.fail(trial, reason, cost)
+    assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], cost or 0.0)
 
 
 # Extremes
@@ -1156,12 +1317,15 @@ def test_target_in_the_first_epoch() -> None:
 @pytest.mark.parametrize("epoch_cost", [1e-12, 1e15])
 def test_tiny_and_huge_costs(epoch_cost: float) -> None:
     """The unit of costs does not matter; only power, which is the same, tells something beforehand."""
-    job = kg_job()
-    chosen = [job.run(t, course(t.batch_size)[0], epoch_cost).batch_size for t in (job.next() for _ in range(10))]
-    usual = kg_job()
-    assert chosen == [
-        usual.run(t, course(t.batch_size)[0], 100.0).batch_size for t in (usual.next() for _ in range(10))
-    ]
+    job, usual = kg_job(), kg_job()
+    for _ in range(10):
+        trial, other = job.next(), usual.next()
+        assert trial.batch_size == other.batch_size
+        epochs, _ = course(trial.batch_size)
+        job.run(trial, epochs, epoch_cost)
+        usual.run(other, epochs, 100.0)
+    for here, there in zip(beliefs(job), beliefs(usual), strict=True):
+        assert here.expected_cost == pytest.approx((there.expected_cost or 0) / 100 * epoch_cost, rel=1e-9)
     check_belief(job)
 
 
