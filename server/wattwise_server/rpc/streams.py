@@ -71,10 +71,7 @@ class TrialStream:
         if self._trial is None:
             self._trial = key
             if call := current_call.get():
-                call.named = Subject(
-                    key.job_id,
-                    key.trial_number,
-                )
+                call.named = Subject(key.job_id, key.trial_number, key.batch_size)
             self._pusher = asyncio.create_task(self._push_stop(key))
         if key[:3] != self._trial[:3]:
             fault = (
