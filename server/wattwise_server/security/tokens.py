@@ -79,7 +79,7 @@ def prefix_fault(prefix: str, role: Role) -> str | None:
 def new_token(role: Role, prefix: str, lifetime: timedelta | None) -> tuple[str, Token]:
     """Creates a token; returns its text, which is not stored anywhere, and what to store."""
     token_id = secrets.token_hex(6)
-    text = f"ww_{token_id}_{secrets.token_hex(None)}"
+    text = f"ww_{token_id}_{secrets.token_hex(32)}"
     created = datetime.now(timezone.utc).replace(microsecond=0)
     return text, Token(token_id, role, prefix, _hash(text), created, created + lifetime if lifetime else None)
 
