@@ -1098,7 +1098,8 @@ def _usable(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:
     """The indices of the batch sizes that have reached the target and may be chosen; at best without failing ones."""
     surviving = {arm.batch_size for arm in search.surviving}
     reached = [place for place in np.flatnonzero(knowledge.reached) if search.arms[place].batch_size in surviving]
-    return np.array([place for place in reached if not failing(search.arms[place])] or reached)
+    places = [place for place in reached if not failing(search.arms[place])] or reached
+    return np.array(places, np.int64)  # pragma: no mutate: an empty array of another type is never an index
 
 
 def _limit(spec: JobSpec, search: Search, knowledge: Knowledge, belief: Belief) -> float:

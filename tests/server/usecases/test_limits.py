@@ -212,8 +212,8 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
     keys = [(await site.optimizer.next_trial("j", ""))[0].key for _ in range(400)]
     # Trials of the best known batch size are not stopped.
     cheap = next(key for key in keys if key.batch_size == 8)
-    dear = [key for key in keys if key.batch_size == 16]
-    for key in dear:
+    expensive = [key for key in keys if key.batch_size == 16]
+    for key in expensive:
         await site.optimizer.report(Report(key, 1, 1.0, 1000.0, 0.1))
     stopping = asyncio.create_task(site.optimizer.report(Report(cheap, 1, 1.0, 1.0, 0.95)))
     compared: list[int] = [0]
@@ -228,9 +228,9 @@ async def test_many_trials_are_stopped_in_pieces(tmp_path: Path, monkeypatch: py
         await site.optimizer.heartbeat(other.key)
         compared.append(0)
     assert (await stopping).converged
-    assert sum(compared) >= len(dear)
+    assert sum(compared) >= len(expensive)
     assert max(compared) <= 32, "between two answers"
-    ends = [(await site.administration.trial(key))[0].end_reason for key in dear]
+    ends = [(await site.administration.trial(key))[0].end_reason for key in expensive]
     # Not all: with each that is stopped the bound of the next rises.
     assert EndReason.COST_BOUND in ends
     await site.close()
