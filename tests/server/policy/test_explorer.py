@@ -59,9 +59,9 @@ def test_concurrent_trial_without_its_default_takes_the_next_of_the_walk() -> No
     banned = replace(search, round_default=16, arms=(Arm(8), Arm(16), Arm(32, banned=True), Arm(64)))
     assert chosen(banned) == (TrialType.CONCURRENT, 16)
     assert chosen(replace(banned, exploring=None)) == (TrialType.EXPLORATION, 16)
-    expensive = replace(Arm(8), num_converged=1, counted=Moments(1, 5.0))
+    costly = replace(Arm(8), num_converged=1, counted=Moments(1, 5.0))
     cheap = replace(Arm(64), num_converged=1, counted=Moments(1, 3.0))
-    known = replace(banned, arms=(expensive, Arm(16), Arm(32, banned=True), cheap), min_cost=1.0, min_cost_batch_size=32)
+    known = replace(banned, arms=(costly, Arm(16), Arm(32, banned=True), cheap), min_cost=1.0, min_cost_batch_size=32)
     assert chosen(known) == (TrialType.CONCURRENT, 64)
     assert chosen(replace(known, min_cost_batch_size=8)) == (TrialType.CONCURRENT, 8)
 
