@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import NamedTuple
 
 from wattwise_server.domain import Arm, EndReason, Search, Stage, Trial
@@ -171,7 +171,7 @@ def _newest_failures(search: Search) -> set[int]:
     running = sum(arm.running for arm in search.arms)
     if not failed or max(failed) < search.num_trials - running:
         return set()
-    row = set(takewhile(failed.__contains__, range(max(failed), 0, -1)))
+    row = set(takewhile(failed.__contains__, count(max(failed), -1)))
     known = [number for number in row if failed[number].num_succeeded or not failed[number].excluded]
     return row if len(known) >= FAILURES_TO_SET_ASIDE else set()
 

@@ -84,6 +84,9 @@ _VAGUE = 25.0
 _USUAL_WEIGHT = 2.0
 """Trials or batch sizes without a miss that every job is taken to have had before."""
 
+_LEAST_TRUST = 0.5
+"""Probability that the prior jobs tell the epochs of this one, below which they are taken to be wrong."""
+
 _MOST_CERTAIN = 0.99
 """Upper bound of a probability that is estimated from counts."""
 
@@ -500,7 +503,8 @@ class _Model:
         own = knowledge.evidence
         if not any(each.epochs.count or each.missed for each in knowledge.prior):
             noise = self._noise([own])
-            return self._fit_epochs([own], noise), noise, 1.0
+            fit = self._fit_epochs([own], noise)
+            return fit, noise, 1.0  # pragma: no mutate: whatever is more is trusted as much
         # Two hypotheses: the prior jobs tell the epochs of this one, or they don't.
         noise = self._noise([knowledge.prior, own])
         alone, before = self._fit_epochs([own], noise), self._fit_epochs([knowledge.prior], noise)
@@ -667,7 +671,7 @@ class KnowledgeGradient:
                 knowledge = replace(knowledge, insuring=(*knowledge.insuring, number))
             case Succeeded(trial):
                 knowledge = self._learned(spec, knowledge, trial)
-            case Failed(trial) if counts_as_failure(trial) and _launched(trial) and number > knowledge.delivered:
+            case Failed(trial) if counts_as_failure(trial) and _retried(knowledge, trial):
                 knowledge = replace(knowledge, retry=number)
             case Revived() if number == knowledge.retry:
                 knowledge = replace(knowledge, retry=None)
@@ -725,8 +729,7 @@ class KnowledgeGradient:
         seen = Seen(place, math.log(trial.last.epoch), epoch_cost, trial.target_reached)
         hint = knowledge.hint
         # Estimated energy tells nothing about how busy a GPU was.
-        measured = trial.last.energy_joules > 0 and not trial.monitor.estimated
-        if not knowledge.trials and measured and trial.last.time_seconds > 0:
+        if not knowledge.trials and trial.last.energy_joules and not trial.monitor.estimated:
             hint = _hint(spec, trial.batch_size, trial.last.energy_joules / trial.last.time_seconds)
         window = (*knowledge.window, seen)[-spec.window_size :] if spec.window_size else ()
         if spec.window_size:
@@ -744,8 +747,7 @@ class KnowledgeGradient:
         if trial.target_reached:
             newest = max(knowledge.delivered, trial.number) if _launched(trial) else knowledge.delivered
             return replace(knowledge, delivered=newest, retry=None)
-        retried = _launched(trial) and trial.number > knowledge.delivered
-        return replace(knowledge, retry=trial.number) if retried else knowledge
+        return replace(knowledge, retry=trial.number) if _retried(knowledge, trial) else knowledge
 
     def _insures(self, spec: JobSpec, search: Search, knowledge: Knowledge, trial: Trial) -> bool:
         """Whether a new trial is the first of its batch size although the model does not recommend it."""
@@ -961,13 +963,14 @@ class _Prospects:
             return best, f"{self._alone(best)}, the least of those tried; the trial that ended last delivered no model"
         default = self.spec.batch_sizes.index(self.spec.default_batch_size)
         untried = default in self.places and not (self.knowledge.known[default] or self.running[default])
-        if self.belief.prior_trust < 0.5 and untried:
+        misled = self.belief.prior_trust < _LEAST_TRUST  # pragma: no mutate: it is never just that
+        if misled and untried:
             return default, f"{self._beside(default)}; the prior jobs were wrong, so the default is tried"
         if self.worth != best:
             launches = f"{self.launches:.0f} launches"
             return self.worth, f"{self._beside(self.worth)}; worth a trial: its result counts for the next {launches}"
-        if (end := self._second_look()) is not None:
-            beyond = "smaller" if end < best else "larger"
+        if (found := self._second_look()) is not None:
+            end, beyond = found
             return end, f"{self._beside(end)}; tried only once, and {beyond} batch sizes depend on it"
         if (other := self._insured()) is not None:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
@@ -1007,20 +1010,24 @@ class _Prospects:
         least: Floats = np.where(leads_to[:, None, :], then.model, np.inf).min(2) @ _Z_WEIGHTS
         return least
 
-    def _second_look(self) -> int | None:
-        """An end of the known range next to the best, with a single success: one bad draw closes no direction."""
+    def _second_look(self) -> tuple[int, str] | None:
+        """An end of the known range next to the best, with a single success: one bad draw closes no direction.
+
+        With it, which batch sizes lie beyond.
+        """
         reached, places, knowledge, belief = self.reached, self.places, self.knowledge, self.belief
         if len(reached) < 2:
             return None
-        for end, inner, goes_on in (
-            (reached[0], reached[1], places[0] < reached[0]),
-            (reached[-1], reached[-2], places[-1] > reached[-1]),
+        for end, inner, goes_on, beyond in (
+            (reached[0], reached[1], places[0] < reached[0], "smaller"),
+            (reached[-1], reached[-2], places[-1] > reached[-1], "larger"),
         ):
             once = knowledge.reached[end] == 1 and not knowledge.missed[end] and not self.running[end]
             worse = belief.mean[end] - belief.mean[self.best]
-            close = worse < self.policy.constants.second_look * math.sqrt(belief.variance[end])
+            doubt = self.policy.constants.second_look * math.sqrt(belief.variance[end])
+            close = worse < doubt  # pragma: no mutate: they are never equal
             if goes_on and inner == self.best and once and close:
-                return int(end)
+                return int(end), beyond
         return None
 
     def _insured(self) -> int | None:
@@ -1039,7 +1046,10 @@ class _Prospects:
         spent = self.knowledge.insured + max(0.0, float(extra.min()))
         constants, trials = self.policy.constants, self.knowledge.trials
         share = constants.insurance * self.belief.misfit * trials / (trials + constants.insured_later)
-        return int(candidates[extra.argmin()]) if spent <= share * self.knowledge.total else None
+        affordable = share * self.knowledge.total
+        if spent > affordable:  # pragma: no mutate: they are never equal
+            return None
+        return int(candidates[extra.argmin()])
 
     def _alone(self, place: int) -> str:
         cost = float(self.values.model[place])
@@ -1092,6 +1102,12 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
 def _launched(trial: Trial) -> bool:
     """Whether a trial is a launch of the job, of which the next one may be a retry."""
     return trial.type is not TrialType.IMPORTED
+
+
+def _retried(knowledge: Knowledge, trial: Trial) -> bool:
+    """Whether the next launch repeats a trial that delivered no model: a launch, since which none has delivered."""
+    newest = trial.number > knowledge.delivered  # pragma: no mutate: the one that delivered has ended
+    return newest and _launched(trial)
 
 
 def _usable(search: Search, knowledge: Knowledge) -> NDArray[np.int64]:

@@ -77,7 +77,8 @@ async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """A read-only connection."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+    uri = f"file:{quote(str(path))}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True)  # pragma: no mutate: many builds of SQLite take it for a URI anyway
     connection.execute("PRAGMA busy_timeout = 10000")
     return connection
 

@@ -163,8 +163,10 @@ class Queries:
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
         """Jobs by key."""
-        # By the index of ids, unless every job is listed.
-        jobs = f"{_PREFIXED} AND +" if prefix else "jobs j WHERE "
+        jobs = "jobs j WHERE "
+        if prefix:
+            # By the index of ids.
+            jobs = f"{_PREFIXED} AND +"
         found = await self._all(_JOBS.format(jobs=jobs), prefix, after, limit)
         return [_listed(row) for row in found]
 

@@ -102,7 +102,7 @@ class CachedJob:
         if trial.request_id:
             self.requests.pop(trial.request_id, None)
         self.ended[number] = trial
-        if len(self.ended) > _CACHED_ENDED_TRIALS:
+        if len(self.ended) > _CACHED_ENDED_TRIALS:  # pragma: no mutate: one less is read again
             del self.ended[next(iter(self.ended))]
         return False  # pragma: no mutate: the lease of an ended trial is dropped when it expires
 

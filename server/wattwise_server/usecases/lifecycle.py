@@ -67,11 +67,11 @@ class Lifecycle:
 
     async def stop_others(self, store: Store, job_id: str) -> None:
         """Goes on with `stop_over_bound` in transactions of a few trials, with other calls in between."""
-        numbers = self._unchecked.pop(job_id, ())
+        numbers = self._unchecked.pop(job_id, None)
         while numbers:
             piece, numbers = numbers[:_AT_ONCE], numbers[_AT_ONCE:]
             # A transaction that changes nothing waits for nothing.
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # pragma: no mutate: or waits longer
             async with store.transaction(job_id) as tx:
                 if tx.job is None:
                     return

@@ -24,7 +24,9 @@ def find_job(tx: Transaction, job_id: str) -> Job:
 def find_running_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | None:
     """A running trial with its job, which is what almost every call names; None in every other case."""
     job, trial = tx.job, tx.running_trial(key.trial_number)
-    return None if job is None or trial is None or _mismatch(key, trial) else (job, trial)
+    if job is None or trial is None or _mismatch(key, trial):
+        return None
+    return job, trial
 
 
 async def find_trial(tx: Transaction, key: TrialKey) -> tuple[Job, Trial]:

@@ -27,10 +27,10 @@ from wattwise_server.domain import (
     TrialStatus,
     TrialType,
 )
-from wattwise_server.policy.base import ArmBelief, Choice, Dispatched, Exhausted, Prior
+from wattwise_server.policy.base import ArmBelief, Banned, Choice, Dispatched, Exhausted, Prior
 from wattwise_server.policy.cost import with_unit
 from wattwise_server.policy.failures import available
-from wattwise_server.policy.history import prior_of
+from wattwise_server.policy.history import observe, prior_of
 from wattwise_server.policy.knowledge_gradient import Constants, KnowledgeGradient
 from wattwise_server.policy.registry import POLICIES
 
@@ -372,6 +372,15 @@ def test_what_fails_is_the_best_known_if_nothing_else_has_converged() -> None:
         job.fail(job.dispatch(32), ERROR, cost=10.0)
     assert bound(job, 32) is None
     assert bound(job, 16) == pytest.approx(-2 * belief_of(job, 32).mean)
+
+
+def test_what_alone_has_converged_is_banned() -> None:
+    """If the only batch size that has reached the target is banned, the others have no bound, and one is chosen."""
+    job = kg_job()
+    show(job, 32, 10)
+    job.search = observe(job.policy, job.spec, job.search, Banned(32))
+    assert [bound(job, size) for size in SIZES] == [None] * len(SIZES)
+    assert next_size(job) in (16, 64)
 
 
 def test_what_does_not_fit_is_not_the_best_known() -> None:
@@ -1227,6 +1236,52 @@ def test_a_failed_insurance_is_forgotten_and_charged(reason: EndReason, cost: fl
     job, trial = insured_job()
     job.fail(trial, reason, cost)
     assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], cost or 0.0)
+
+
+def only_insured_job(**fields: Any) -> SimulatedJob:
+    """A job without trials or bounds, in which an insurance is the only reason to leave the best batch size."""
+    job = kg_job(window_size=100, beta_knob=None, max_epochs=10**6, **fields)
+    job.policy = KnowledgeGradient(Constants(windows=0.0, second_look=-100.0))
+    return job
+
+
+def launches_with_horizon(job: SimulatedJob, horizon: float, misfit_horizon: float) -> int:
+    """For how many launches an insight would count with these constants."""
+    policy = KnowledgeGradient(Constants(horizon=horizon, misfit_horizon=misfit_horizon, windows=1e9))
+    choice = policy.next(job.spec, job.search, job.trials + 1, np.random.default_rng(1))
+    assert isinstance(choice, Choice)
+    found = re.search(r"counts for the next (\d+) launches", choice.reason)
+    assert found, choice
+    return int(found[1])
+
+
+def test_an_insurance_is_a_small_share_of_what_was_spent() -> None:
+    """It waits until its extra cost is a share of all cost, which grows with the misfit and with the trials."""
+    job = only_insured_job()
+    trials = 6
+    for _ in range(trials):
+        show(job, 32, 10)
+    misfit = (launches_with_horizon(job, 0.0, 1e6) - trials) / 1e6
+    costs = {size: belief_of(job, size).expected_cost or 0.0 for size in (16, 32, 64)}
+    size = min(16, 64, key=costs.__getitem__)
+    constants = Constants()
+    share = constants.insurance * misfit * trials / (trials + constants.insured_later)
+    needed = (costs[size] - costs[32]) / share
+    chosen = []
+    for total in (0.99 * needed, 1.01 * needed):
+        job.search = replace(job.search, notes=json.dumps({**state_of(job), "total": total}))
+        chosen.append(next_size(job))
+    assert chosen == [32, size]
+
+
+def test_an_insurance_goes_no_farther_than_the_next_batch_size() -> None:
+    """Where ever smaller batch sizes are expected to cost ever less, the next smaller one is tried, in any unit."""
+    job = only_insured_job()
+    for size, epochs in ((128, 80), (64, 40), (32, 20)):
+        job.run(job.dispatch(size), epochs, epoch_cost=1e-3)
+    costs = [belief_of(job, size).expected_cost or 0.0 for size in (8, 16, 32)]
+    assert costs == sorted(costs)
+    assert next_size(job) == 16
 
 
 # Extremes

@@ -464,7 +464,7 @@ CASES = {
     "expensive crashes": Reference([Run(32, 20), Crash(32, 5000), Crash(16, 9000), Run(64, 20)]),
     "crashes without a cost": Reference([Run(32, 20), Crash(32, 0), Run(64, 20)]),
     "a prior that fits": Reference([Run(32, 20)], [Told(16, [20, 22]), Told(32, [19]), Told(64, [30])]),
-    "a prior in doubt": Reference([Run(32, 20), Run(64, 30)], [Told(32, [14, 15]), Told(64, [12, 14, 11])]),
+    "a prior in doubt": Reference([Run(32, 20)], [Told(32, [14, 15]), Told(64, [12, 14, 11])]),
     "a wrong prior": Reference([Run(32, 60), Run(64, 70)], [Told(32, [10]), Told(64, [5])]),
     "a prior with misses": Reference([Run(32, 20)], [Told(16, [], [50, 40]), Told(32, [18], [40])]),
     "a prior with many trials": Reference([Run(32, 20)], [Told(32, [22, 26, 18] * 4), Told(64, [15] * 9, [30])]),
@@ -473,11 +473,17 @@ CASES = {
     "misses of the best": Reference([*[Run(32, 20)] * 3, *[Run(32, 150, reached=False)] * 6]),
     "misses of another one": Reference([*[Run(32, 20)] * 5, Run(16, 25), *[Run(16, 90, reached=False)] * 2]),
     "slow misses of the best": Reference([*[Run(32, 20)] * 5, *[Run(32, 24, reached=False)] * 6]),
+    "misses of the best that may be slow": Reference(
+        [*(Run(32, epochs) for epochs in (20, 30, 24, 30, 14)), *[Run(32, 32, reached=False)] * 4]
+    ),
     "stopping soon before the last epoch": Reference(
         [*ROUND, *(Run(size, 58, reached=False) for size in (16, 32, 64, 32))], max_epochs=58
     ),
     "no epoch to stop at": Reference([*[Run(32, 20)] * 5, Run(32, 28, reached=False)], max_epochs=28),
     "hundreds of epochs": Reference([*[Run(32, 200)] * 5, *[Run(32, 1000, reached=False)] * 2], max_epochs=1000),
+    "hundreds of epochs, more or less": Reference(
+        [*[Run(32, 240), Run(32, 300)] * 2, *[Run(32, 400, reached=False)] * 5], max_epochs=3000
+    ),
     "misses everywhere": Reference([*ROUND, *(Run(size, 150, reached=False) for size in (16, 32, 64, 32))]),
 }
 
