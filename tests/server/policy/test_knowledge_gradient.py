@@ -1238,34 +1238,34 @@ def test_a_failed_insurance_is_forgotten_and_charged(reason: EndReason, cost: fl
     assert (state_of(job)["insuring"], state_of(job)["insured"]) == ([], cost or 0.0)
 
 
-def only_insured_job(**fields: Any) -> SimulatedJob:
-    """A job without trials or bounds, in which an insurance is the only reason to leave the best batch size."""
+def only_insured_job(*prior: Prior, epoch_cost: float = 100.0, **fields: Any) -> SimulatedJob:
+    """A job after six trials of 32, in which an insurance is the only reason to try another batch size."""
     job = kg_job(window_size=100, beta_knob=None, max_epochs=10**6, **fields)
     job.policy = KnowledgeGradient(Constants(windows=0.0, second_look=-100.0))
+    job.search = job.policy.register(job.spec, prior)
+    for _ in range(6):
+        job.run(job.dispatch(32), 10, epoch_cost)
     return job
 
 
-def launches_with_horizon(job: SimulatedJob, horizon: float, misfit_horizon: float) -> int:
-    """For how many launches an insight would count with these constants."""
-    policy = KnowledgeGradient(Constants(horizon=horizon, misfit_horizon=misfit_horizon, windows=1e9))
+def misfit_of(job: SimulatedJob) -> float:
+    """How badly the law fits, from the launches for which an insight counts if nothing but the misfit says so."""
+    policy = KnowledgeGradient(Constants(horizon=0.0, misfit_horizon=1e6, windows=1e9))
     choice = policy.next(job.spec, job.search, job.trials + 1, np.random.default_rng(1))
     assert isinstance(choice, Choice)
     found = re.search(r"counts for the next (\d+) launches", choice.reason)
     assert found, choice
-    return int(found[1])
+    return (int(found[1]) - job.trials) / 1e6
 
 
-def test_an_insurance_is_a_small_share_of_what_was_spent() -> None:
+@pytest.mark.parametrize("epoch_cost", [100.0, 1e-6])
+def test_an_insurance_is_a_small_share_of_what_was_spent(epoch_cost: float) -> None:
     """It waits until its extra cost is a share of all cost, which grows with the misfit and with the trials."""
-    job = only_insured_job()
-    trials = 6
-    for _ in range(trials):
-        show(job, 32, 10)
-    misfit = (launches_with_horizon(job, 0.0, 1e6) - trials) / 1e6
+    job = only_insured_job(epoch_cost=epoch_cost)
     costs = {size: belief_of(job, size).expected_cost or 0.0 for size in (16, 32, 64)}
     size = min(16, 64, key=costs.__getitem__)
     constants = Constants()
-    share = constants.insurance * misfit * trials / (trials + constants.insured_later)
+    share = constants.insurance * misfit_of(job) * job.trials / (job.trials + constants.insured_later)
     needed = (costs[size] - costs[32]) / share
     chosen = []
     for total in (0.99 * needed, 1.01 * needed):
@@ -1275,11 +1275,11 @@ def test_an_insurance_is_a_small_share_of_what_was_spent() -> None:
 
 
 def test_an_insurance_goes_no_farther_than_the_next_batch_size() -> None:
-    """Where ever smaller batch sizes are expected to cost ever less, the next smaller one is tried, in any unit."""
-    job = only_insured_job()
-    for size, epochs in ((128, 80), (64, 40), (32, 20)):
-        job.run(job.dispatch(size), epochs, epoch_cost=1e-3)
-    costs = [belief_of(job, size).expected_cost or 0.0 for size in (8, 16, 32)]
+    """The next smaller batch size is tried, although the one beyond it is expected to cost less."""
+    epochs = {8: Moments().add(math.log(5)), 32: Moments().add(math.log(10))}
+    job = only_insured_job(Prior(None, epochs, {16: (4, math.log(100))}), batch_sizes=(8, 16, 32))
+    rich(job)
+    costs = [belief_of(job, size).expected_cost or 0.0 for size in (32, 8, 16)]
     assert costs == sorted(costs)
     assert next_size(job) == 16
 
