@@ -132,17 +132,6 @@ def test_refused_call_is_logged_with_the_id_that_its_client_sees(watched: Watche
         assert line["level"] == "info"
 
 
-def test_refused_stream_is_logged_with_its_trial(watched: WatchedServer) -> None:
-    """The log line of a stream names the trial of its first message."""
-    key = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
-    request = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=key))
-    with refused():
-        list(watched.trainer.StreamResults(iter([request]), metadata=(("x-request-id", "nightly-7"),)))
-    (line,) = watched.events("call refused")
-    assert (line["method"], line["job"], line["trial"]) == ("StreamResults", "nobody", 3)
-    assert line["request_id"] == "nightly-7"
-
-
 def test_unknown_method_is_logged(watched: WatchedServer) -> None:
     """Unknown methods are UNIMPLEMENTED and logged like any refusal, whatever their names contain."""
     for name in ("Guess", 'Guess " job=x'):

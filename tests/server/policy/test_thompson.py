@@ -179,6 +179,7 @@ def test_fixed_reward_precision_keeps_an_arm_in_doubt() -> None:
         assert isinstance(choice, Choice)
         counts[choice.batch_size] += 1
     assert min(counts[8], counts[16]) > 20
+    assert [arm.reward_precision for arm in job.policy.belief(job.spec, job.search)] == [0.25, 0.25]
 
 
 def test_reason_of_a_sampled_arm_has_its_numbers() -> None:

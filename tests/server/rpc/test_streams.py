@@ -18,6 +18,7 @@ from tests.jobs import Trainer, result
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.site import Site, draft
+from tests.watched import WatchedServer
 
 
 class Stream:
@@ -241,3 +242,14 @@ async def test_stop_that_cannot_be_pushed(tmp_path: Path) -> None:
     await TrialStream(site.optimizer, context).serve(requests())
     await site.close()
     assert [task.exception() for task in pushing] == [None]
+
+
+def test_refused_stream_is_logged_with_its_trial(watched: WatchedServer) -> None:
+    """The log line of a stream names the trial of its first message."""
+    key = v1.TrialId(job_id="nobody", trial_number=3, batch_size=8)
+    request = v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=key))
+    with refused():
+        list(watched.trainer.StreamResults(iter([request]), metadata=(("x-request-id", "nightly-7"),)))
+    (line,) = watched.events("call refused")
+    assert (line["method"], line["job"], line["trial"], line["batch_size"]) == ("StreamResults", "nobody", 3, 8)
+    assert line["request_id"] == "nightly-7"

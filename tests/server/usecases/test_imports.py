@@ -414,7 +414,7 @@ def test_import_does_not_move_the_search_of_launches(server: LiveServer, policy:
 
 def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
     """An import has a log line of its own and its end, and counts under its own stage; a rest counts what it adds."""
-    trainer = Trainer(watched.trainer)
+    trainer = Trainer(watched.trainer, eta_knob=0.5)
     imported(trainer, measurements=epochs(0.1, 0.2, 0.95))
     (line,) = watched.events("trial imported")
     assert (line["job"], line["trial"], line["batch_size"], line["epochs"]) == (trainer.job_id, 1, 16, 3)
@@ -422,11 +422,14 @@ def test_import_is_logged_and_counted(watched: WatchedServer) -> None:
     assert not watched.events("trial dispatched")
     assert watched.figure("wattwise_trials_dispatched_total", stage="imported") == 1
     assert watched.figure("wattwise_trials_ended_total", stage="imported", reason="target_reached") == 1
-    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 30.0
+    assert watched.figure("wattwise_cost_joules_total", stage="imported") == 0.5 * 30 + 0.5 * 100 * 3
     running = trainer.next("launch")
-    trainer.report(running, 10.0, metric=0.1)
-    imported(trainer, "launch", measurements=epochs(0.95, first=2))
-    assert watched.figure("wattwise_cost_joules_total", stage="pruning") == 20.0
+    trainer.report(running, 10.0, metric=0.1, time=2.0)
+    trainer.report(running, 15.0, metric=0.1, time=2.25, epoch=2)
+    imported(trainer, "launch", measurements=epochs(0.95, first=3))
+    assert watched.figure("wattwise_energy_joules_total", stage="pruning") == 30.0
+    assert watched.figure("wattwise_training_seconds_total", stage="pruning") == 3.0
+    assert watched.figure("wattwise_cost_joules_total", stage="pruning") == 0.5 * 30 + 0.5 * 100 * 3
     assert watched.figure("wattwise_running_trials") == 0
 
 
