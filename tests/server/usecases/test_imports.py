@@ -282,7 +282,8 @@ def test_rest_of_a_running_trial_decides_it(server: LiveServer) -> None:
     """Epochs that the server does not have are added to a dispatched trial, which ends as if they were reported."""
     trainer = Trainer(server.trainer)
     trial = trainer.next("launch")
-    trainer.report(trial, 10.0, metric=0.1)
+    # The epoch that it has took longer than the import says.
+    trainer.report(trial, 10.0, metric=0.1, time=1.5)
     answer = imported(trainer, "launch", measurements=epochs(0.3, 0.4, 0.95), end_reason=v1.END_REASON_LOST)
     assert not answer.created
     assert (answer.trial.id, answer.trial.type) == (trial.id, v1.TRIAL_TYPE_EXPLORATION)

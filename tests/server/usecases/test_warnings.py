@@ -80,14 +80,18 @@ def test_metric_out_of_range(server: LiveServer, target: float, metric: float) -
 
 
 @pytest.mark.parametrize(
-    ("metric", "reason"),
-    [(85.0, v1.WARNING_REASON_METRIC_OUT_OF_RANGE), (1.0, v1.WARNING_REASON_TARGET_REACHED_AT_ONCE)],
+    ("target", "metric", "reason"),
+    [
+        (0.9, 85.0, v1.WARNING_REASON_METRIC_OUT_OF_RANGE),
+        (0.0, 85.0, v1.WARNING_REASON_METRIC_OUT_OF_RANGE),
+        (0.9, 1.0, v1.WARNING_REASON_TARGET_REACHED_AT_ONCE),
+    ],
 )
 def test_metric_in_percent_is_the_one_warning(
-    server: LiveServer, metric: float, reason: v1.WarningReason.ValueType
+    server: LiveServer, target: float, metric: float, reason: v1.WarningReason.ValueType
 ) -> None:
     """A metric in percent reaches a target within [0, 1] at once: its range is the cause, not the target."""
-    trainer = Trainer(server.trainer)
+    trainer = Trainer(server.trainer, target_metric=target)
     decision = trainer.report(trainer.next(), 10.0, metric=metric)
     assert decision.target_reached
     assert reasons(decision.warnings) == [reason]
