@@ -247,6 +247,7 @@ def test_profile_goes_with_its_trial(tmp_path: Path) -> None:
             await site.finish(bogus, 10.0)
             known = await profiler.limit(bogus.key._replace(trial_number=0))
             await site.control.set_trial_excluded(bogus.key, excluded=True)
+            assert await profiler.limit(bogus.key._replace(trial_number=0)) == KnownLimit(None, None, False)
         async with site.opened():
             profiler = PowerLimitProfiler(site.store, lambda: site.now)
             assert await profiler.limit(bogus.key._replace(trial_number=0)) == KnownLimit(None, None, False)
