@@ -14,6 +14,7 @@ import grpc
 from wattwise import v1
 
 from tests.forking import ForkedServer
+from tests.ports import hold_port, port_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,7 +31,9 @@ class LiveServer:
     def __init__(self, folder: Path) -> None:
         self.database = folder / "wattwise.db"
         self.log = folder / "server.log"
-        self.address = "127.0.0.1:0"
+        # Held, since a stopped server's port would be another's before its next start.
+        self._port = hold_port()
+        self.address = f"127.0.0.1:{port_of(self._port)}"
         self.environment: dict[str, str] = {}
         self._process: subprocess.Popen[str] | ForkedServer | None = None
         self._channel: grpc.Channel | None = None
@@ -97,6 +100,7 @@ class LiveServer:
             if self._process.poll() is None:
                 self.kill()
             self._reap()
+        self._port.close()
 
     def _reap(self) -> int:
         status = self.process.wait(timeout=30)

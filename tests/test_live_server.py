@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,16 @@ def test_forks_share_nothing(tmp_path: Path) -> None:
         assert one.start() != other.start()
         assert one.process.pid != other.process.pid
         assert one.figure("wattwise_calls_total") == other.figure("wattwise_calls_total")
+
+
+def test_stopped_server_keeps_its_port(tmp_path: Path) -> None:
+    """Nobody else can have it, clients are refused, and the next start has it again."""
+    with LiveServer(tmp_path) as live:
+        first = live.start()
+        live.stop()
+        address = ("127.0.0.1", int(first.partition(":")[2]))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=5)
+        assert live.start() == first
