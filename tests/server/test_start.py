@@ -16,6 +16,7 @@ from wattwise_server.errors import StartError
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.ports import hold_port, port_of
 from tests.server.commands.test_serve import refuse
 
 
@@ -73,15 +74,14 @@ def test_database_of_a_running_server_keeps_its_lock(server: LiveServer, tmp_pat
 
 async def test_metrics_port_of_a_failed_start_is_closed(tmp_path: Path) -> None:
     """When the database is refused, the metrics port is free again at once."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = Config("127.0.0.1:0", f"sqlite:///{tmp_path}/nowhere/x.db", metrics_address=f"127.0.0.1:{port}")
-    for _ in range(2):
-        with pytest.raises(StartError, match="there is no folder"):
-            await run(config, print)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
+    with hold_port() as held:
+        port = port_of(held)
+        config = Config("127.0.0.1:0", f"sqlite:///{tmp_path}/nowhere/x.db", metrics_address=f"127.0.0.1:{port}")
+        for _ in range(2):
+            with pytest.raises(StartError, match="there is no folder"):
+                await run(config, print)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
 @pytest.mark.parametrize(

@@ -729,7 +729,9 @@ class KnowledgeGradient:
         seen = Seen(place, math.log(trial.last.epoch), epoch_cost, trial.target_reached)
         hint = knowledge.hint
         # Estimated energy tells nothing about how busy a GPU was.
-        if not knowledge.trials and trial.last.energy_joules and not trial.monitor.estimated:
+        measured = trial.last.energy_joules and not trial.monitor.estimated
+        # Trials that former versions saved may have taken no time.
+        if not knowledge.trials and measured and trial.last.time_seconds:
             hint = _hint(spec, trial.batch_size, trial.last.energy_joules / trial.last.time_seconds)
         window = (*knowledge.window, seen)[-spec.window_size :] if spec.window_size else ()
         if spec.window_size:
@@ -969,8 +971,8 @@ class _Prospects:
         if self.worth != best:
             launches = f"{self.launches:.0f} launches"
             return self.worth, f"{self._beside(self.worth)}; worth a trial: its result counts for the next {launches}"
-        if (found := self._second_look()) is not None:
-            end, beyond = found
+        if (end := self._second_look()) is not None:
+            beyond = "smaller" if end < best else "larger"  # pragma: no mutate: they are never equal
             return end, f"{self._beside(end)}; tried only once, and {beyond} batch sizes depend on it"
         if (other := self._insured()) is not None:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
@@ -1010,24 +1012,21 @@ class _Prospects:
         least: Floats = np.where(leads_to[:, None, :], then.model, np.inf).min(2) @ _Z_WEIGHTS
         return least
 
-    def _second_look(self) -> tuple[int, str] | None:
-        """An end of the known range next to the best, with a single success: one bad draw closes no direction.
-
-        With it, which batch sizes lie beyond.
-        """
+    def _second_look(self) -> int | None:
+        """An end of the known range next to the best, with a single success: one bad draw closes no direction."""
         reached, places, knowledge, belief = self.reached, self.places, self.knowledge, self.belief
         if len(reached) < 2:
             return None
-        for end, inner, goes_on, beyond in (
-            (reached[0], reached[1], places[0] < reached[0], "smaller"),
-            (reached[-1], reached[-2], places[-1] > reached[-1], "larger"),
+        for end, inner, goes_on in (
+            (reached[0], reached[1], places[0] < reached[0]),
+            (reached[-1], reached[-2], places[-1] > reached[-1]),
         ):
             once = knowledge.reached[end] == 1 and not knowledge.missed[end] and not self.running[end]
             worse = belief.mean[end] - belief.mean[self.best]
             doubt = self.policy.constants.second_look * math.sqrt(belief.variance[end])
             close = worse < doubt  # pragma: no mutate: they are never equal
             if goes_on and inner == self.best and once and close:
-                return int(end), beyond
+                return int(end)
         return None
 
     def _insured(self) -> int | None:

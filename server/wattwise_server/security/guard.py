@@ -47,9 +47,7 @@ class Guard:
             await asyncio.wait({task})
 
     async def _reread(self, hangup: asyncio.Event) -> None:
-        pause = None
-        if self._tokens:
-            pause = _LOOK_SECONDS
+        pause = _LOOK_SECONDS if self._tokens else None
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(hangup.wait(), pause)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.ports import hold_port, port_of
+
 
 def two_ranks(trainer: str, address: str) -> list[str]:
     """Runs two ranks and returns the last line that each prints."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     command, root = (
         [sys.executable, "-m", "tests.client.integrations.rank", trainer, address],
         Path(__file__).parents[3],
     )
-    launcher = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    held = hold_port()
+    launcher = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port_of(held)), "WORLD_SIZE": "2"}
     launcher |= {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     running = [
@@ -32,5 +31,6 @@ def two_ranks(trainer: str, address: str) -> list[str]:
     finally:
         for process in running:
             process.kill()
+        held.close()
     assert [process.returncode for process in running] == [0, 0], ended
     return [output.splitlines()[-1] for output, _ in ended]

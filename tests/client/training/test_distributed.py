@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from wattwise import Client, v1
 
 from tests.live_server import LiveServer
+from tests.ports import hold_port, port_of
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
@@ -21,13 +22,11 @@ pytest.importorskip("torch", reason="needs PyTorch: make test-torch")
 
 def started(address: str, *options: str) -> list[subprocess.Popen[str]]:
     """Starts two ranks."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     command, pipe = [sys.executable, "-m", "tests.client.training.rank", address], subprocess.PIPE
-    return [
-        subprocess.Popen([*command, rank, port, *options], stdout=pipe, stderr=pipe, text=True) for rank in ("0", "1")
-    ]
+    with hold_port() as held:
+        # The ranks hold the port, too, until they end.
+        given: dict[str, Any] = {"stdout": pipe, "stderr": pipe, "text": True, "pass_fds": [held.fileno()]}
+        return [subprocess.Popen([*command, rank, str(port_of(held)), *options], **given) for rank in ("0", "1")]
 
 
 def ended(ranks: list[subprocess.Popen[str]]) -> tuple[list[int], list[list[str]]]:

@@ -904,10 +904,11 @@ def test_low_power_speaks_for_larger_batch_sizes() -> None:
 
 
 def test_estimated_power_is_no_hint() -> None:
-    """Estimated energy, or none, tells nothing about how busy a GPU was."""
+    """Estimated energy, none, or energy in no time, tells nothing about how busy a GPU was."""
     neutral = beliefs(measured_job(25.0, estimated=True))
     assert beliefs(measured_job(95.0, estimated=True)) == neutral
     assert beliefs(measured_job(0.0)) == neutral
+    assert beliefs(measured_job(math.inf)) == neutral
     assert beliefs(measured_job(95.0)) != neutral
 
 
