@@ -24,7 +24,7 @@ from tests.faults.victim import Victim
 
 REPORT = "/wattwise.v1.BatchSizeOptimizer/ReportResult"
 IDLE = "alone"
-UNBOUNDED = {IDLE, "calls without a request", "cancelled calls"}
+UNBOUNDED = {IDLE, "calls without a request, again and again", "cancelled calls"}
 """Without a target: calls per second have no limit, so that these two take as much of a core as they ask for."""
 _SECONDS = 5.0
 
@@ -73,10 +73,14 @@ def _unfinished_requests(length: int, count: int) -> Callable[[str], None]:
     return attack
 
 
-def _calls_without_a_request(server: str) -> None:
-    with contextlib.closing(Connection(server)) as connection:
-        for _ in range(2_000):
-            connection.open(REPORT)
+def _calls_without_a_request(count: int, seconds: float) -> Callable[[str], None]:
+    def attack(server: str) -> None:
+        with contextlib.closing(Connection(server)) as connection:
+            for _ in range(count):
+                connection.open(REPORT)
+            time.sleep(seconds)
+
+    return attack
 
 
 def _cancelled_calls(server: str) -> None:
@@ -110,7 +114,8 @@ ATTACKS: dict[str, Callable[[str], None]] = {
     "large requests": _large_requests,
     "unfinished requests of 4 MB": _unfinished_requests(4 * 2**20, 20),
     "unfinished requests of 0.5 MB": _unfinished_requests(500_000, 50),
-    "calls without a request": _calls_without_a_request,
+    "8,000 calls without a request": _calls_without_a_request(8_000, 60),
+    "calls without a request, again and again": _calls_without_a_request(2_000, 0),
     "cancelled calls": _cancelled_calls,
     "health watches": _watches,
     "silent connections": _silent_connections,
