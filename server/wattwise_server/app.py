@@ -174,7 +174,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
             counting = _repeating(Crowd(connections).look, _LOOK_SECONDS, "count connections")
-            serving = _serving(server, methods, store.check_file, config.grace_seconds)
+            serving = _serving(server, methods, store.check, config.grace_seconds)
             async with serving, sweeping, pruning, counting:
                 with watch.serving_metrics():
                     settings = {"address": address, "database": config.database, "max_connections": connections}

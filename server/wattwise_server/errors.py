@@ -34,6 +34,10 @@ class ServiceError(Exception):
         self.metadata = dict(metadata or {})
 
 
+class ConflictError(Exception):
+    """Another server has changed the job since it was read; nothing was saved, and the use case is to run again."""
+
+
 class _FieldsError(ServiceError):
     what: str
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from wattwise_server.commands.options import URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
-from wattwise_server.store.backup import backup, restore
-from wattwise_server.store.open import database_path
+from wattwise_server.store.sqlite.backup import backup, restore
+from wattwise_server.store.sqlite.open import database_path
 
 
 class BackupCommand:

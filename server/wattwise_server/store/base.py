@@ -1,7 +1,7 @@
 """The storage contract.
 
-It allows two kinds of backend: an embedded one with a single owner, which may cache between calls and commit in groups,
-and a shared one under many servers, which locks rows and caches nothing. Callers cannot tell them apart.
+It allows two kinds of backend: an embedded one with a single owner, and one that any number of servers share. Both
+cache jobs and commit in groups. Callers see one difference: a block of a shared one may end in a `ConflictError`.
 
 **Atomicity.** All reads and writes of one job happen inside `transaction(job_id)`. Transactions of one job are
 serialized; those of different jobs do not wait for each other. When a block exits without an exception, everything it
@@ -9,18 +9,26 @@ saved is durable: it survives `kill -9` and power loss. When the exit raises, no
 left by an exception changes nothing. A block that only read exits once everything it read is durable, so no answer
 depends on data that a crash could lose.
 
+**Conflicts.** When another server has changed the job since this one read it, the exit raises `ConflictError`, nothing
+is saved and no callback runs: the use case runs again from its start (`usecases.retries`). So does a block that only
+read, or that refuses, which would otherwise answer from an old version.
+
 **Callbacks.** `after_commit` callbacks run after the commit and before the block exits, in the order of commits. They
 do not run for a block that changed nothing.
 
 **Cancellation.** Cancelling a caller that waits for durability does not affect the transaction: it commits or fails on
 its own.
 
-**Errors.** `StorageUnavailableError` when the storage cannot be read or written; the same call may succeed later.
-Anything else that is raised is a bug.
+**Errors.** `StorageUnavailableError` when the storage cannot be read or written, or when it is unknown whether a commit
+succeeded; the same call may succeed later. Anything else that is raised is a bug.
 
-**Leases** (`Trial.lease_expire_time`) need not be durable: after a restart every running trial gets a full one.
+**Time** (`Store.clock`) is that of the database: the same on all servers, whatever their clocks say.
 
-**Lists.** `jobs`, `trials` and `count_jobs` return durable data, each call as of one moment.
+**Leases** (`Trial.lease_expire_time`) need not be durable: after a time without any server every running trial gets a
+full one. What is known of the lease of a trial that another server serves may be too early, so that `lease_expired` is
+the way to ask: the commit then fails if the lease was renewed.
+
+**Lists.** `jobs` and `trials` return durable data, each call as of one moment.
 """
 
 from __future__ import annotations
@@ -30,6 +38,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import Protocol
 
+from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
 from wattwise_server.store.subscriptions import Subscription
 
@@ -43,6 +52,15 @@ class Transaction(Protocol):
 
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
+
+    async def make_room(self, prefix: str, limit: int) -> None:
+        """Checks, before a job is created, that fewer jobs than a limit have an id that starts with a prefix.
+
+        No other block creates one between this check and the commit.
+
+        Raises:
+            TooManyJobsError: the limit is reached.
+        """
 
     def delete_job(self) -> Sequence[Trial]:
         """Deletes the job with its trials and measurements; returns the trials that were running.
@@ -68,6 +86,9 @@ class Transaction(Protocol):
 
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
+
+    def lease_expired(self, trial: Trial) -> bool:
+        """Whether the lease of a trial has expired; if so, it still has when the block is committed."""
 
     def save_trial(self, trial: Trial) -> None:
         """Creates the trial, or saves what changed except `last`, which `add_measurement` saves."""
@@ -103,9 +124,23 @@ class Store(Protocol):
 
     Attributes:
         page_token_key: Random, made with the database, for the tokens of lists.
+        clock: The time of the database, which never goes back.
+        shared: Whether other servers may change the database.
     """
 
     page_token_key: bytes
+    clock: Clock
+    shared: bool
+
+    def check(self) -> None:
+        """Checks that the database can serve calls, now or once it is reachable again.
+
+        Raises:
+            StorageUnavailableError: it cannot, until somebody has repaired it.
+        """
+
+    async def content(self) -> tuple[int, int]:
+        """How many jobs and running trials the database holds."""
 
     def transaction(self, job_id: str) -> AbstractAsyncContextManager[Transaction]:
         """The one way to read and change a job."""
@@ -127,9 +162,6 @@ class Store(Protocol):
     ) -> Sequence[Trial]:
         """Trials of a job by number, only those above `after`, of one status and batch size if given."""
 
-    async def count_jobs(self, prefix: str, limit: int) -> int:
-        """The number of jobs whose id starts with `prefix`, or `limit` if there are more."""
-
     async def prune(self, ended_before: datetime) -> None:
         """Deletes measurements of trials that ended before a time, in small steps that delay no other call.
 
@@ -137,8 +169,8 @@ class Store(Protocol):
         preempted one, and none of a running one. If this raises or is cancelled, the next call deletes the rest.
         """
 
-    def expired_leases(self, now: datetime) -> Sequence[TrialKey]:
-        """Running trials whose lease has expired by now."""
+    async def expired_leases(self) -> Sequence[TrialKey]:
+        """Running trials whose lease has expired; of several servers one at a time learns of a trial."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
         """Notifies of every durable change of the job, or of one trial's start, end and revival."""

@@ -2,140 +2,39 @@
 
 from __future__ import annotations
 
-import logging
-import sqlite3
-import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
-
-import aiosqlite
+from contextlib import AbstractAsyncContextManager
 
 from wattwise_server.clock import Clock
-from wattwise_server.errors import ServiceError, StartError
+from wattwise_server.errors import StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
-from wattwise_server.observability.logs import log_event
-from wattwise_server.store.connection import Group, explain, recording_factory
-from wattwise_server.store.database_file import DatabaseFile, owned
-from wattwise_server.store.migrate import migrate
-from wattwise_server.store.queries import Queries
-from wattwise_server.store.sqlite import SqliteStore
-from wattwise_server.store.writer import Writer
+from wattwise_server.store.cache import CachedStore
+from wattwise_server.store.sqlite.open import open_sqlite
 
-log = logging.getLogger(__name__)
-
-_SCHEME = "sqlite:///"
-_PRAGMAS = ("busy_timeout = 10000", "foreign_keys = ON", "synchronous = FULL")
+POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 
 
-def database_path(url: str) -> Path:
-    """The file that a URL names.
-
-    Raises:
-        StartError: the URL names no file.
-    """
-    if not url.startswith(_SCHEME) or url == _SCHEME or ":memory:" in url:
-        raise StartError(
-            f"{url!r} names no database file: use sqlite:///wattwise.db for a file in the current folder "
-            "or sqlite:////var/lib/wattwise/wattwise.db for an absolute path"
-        )
-    return Path(url.removeprefix(_SCHEME)).resolve()
+def is_shared(url: str) -> bool:
+    """Whether a URL names a PostgreSQL, which any number of servers share."""
+    return url.startswith(POSTGRES_SCHEMES)
 
 
-@asynccontextmanager
-async def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AsyncIterator[SqliteStore]:
+def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AbstractAsyncContextManager[CachedStore]:
     """The store of a database, which is created or migrated first; the block's exit closes everything.
 
-    Raises:
-        StartError: another server uses the file, it is not a Wattwise database, or it cannot be opened.
-    """
-    path = database_path(url)
-    _check_whole(path)
-    with owned(path, create=True):
-        _warn_of_folder(path.parent)
-        _prepare(path)
-        factory, made = recording_factory()
-        async with _connection(path, "rw", factory=factory) as write, _connection(path, "ro") as read:
-            read.row_factory = sqlite3.Row
-            rows = list(await read.execute_fetchall("SELECT coalesce(max(job_key), 0) + 1 FROM jobs"))
-            file = DatabaseFile(path)
-            group = Group(write, made[0], file, observer)
-            found = list(await read.execute_fetchall("SELECT value FROM secrets WHERE name = 'page tokens'"))
-            store = SqliteStore(Writer(group), Queries(read, file), clock, int(rows[0][0]), bytes(found[0][0]))
-            try:
-                try:
-                    await store.grant_leases()
-                except ServiceError as error:
-                    raise StartError(f"cannot read {path}: {error}; restore a backup, or name another file") from error
-                observer.opened(*await _content(read))
-                yield store
-            finally:
-                await store.close()
-
-
-def connect_read_only(path: Path) -> sqlite3.Connection:
-    """A read-only connection."""
-    uri = f"file:{quote(str(path))}?mode=ro"
-    connection = sqlite3.connect(uri, uri=True)  # pragma: no mutate: many builds of SQLite take it for a URI anyway
-    connection.execute("PRAGMA busy_timeout = 10000")
-    return connection
-
-
-def _check_whole(path: Path) -> None:
-    """A new database would discard the log of a lost one, with the newest results in it.
+    Args:
+        url: `sqlite:///FILE` or `postgresql://…`.
+        clock: The time of a SQLite file's store; a PostgreSQL has its own.
+        observer: Learns of every commit.
 
     Raises:
-        StartError: there is a log without its database.
+        StartError: the database cannot be opened, or is not one of Wattwise.
     """
-    log_file = Path(f"{path}-wal")
-    if log_file.exists() and log_file.stat().st_size and not (path.exists() and path.stat().st_size):
-        raise StartError(
-            f"there is {log_file}, with the newest results, but no {path}: move the database back if it was moved; "
-            f"otherwise restore a backup, or delete {log_file} to begin with an empty database"
-        )
-
-
-def _warn_of_folder(folder: Path) -> None:
-    mode = folder.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        advice = f"every user of this machine can delete the database: chmod o-w {folder}"
-        log_event(log, logging.WARNING, "open folder", folder=str(folder), message=advice)
-
-
-def _prepare(path: Path) -> None:
-    """Creates or migrates the file. WAL lets readers continue while the writer commits; it stays on."""
+    if not is_shared(url):
+        return open_sqlite(url, clock, observer)
     try:
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA busy_timeout = 10000")
-            migrate(connection, str(path))
-            connection.execute("PRAGMA journal_mode = WAL")
-            # A file that is not writable fails now, not at the first report. BEGIN alone would only read it.
-            connection.executescript("BEGIN IMMEDIATE; DELETE FROM jobs WHERE FALSE; ROLLBACK;")
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from error
-
-
-def _unusable(path: Path, error: sqlite3.Error) -> StartError:
-    return StartError(f"cannot use {path} as a database: {explain(error)}; or name another file with --database")
-
-
-async def _content(connection: aiosqlite.Connection) -> tuple[int, int]:
-    counts = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
-    ((jobs, running),) = await connection.execute_fetchall(counts)
-    return int(jobs), int(running)
-
-
-@asynccontextmanager
-async def _connection(path: Path, mode: str, **options: Any) -> AsyncIterator[aiosqlite.Connection]:
-    uri = f"file:{quote(str(path))}?mode={mode}"
-    async with aiosqlite.connect(uri, uri=True, isolation_level=None, **options) as connection:
-        try:
-            for pragma in _PRAGMAS:
-                await connection.execute_fetchall(f"PRAGMA {pragma}")
-            # An unreadable file fails here.
-            await connection.execute_fetchall("SELECT max(job_key) FROM jobs")
-        except sqlite3.Error as error:
-            raise _unusable(path, error) from error
-        yield connection
+        from wattwise_server.store.postgres.open import open_postgres  # noqa: PLC0415 - the extra may be missing
+    except ImportError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StartError("PostgreSQL needs another package: pip install 'wattwise[server,postgres]'") from error
+    return open_postgres(url, observer)

@@ -1,17 +1,16 @@
-"""All reads of the file, on a separate read-only connection."""
+"""All reads. Parameters are `$1`, `$2` and so on; what the databases spell differently is an attribute of `Queries`."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import sys
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-
-import aiosqlite
+from typing import NamedTuple
 
 from wattwise_server.config import LARGEST_EPOCHS_KEPT
 from wattwise_server.domain import (
@@ -28,8 +27,6 @@ from wattwise_server.domain import (
     TrialStatus,
 )
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.connection import explain
-from wattwise_server.store.database_file import DatabaseFile
 from wattwise_server.store.rows import (
     Row,
     read_arm,
@@ -42,7 +39,7 @@ from wattwise_server.store.rows import (
 )
 
 # The newest measurement of a running trial is only in `measurements`.
-_TRIALS = """
+TRIALS = """
     SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.request_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
            t.best_known,
@@ -62,41 +59,35 @@ _TRIALS = """
       ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
 """
-_JOB = "SELECT * FROM jobs WHERE job_id = ?"
-_ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = ? ORDER BY batch_size"
+_ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = $1 ORDER BY batch_size"
 # The order of keys is that of registration.
 _JOBS = """
     SELECT *,
-           (SELECT json_group_array(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
-           (SELECT json_group_array(batch_size) FROM arms a
+           (SELECT {json_array}(batch_size) FROM arms a WHERE a.job_key = j.job_key) AS batch_sizes,
+           (SELECT {json_array}(batch_size) FROM arms a
             WHERE a.job_key = j.job_key AND NOT (pruned OR excluded OR banned)) AS surviving
-    FROM {jobs} job_key > ?2 ORDER BY job_key LIMIT ?3
+    FROM {jobs} job_key > $2 ORDER BY job_key LIMIT $3
 """
-# In UTF-8, no text that starts with the prefix is greater than it with the byte FF behind.
-_PREFIXED = "jobs j WHERE job_id >= ?1 AND job_id < ?1 || CAST(x'FF' AS TEXT)"
+_PREFIXED = "jobs j WHERE job_id >= $1 AND job_id < $1 || {greatest}"
 _MEASUREMENTS = """
-    SELECT * FROM measurements WHERE job_key = ? AND trial_number = ? AND epoch < ? ORDER BY epoch DESC LIMIT ?
+    SELECT * FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch < $3 ORDER BY epoch DESC LIMIT $4
 """
 _PIECES = 50
 _MEASUREMENTS_AT_A_TIME = LARGEST_EPOCHS_KEPT // _PIECES
 _METRIC_SPAN = """
     SELECT count(*) AS epochs, min(metric) AS least, max(metric) AS most,
-           (SELECT metric FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch LIMIT 1) AS first
-    FROM measurements WHERE job_key = ?1 AND trial_number = ?2
+           (SELECT metric FROM measurements WHERE job_key = $1 AND trial_number = $2 ORDER BY epoch LIMIT 1) AS first
+    FROM measurements WHERE job_key = $1 AND trial_number = $2
 """
 # The signs keep SQLite from searching by the primary key, which would read every trial of the job.
-_OBSERVATIONS = "trials WHERE job_key = ?1 AND observation IS NOT NULL AND +trial_number > ?2 AND NOT excluded"
+_OBSERVATIONS = "trials WHERE job_key = $1 AND observation IS NOT NULL AND +trial_number > $2 AND NOT excluded"
 _MISSES = f"SELECT batch_size, cost FROM {_OBSERVATIONS} AND NOT converged ORDER BY observation"  # noqa: S608
 _WINDOWS = f"""
     SELECT t.batch_size, t.cost, t.converged FROM arms a JOIN trials t
         ON t.job_key = a.job_key AND t.trial_number IN (
-            SELECT trial_number FROM {_OBSERVATIONS} AND batch_size = a.batch_size ORDER BY observation DESC LIMIT ?3)
-    WHERE a.job_key = ?1 ORDER BY t.observation
+            SELECT trial_number FROM {_OBSERVATIONS} AND batch_size = a.batch_size ORDER BY observation DESC LIMIT $3)
+    WHERE a.job_key = $1 ORDER BY t.observation
 """  # noqa: S608
-_RUNNING_LEASES = """
-    SELECT job_id, job_key, trial_number, trial_lease_seconds FROM trials JOIN jobs USING (job_key)
-    WHERE status = 'DISPATCHED' AND trial_lease_seconds > 0
-"""
 
 _RESUMABLE = ", ".join(sorted(f"'{reason.value}'" for reason in RESUMABLE))
 
@@ -104,18 +95,18 @@ _RESUMABLE = ", ".join(sorted(f"'{reason.value}'" for reason in RESUMABLE))
 _MEASURED_TRIALS = f"""
     WITH RECURSIVE found (job_key, trial_number, hops) AS (
         SELECT * FROM (SELECT job_key, trial_number, 1 FROM measurements
-                       WHERE (job_key, trial_number) > (?, ?) ORDER BY job_key, trial_number LIMIT 1)
+                       WHERE (job_key, trial_number) > ($1, $2) ORDER BY job_key, trial_number LIMIT 1) AS least
         UNION ALL
         SELECT (SELECT job_key FROM measurements m WHERE (m.job_key, m.trial_number) > (f.job_key, f.trial_number)
                 ORDER BY m.job_key, m.trial_number LIMIT 1),
                (SELECT trial_number FROM measurements m WHERE (m.job_key, m.trial_number) > (f.job_key, f.trial_number)
                 ORDER BY m.job_key, m.trial_number LIMIT 1),
                hops + 1
-        FROM found f WHERE f.job_key IS NOT NULL AND hops < ?
+        FROM found f WHERE f.job_key IS NOT NULL AND hops < $3
     )
     SELECT f.job_key, f.trial_number,
-           t.end_time < ? AND t.status != 'DISPATCHED' AS over,
-           coalesce(t.end_reason IN ({_RESUMABLE}), 0) AS resumable,
+           t.end_time < $4 AND t.status != 'DISPATCHED' AS over,
+           coalesce(t.end_reason IN ({_RESUMABLE}), FALSE) AS resumable,
            (SELECT min(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
                AS oldest,
            (SELECT max(epoch) FROM measurements m WHERE (m.job_key, m.trial_number) = (f.job_key, f.trial_number))
@@ -144,70 +135,94 @@ def _listed(row: Row) -> ListedJob:
         return read_listed_job(row)
 
 
-class Queries:
-    """The queries."""
+class StoredJob(NamedTuple):
+    """A job with its key, and the version that a commit compares; 0 where only one server writes."""
 
-    def __init__(self, connection: aiosqlite.Connection, file: DatabaseFile) -> None:
-        """Reads a file through a connection whose row factory is `sqlite3.Row`."""
-        self._connection = connection
-        self.file = file
+    key: int
+    version: int
+    job: Job
 
-    async def job(self, job_id: str) -> tuple[int, Job] | None:
-        """A job with its key. Nothing of it may be waiting for its commit."""
-        found = await self._all(_JOB, job_id)
+
+class Queries(ABC):
+    """The queries.
+
+    Attributes:
+        job_sql: A job's row by its id, with its version.
+        trials_sql: Rows of trials, to which conditions are added.
+        json_array: The aggregate function that makes a JSON array.
+        greatest: A text that is greater than any continuation of an id.
+    """
+
+    job_sql = "SELECT *, 0 AS version FROM jobs WHERE job_id = $1"
+    trials_sql = TRIALS
+    json_array: str
+    greatest: str
+
+    @abstractmethod
+    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
+        """All rows of a query.
+
+        Raises:
+            StorageUnavailableError: the database cannot be read.
+        """
+
+    def _trial(self, row: Row, job_id: str) -> Trial:
+        return read_trial(row, job_id)
+
+    async def job(self, job_id: str) -> StoredJob | None:
+        """A job. Nothing of it may be waiting for its commit."""
+        found = await self._all(self.job_sql, job_id)
         if not found:
             return None
         row = found[0]
         arms = await self._all(_ARMS, row["job_key"])
-        return row["job_key"], read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
+        job = read_job(row, await self._with_histories(row, list(map(read_arm, arms))), arms)
+        return StoredJob(row["job_key"], row["version"], job)
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
         """Jobs by key."""
-        jobs = "jobs j WHERE "
+        jobs = "jobs j WHERE $1 = '' AND "
         if prefix:
             # By the index of ids.
-            jobs = f"{_PREFIXED} AND +"
-        found = await self._all(_JOBS.format(jobs=jobs), prefix, after, limit)
+            jobs = f"{_PREFIXED.format(greatest=self.greatest)} AND +"
+        found = await self._all(_JOBS.format(jobs=jobs, json_array=self.json_array), prefix, after, limit)
         return [_listed(row) for row in found]
-
-    async def running_leases(self) -> Sequence[Row]:
-        """The running trials that have a lease: rows of job_id, job_key, trial_number and trial_lease_seconds."""
-        return await self._all(_RUNNING_LEASES)
 
     async def running(self, job_id: str, key: int) -> Sequence[Trial]:
         """A job's dispatched trials by number."""
-        sql = f"{_TRIALS} WHERE t.job_key = ? AND t.status = 'DISPATCHED' ORDER BY t.trial_number"
-        return [read_trial(row, job_id) for row in await self._all(sql, key)]
+        sql = f"{self.trials_sql} WHERE t.job_key = $1 AND t.status = 'DISPATCHED' ORDER BY t.trial_number"
+        return [self._trial(row, job_id) for row in await self._all(sql, key)]
 
     async def trial(self, job_id: str, key: int, number: int) -> Trial | None:
         """One trial."""
-        found = await self._all(f"{_TRIALS} WHERE t.job_key = ? AND t.trial_number = ?", key, number)
-        return read_trial(found[0], job_id) if found else None
+        found = await self._all(f"{self.trials_sql} WHERE t.job_key = $1 AND t.trial_number = $2", key, number)
+        return self._trial(found[0], job_id) if found else None
 
     async def trial_of_request(self, job_id: str, key: int, request_id: str) -> Trial | None:
         """The trial that a request dispatched."""
-        found = await self._all(f"{_TRIALS} WHERE t.job_key = ? AND t.request_id = ?", key, request_id)
-        return read_trial(found[0], job_id) if found else None
+        found = await self._all(f"{self.trials_sql} WHERE t.job_key = $1 AND t.request_id = $2", key, request_id)
+        return self._trial(found[0], job_id) if found else None
 
     async def trials(
         self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
     ) -> Sequence[Trial]:
         """Trials by number."""
-        conditions = ["t.job_key = (SELECT job_key FROM jobs WHERE job_id = ?)", "t.trial_number > ?"]
+        conditions = ["t.job_key = (SELECT job_key FROM jobs WHERE job_id = $1)", "t.trial_number > $2"]
         parameters: list[object] = [job_id, after]
         if status is not None:
-            conditions.append("t.status = ?")
             parameters.append(status.value)
+            conditions.append(f"t.status = ${len(parameters)}")
         if batch_size is not None:
-            conditions.append("t.batch_size = ?")
             parameters.append(batch_size)
-        sql = f"{_TRIALS} WHERE {' AND '.join(conditions)} ORDER BY t.trial_number LIMIT ?"
-        return [read_trial(row, job_id) for row in await self._all(sql, *parameters, limit)]
+            conditions.append(f"t.batch_size = ${len(parameters)}")
+        place = f"ORDER BY t.trial_number LIMIT ${len(parameters) + 1}"
+        sql = f"{self.trials_sql} WHERE {' AND '.join(conditions)} {place}"
+        return [self._trial(row, job_id) for row in await self._all(sql, *parameters, limit)]
 
     async def events(self, job_id: str, key: int) -> Sequence[JobEvent]:
         """All events of a job in their order."""
-        trials = await self._all(f"{_TRIALS} WHERE t.job_key = ?", key)
-        rows = await self._all("SELECT * FROM events WHERE job_key = ? ORDER BY event", key)
+        trials = await self._all(f"{self.trials_sql} WHERE t.job_key = $1", key)
+        rows = await self._all("SELECT * FROM events WHERE job_key = $1 ORDER BY event", key)
         # Of thousands of trials: other jobs' calls go on meanwhile.
         return await asyncio.to_thread(read_events, job_id, trials, rows)
 
@@ -231,14 +246,15 @@ class Queries:
 
     async def count_jobs(self, prefix: str, limit: int) -> int:
         """The number of jobs whose id starts with a prefix, or the limit if there are more."""
-        sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {_PREFIXED} LIMIT ?2)"  # noqa: S608
+        prefixed = _PREFIXED.format(greatest=self.greatest)
+        sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {prefixed} LIMIT $2) AS some"  # noqa: S608
         return int((await self._all(sql, prefix, limit))[0]["found"])
 
     async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:
         """Whether a launch was deleted with its job: by its id or, unless `started` is None, by its start."""
         sql = (
-            "SELECT 1 FROM deletions WHERE job_id = ?1 AND (request_id != '' AND request_id = ?2 "
-            "OR request_id = '' AND ?3 BETWEEN create_time AND delete_time)"
+            "SELECT 1 FROM deletions WHERE job_id = $1 AND (request_id != '' AND request_id = $2 "
+            "OR request_id = '' AND $3 BETWEEN create_time AND delete_time)"
         )
         return bool(await self._all(sql, job_id, request_id, None if started is None else to_micros(started)))
 
@@ -246,7 +262,7 @@ class Queries:
         """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
         if key.request_id:
             return await self.was_launch_deleted(key.job_id, key.request_id, None)
-        sql = "SELECT 1 FROM deleted_trials WHERE job_id = ? AND trial_number = ? AND ? IN (0, batch_size)"
+        sql = "SELECT 1 FROM deleted_trials WHERE job_id = $1 AND trial_number = $2 AND $3 IN (0, batch_size)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
 
     async def measured_trials(self, after: tuple[int, int], limit: int, ended_before: int) -> Sequence[Row]:
@@ -276,22 +292,3 @@ class Queries:
         for row in await self._all(_MISSES, key, reset_after):
             misses[row["batch_size"]].append(row["cost"])
         return tuple(replace(arm, misses=tuple(misses[arm.batch_size])) for arm in arms)
-
-    def check(self) -> None:
-        """Checks that the file is where it was opened.
-
-        Raises:
-            StorageUnavailableError: it is not.
-        """
-        try:
-            self.file.check()
-        except sqlite3.Error as error:
-            raise StorageUnavailableError(f"the database is gone ({explain(error)})") from error
-
-    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
-        try:
-            self.file.check_after_pause()
-            return list(await self._connection.execute_fetchall(sql, parameters))  # type: ignore[arg-type]
-        except (sqlite3.Error, ValueError) as error:
-            # aiosqlite raises ValueError for a closed connection.
-            raise StorageUnavailableError(f"the database could not be read ({explain(error)}); retry") from error

@@ -7,31 +7,25 @@ its measurements, and a lost or preempted one its newest, from which it may resu
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from wattwise_server.store.connection import Sql, Statement
 from wattwise_server.store.queries import Queries
 from wattwise_server.store.rows import to_micros
-from wattwise_server.store.writer import Writer
 
 _ROWS = 500
 _TRIALS = 200
 _PAUSE_SECONDS = 0.05
 
-_FORGET = Sql(
-    """
-    DELETE FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch IN (
-        SELECT epoch FROM measurements WHERE job_key = ?1 AND trial_number = ?2 AND epoch <= ?3 ORDER BY epoch LIMIT ?4)
-    """,
-    rank=9,
-)
+FORGET = """
+    DELETE FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch IN (
+        SELECT epoch FROM measurements WHERE job_key = $1 AND trial_number = $2 AND epoch <= $3 ORDER BY epoch LIMIT $4)
+"""
+"""Deletes some of a trial's oldest measurements: its job's key, its number, the last epoch and the number of rows."""
 
-
-class _Owner:
-    """No cached job depends on what is deleted here."""
-
-    failed = False
+Forget = Callable[[Sequence[Sequence[int]]], Awaitable[None]]
+"""Commits `FORGET` with each of several lists of parameters."""
 
 
 class _Place(NamedTuple):
@@ -42,9 +36,9 @@ class _Place(NamedTuple):
 class Retention:
     """Deletes old measurements of one store."""
 
-    def __init__(self, queries: Queries, writer: Writer) -> None:
+    def __init__(self, queries: Queries, forget: Forget) -> None:
         self._queries = queries
-        self._writer = writer
+        self._forget = forget
 
     async def prune(self, ended_before: datetime) -> None:
         """Goes through the whole file once.
@@ -60,19 +54,19 @@ class Retention:
     async def _step(self, place: _Place, ended_before: int) -> _Place | None:
         """Deletes some rows, in one commit; returns where to continue, None at the end."""
         found = await self._queries.measured_trials(place, _TRIALS, ended_before)
-        statements: list[Statement] = []
+        todo: list[Sequence[int]] = []
         room, more = _ROWS, len(found) == _TRIALS
         for row in found:
             trial = _Place(row["job_key"], row["trial_number"])
             through = row["newest"] - 1 if row["resumable"] else row["newest"]
             if row["over"] and row["oldest"] <= through:
-                statements.append(Statement(_FORGET, (*trial, through, room)))
+                todo.append((*trial, through, room))
                 room -= min(room, through - row["oldest"] + 1)
             if not room:
                 # This trial may have rows left: the next step starts with it.
                 more = True
                 break
             place = trial
-        if statements:
-            await self._writer.submit(_Owner(), statements).durable()
+        if todo:
+            await self._forget(todo)
         return place if more else None

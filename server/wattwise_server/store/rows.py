@@ -34,7 +34,7 @@ from wattwise_server.domain import (
     TrialWarning,
     WarningReason,
 )
-from wattwise_server.store.connection import Sql, Statement
+from wattwise_server.store.statements import Sql, Statement
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -168,23 +168,41 @@ _INSERT_JOB = Sql(
     f"INSERT INTO jobs (job_key, {', '.join((*_JOB_ONCE, *_JOB_STATE))}) "  # noqa: S608 - names of this module
     f"VALUES ({', '.join('?' * (1 + len(_JOB_ONCE) + len(_JOB_STATE)))})",
     rank=1,
+    name="new_jobs",
+    columns=("job_key", *_JOB_ONCE, *_JOB_STATE),
+    keys=1,
 )
 _UPDATE_JOB = Sql(
-    f"UPDATE jobs SET {', '.join(f'{column} = ?' for column in _JOB_STATE)} WHERE job_key = ?",  # noqa: S608
+    f"UPDATE jobs SET {', '.join(f'{column} = ?{place}' for place, column in enumerate(_JOB_STATE, 2))} "  # noqa: S608
+    "WHERE job_key = ?1",
     rank=2,
+    name="job_states",
+    columns=("job_key", *_JOB_STATE),
+    keys=1,
 )
-_SAVE_ARM = Sql(_upsert("arms", ("job_key", "batch_size"), _ARM), rank=3)
-_SAVE_POWER_LIMIT = Sql(_upsert("power_limits", ("job_key", "batch_size"), (*_SAMPLE, "profiling", *_HIGHEST)), rank=4)
-_SAVE_TRIAL = Sql(_upsert("trials", ("job_key", "trial_number"), _TRIAL), rank=5)
+
+
+def _upserting(table: str, key: str, columns: Sequence[str], rank: int) -> Sql:  # pragma: no mutate block, as above
+    keys = ("job_key", key)
+    return Sql(_upsert(table, keys, columns), rank, name=table, columns=(*keys, *columns), keys=2)
+
+
+_SAVE_ARM = _upserting("arms", "batch_size", _ARM, 3)
+_SAVE_POWER_LIMIT = _upserting("power_limits", "batch_size", (*_SAMPLE, "profiling", *_HIGHEST), 4)
+_SAVE_TRIAL = _upserting("trials", "trial_number", _TRIAL, 5)
 _MEASUREMENT_ROW = f"({', '.join('?' * len(_MEASUREMENT))})"
 _ADD_MEASUREMENT = Sql(
     f"INSERT INTO measurements ({', '.join(_MEASUREMENT)}) VALUES {_MEASUREMENT_ROW}",  # noqa: S608
     rank=6,
     row=_MEASUREMENT_ROW,
+    name="measurements",
+    columns=_MEASUREMENT,
 )
 _ADD_EVENT = Sql(
     f"INSERT INTO events ({', '.join(_EVENT)}) VALUES ({', '.join('?' * len(_EVENT))})",  # noqa: S608
     rank=8,
+    name="events",
+    columns=_EVENT,
 )
 # Apart, because few trials have computed sums, and every column takes its time with every report.
 _COMPUTED_ROW = f"({', '.join('?' * len((*_MEASUREMENT, *_COMPUTED)))})"
@@ -192,6 +210,8 @@ _ADD_COMPUTED = Sql(
     f"INSERT INTO measurements ({', '.join((*_MEASUREMENT, *_COMPUTED))}) VALUES {_COMPUTED_ROW}",  # noqa: S608
     rank=7,
     row=_COMPUTED_ROW,
+    name="computed",
+    columns=(*_MEASUREMENT, *_COMPUTED),
 )
 _KEEP_MEASUREMENTS = Sql(
     """
@@ -199,7 +219,40 @@ _KEEP_MEASUREMENTS = Sql(
         SELECT epoch FROM measurements WHERE job_key = ?1 AND trial_number = ?2 ORDER BY epoch DESC LIMIT 1 OFFSET ?3)
     """,
     rank=9,
+    name="kept",
+    columns=("job_key", "trial_number", "newest"),
+    keys=2,
 )
+_DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
+_REMEMBER_TRIALS = Sql(
+    """
+    INSERT OR REPLACE INTO deleted_trials SELECT ?1, trial_number, batch_size, ?2 FROM trials
+    WHERE job_key = ?3 AND (status = 'DISPATCHED' OR end_reason IN ('PREEMPTED', 'LOST'))
+    """
+)
+# Imports are not remembered: history may be imported again.
+_REMEMBER_LAUNCHES = Sql(
+    """
+    INSERT OR REPLACE INTO deletions SELECT job_id, '', create_time, ?2 FROM jobs WHERE job_key = ?3 UNION ALL
+    SELECT ?1, request_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND request_id != '' AND type != 'IMPORTED'
+    """,
+    name="deleted",
+    columns=("job_id", "delete_time", "job_key"),
+    keys=3,
+)
+_REMEMBERED = timedelta(days=365)
+_FORGET_TRIALS = Sql("DELETE FROM deleted_trials WHERE delete_time < ?")
+_FORGET_LAUNCHES = Sql(
+    "DELETE FROM deletions WHERE delete_time < ?", name="forgotten", columns=("delete_time",), keys=1
+)
+
+
+def delete_job(job_id: str, key: int, now: datetime) -> list[Statement]:
+    """Deletes a job, and remembers its launches for a year."""
+    old, deleted = (to_micros(now - _REMEMBERED),), (job_id, to_micros(now), key)
+    forget = [Statement(_FORGET_TRIALS, old), Statement(_FORGET_LAUNCHES, old)]
+    remember = [Statement(_REMEMBER_TRIALS, deleted), Statement(_REMEMBER_LAUNCHES, deleted)]
+    return [*forget, *remember, Statement(_DELETE_JOB, (key,))]
 
 
 def insert_job(key: int, job: Job) -> list[Statement]:
@@ -216,7 +269,7 @@ def insert_job(key: int, job: Job) -> list[Statement]:
 
 def update_job(key: int, before: Job, job: Job) -> list[Statement]:
     """Saves what changed in a job."""
-    statements = [Statement(_UPDATE_JOB, (*_job_state(job), key))]
+    statements = [Statement(_UPDATE_JOB, (key, *_job_state(job)))]
     pairs = zip(job.search.arms, before.search.arms, strict=True)
     statements += _save_arms(key, [new for new, old in pairs if _differ(new, old)])
     if job.power_limits is not before.power_limits:

@@ -45,6 +45,15 @@ class Subscriptions:
             if not others:
                 del self._by_topic[topic]
 
+    def job_ids(self) -> set[str]:
+        """The jobs of all topics."""
+        return {job_id for job_id, _ in self._by_topic}
+
+    def publish_all(self, job_id: str) -> None:
+        """Wakes all subscribers to a job and to its trials."""
+        for topic in [topic for topic in self._by_topic if topic[0] == job_id]:
+            self.publish(topic)
+
     def publish(self, topic: Topic) -> None:
         """Wakes the topic's subscribers."""
         for subscription in self._by_topic.get(topic, ()):

@@ -2,23 +2,19 @@
 
 All statements of one submission are in the same commit, in order. If a group cannot be committed, its submissions are
 tried one by one. If one fails, everything that its owner has submitted since fails too, because it may depend on it;
-other owners are not affected, unless the storage itself failed (full, missing, locked), which fails the whole group.
+other owners are not affected, unless the storage itself failed (full, missing, locked), which fails the whole group. An
+owner that another server has changed is outdated: its submissions end in a ConflictError, and nothing of them is saved.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.observability.logs import log_event, log_exception
-from wattwise_server.store.connection import Group, Statement, explain
-
-log = logging.getLogger(__name__)
+from wattwise_server.errors import ConflictError, StorageUnavailableError
+from wattwise_server.store.statements import Statement
 
 _CROWD = 16
 """Number of recent owners from which on a commit waits for more submissions."""
@@ -29,16 +25,45 @@ _STEP_SECONDS, _MAX_STEPS = 0.001, 2
 
 
 class Owner(Protocol):
-    """What a submission belongs to, such as a cached job; `failed` is set when one of its commits failed."""
+    """What a submission belongs to, such as a cached job.
+
+    Attributes:
+        failed: Set when one of its commits failed.
+        outdated: Set when another server has changed it.
+    """
 
     failed: bool
+    outdated: bool
 
 
-class _NoOwner:
+class NoOwner:
+    """An owner of which no cached job depends."""
+
     failed = False
+    outdated = False
 
 
-_NO_OWNER = _NoOwner()
+class Committer(Protocol):
+    """What commits the groups."""
+
+    async def commit(self, group: Sequence[Submission]) -> Collection[Owner]:
+        """Returns once the submissions are durable, except those of the returned owners, which are outdated.
+
+        Raises:
+            Exception: nothing was saved, or nobody knows whether the group was.
+        """
+
+    def explain(self, error: Exception) -> str:
+        """What a caller is told about an error of `commit`."""
+
+    def affects_all(self, error: Exception) -> bool:
+        """Whether every submission would fail as this one did."""
+
+    def log_failure(self, error: Exception) -> None:
+        """Logs a submission that could not be committed."""
+
+
+_NO_OWNER = NoOwner()
 
 
 class Submission:
@@ -48,7 +73,7 @@ class Submission:
         owner: What they belong to.
         statements: The statements, in order.
         done: Whether they are durable or have failed.
-        error: Why they failed.
+        error: Why they failed; what its waiters are to raise.
     """
 
     __slots__ = ("_callback", "_waiters", "done", "error", "owner", "statements")
@@ -66,16 +91,17 @@ class Submission:
 
         Raises:
             StorageUnavailableError: they could not be committed.
+            ConflictError: another server has changed their owner; nothing was saved.
         """
         if not self.done:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
+        if isinstance(self.error, ConflictError):
+            # One for each waiter: a traceback belongs to one of them.
+            raise ConflictError
         if self.error is not None:
-            why = explain(self.error)
-            raise StorageUnavailableError(
-                f"the database could not be written ({why}); nothing was saved, retry"
-            ) from self.error
+            raise StorageUnavailableError(str(self.error)) from self.error.__cause__
 
     def succeed(self) -> None:
         """Runs the callback, then wakes the waiters."""
@@ -106,8 +132,8 @@ class Writer:
         on_failure: Called after a commit has failed, before the waiters wake.
     """
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
         self._waiting: list[Submission] = []
         self._wake = asyncio.Event()
         self._closing = False
@@ -122,7 +148,7 @@ class Writer:
         """Queues statements; `callback` runs once they are durable, before the waiters wake."""
         submission = Submission(owner, statements, callback)
         if self._closing:
-            submission.fail(RuntimeError("the writer is closing"))
+            submission.fail(StorageUnavailableError("the server is stopping; nothing was saved, retry"))
         else:
             if not self._waiting:
                 self._wake.set()
@@ -175,37 +201,43 @@ class Writer:
     async def _commit(self, group: list[Submission]) -> None:
         sound = [submission for submission in group if not submission.owner.failed]
         try:
-            if sound:
-                await self._group.commit([statement for submission in sound for statement in submission.statements])
+            outdated = await self._committer.commit(sound) if sound else ()
         except Exception as error:  # noqa: BLE001 - it is logged, and raised in every waiter
             if self.on_failure is not None:
                 self.on_failure()
             if len(sound) > 1:
                 await self._commit_singly(sound)
             else:
-                _log(error)
-                sound[0].fail(error)
+                self._committer.log_failure(error)
+                sound[0].fail(self._told(error))
         else:
             for submission in sound:
-                submission.succeed()
+                if submission.owner in outdated:
+                    submission.owner.outdated = True
+                    submission.fail(ConflictError())
+                else:
+                    submission.succeed()
         for submission in group:
             if not submission.done:
-                submission.fail(RuntimeError("an earlier submission that it depends on failed"))
+                submission.fail(failure_of(submission.owner))
 
     async def _commit_singly(self, group: Sequence[Submission]) -> None:
         rest = iter(group)
         for submission in rest:
             await self._commit([submission])
-            if isinstance(submission.error, sqlite3.OperationalError):
-                # A full or missing disk affects all of them.
+            cause = submission.error.__cause__ if submission.error else None
+            if isinstance(cause, Exception) and self._committer.affects_all(cause):
                 for other in rest:
-                    other.fail(submission.error)
+                    other.fail(self._told(cause))
+
+    def _told(self, error: Exception) -> StorageUnavailableError:
+        told = StorageUnavailableError(self._committer.explain(error))
+        told.__cause__ = error
+        return told
 
 
-def _log(error: Exception) -> None:
-    fields = {"cause": explain(error), "message": "nothing of it was saved"}
-    # SQLite's errors need no stack trace, and a full disk causes many of them.
-    if isinstance(error, sqlite3.Error):
-        log_event(log, logging.ERROR, "commit failed", **fields)
-    else:
-        log_exception(log, "commit failed", error, **fields)
+def failure_of(owner: Owner) -> ConflictError | StorageUnavailableError:
+    """Why nothing more of an owner that has failed can be saved."""
+    if owner.outdated:
+        return ConflictError()
+    return StorageUnavailableError("a commit that this call depends on failed; nothing was saved, retry")

@@ -10,6 +10,7 @@ from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.store.base import Store
 from wattwise_server.usecases.lifecycle import Lifecycle
 from wattwise_server.usecases.lookup import find_job, find_trial, with_current_cost
+from wattwise_server.usecases.retries import retried
 
 
 class Administration:
@@ -19,6 +20,7 @@ class Administration:
         self._store = store
         self._lifecycle = Lifecycle(clock, observer)
 
+    @retried
     async def job(self, job_id: str) -> Job:
         """A job.
 
@@ -44,6 +46,7 @@ class Administration:
         found = await self._store.trials(job_id, status, batch_size, after, limit)
         return [with_current_cost(job, trial) for trial in found]
 
+    @retried
     async def trial(self, key: TrialKey) -> tuple[Trial, Sequence[Measurement]]:
         """A trial with its measurements.
 
@@ -54,6 +57,7 @@ class Administration:
             trial = with_current_cost(*await find_trial(tx, key))
             return trial, await tx.measurements(trial.number)
 
+    @retried
     async def delete_job(self, job_id: str) -> tuple[Job, Sequence[Trial]]:
         """Deletes a job; returns its last state, and its running trials, which will be stopped.
 

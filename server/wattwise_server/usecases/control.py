@@ -17,6 +17,7 @@ from wattwise_server.usecases.lifecycle import after
 from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial, with_current_cost
 from wattwise_server.usecases.power_limits import with_counted_profiles
 from wattwise_server.usecases.rebuild import rebuilt
+from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import with_warnings_of_imports, without_warnings_of
 
 
@@ -31,6 +32,7 @@ class Control:
         self._clock = clock
         self._observer = observer
 
+    @retried
     async def reset(self, job_id: str) -> Job:
         """Begins a job's search again: no trial so far counts, no baseline waits. Banned batch sizes stay banned."""
         async with self._store.transaction(job_id) as tx:
@@ -39,6 +41,7 @@ class Control:
             job = replace(job, baseline_requested=False)
             return self._save(tx, await _with_rebuilt_search(job, await tx.events()), "reset")
 
+    @retried
     async def set_trial_excluded(self, key: TrialKey, *, excluded: bool) -> tuple[Trial, Job]:
         """Excludes a trial from the search of its job, or includes it again.
 
@@ -64,6 +67,7 @@ class Control:
                 job = self._save(tx, job, "trial excluded" if excluded else "trial included", trial.batch_size, trial)
             return with_current_cost(job, trial), job
 
+    @retried
     async def allow(self, job_id: str, batch_size: int) -> Job:
         """Allows a batch size, whatever ruled it out; one that was pinned is no longer pinned.
 
@@ -80,6 +84,7 @@ class Control:
             allowed = _with_event(tx, allowed, EventKind.ALLOWED, batch_size)
             return self._save(tx, allowed, "batch size allowed", batch_size)
 
+    @retried
     async def ban(self, job_id: str, batch_size: int) -> Job:
         """Bans a batch size; one that was pinned is no longer pinned. A baseline that waits for it is withdrawn.
 
@@ -100,6 +105,7 @@ class Control:
             job = _with_event(tx, after(job, Banned(batch_size)), EventKind.BANNED, batch_size)
             return self._save(tx, job, "batch size banned", batch_size)
 
+    @retried
     async def pin(self, job_id: str, batch_size: int) -> Job:
         """Pins a batch size, in place of another one; it is allowed as well.
 
@@ -115,6 +121,7 @@ class Control:
                 job = _with_event(tx, after(job, Allowed(batch_size)), EventKind.ALLOWED, batch_size)
             return self._save(tx, job, "batch size pinned", batch_size)
 
+    @retried
     async def set_paused(self, job_id: str, *, paused: bool) -> Job:
         """Pauses a search, or resumes it."""
         async with self._store.transaction(job_id) as tx:
@@ -123,6 +130,7 @@ class Control:
                 return job
             return self._save(tx, replace(job, paused=paused), "paused" if paused else "resumed")
 
+    @retried
     async def request_baseline(self, job_id: str) -> Job:
         """Requests a trial of the default batch size.
 
@@ -139,6 +147,7 @@ class Control:
                 return job
             return self._save(tx, replace(job, baseline_requested=True), "baseline requested", default)
 
+    @retried
     async def set_policy(self, job_id: str, policy: str) -> Job:
         """Changes the policy of a job; its search is rebuilt from its trials.
 

@@ -30,6 +30,7 @@ from wattwise_server.usecases.lifecycle import Lifecycle, after
 from wattwise_server.usecases.lookup import batch_size_fault, bound_of, find_job
 from wattwise_server.usecases.monitors import monitor_fault
 from wattwise_server.usecases.report import Faults, epoch_reported, number_faults, power_limit_fault, shrink_faults
+from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import in_report, of_power
 
 MAX_MEASUREMENTS = 5_000
@@ -91,6 +92,7 @@ class Importer:
         self._observer = observer
         self._lifecycle = Lifecycle(clock, observer)
 
+    @retried
     async def import_trial(self, imported: ImportedTrial) -> tuple[Trial, bool]:
         """Records a trial, or completes the one of its request; returns it, and whether it was created.
 

@@ -34,6 +34,7 @@ from wattwise_server.policy.stopping import Verdict, judge
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import bound_of, is_best_known, with_current_cost
 from wattwise_server.usecases.monitors import monitor_warning, with_monitor
+from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import (
     LEAST_EPOCHS_TO_MOVE_AWAY,
     of_missed_target,
@@ -72,10 +73,13 @@ class Lifecycle:
             piece, numbers = numbers[:_AT_ONCE], numbers[_AT_ONCE:]
             # A transaction that changes nothing waits for nothing.
             await asyncio.sleep(0)  # pragma: no mutate: or waits longer
-            async with store.transaction(job_id) as tx:
-                if tx.job is None:
-                    return
-                await self._stop(tx, tx.job, piece)
+            await self._stop_piece(store, job_id, piece)
+
+    @retried
+    async def _stop_piece(self, store: Store, job_id: str, numbers: Sequence[int]) -> None:
+        async with store.transaction(job_id) as tx:
+            if tx.job is not None:
+                await self._stop(tx, tx.job, numbers)
 
     async def _stop(self, tx: Transaction, job: Job, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -179,7 +183,7 @@ class Lifecycle:
     async def free_slot(self, tx: Transaction, job: Job) -> Job:
         """Frees the exploration slot if its trial's lease has expired."""
         holder = await tx.trial(job.search.exploring) if job.search.exploring is not None else None
-        if holder is not None and holder.lease_expired(self._clock()):
+        if holder is not None and tx.lease_expired(holder):
             return self.fail(tx, job, holder, EndReason.LOST)[0]
         return job
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
-from weakref import WeakValueDictionary
 
 from wattwise_server.clock import Clock
 from wattwise_server.config import Limits
@@ -27,7 +25,6 @@ from wattwise_server.errors import (
     JobNotFoundError,
     NoBatchSizeConvergedError,
     NoTrialToResumeError,
-    TooManyJobsError,
     TooManyTrialsError,
     TrialNotFoundError,
     Violation,
@@ -62,6 +59,7 @@ from wattwise_server.usecases.lookup import (
     with_notes,
 )
 from wattwise_server.usecases.report import Report, epoch_reported, to_measurement
+from wattwise_server.usecases.retries import retried
 from wattwise_server.usecases.trial_warnings import in_report, of_unconnected_ranks
 
 _EXPIRED_PER_BATCH = 100
@@ -84,8 +82,8 @@ class Optimizer:
         self._observer = observer
         self._lifecycle = Lifecycle(clock, observer)
         self._limits = limits
-        self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
+    @retried
     async def register(self, draft: JobDraft, reach: str = "") -> tuple[Job, bool]:
         """Creates a job, or confirms that it exists; returns whether it was created.
 
@@ -111,11 +109,12 @@ class Optimizer:
         found = {job_id: await self._job(job_id) for job_id in listed if job_id != draft.get("job_id")}
         spec = resolve(draft, new_id, unknown_jobs=[job_id for job_id, job in found.items() if job is None])
         priors = [(prior, await self._prior(prior)) for prior in found.values() if prior is not None]
-        async with AsyncExitStack() as counted, self._store.transaction(spec.job_id) as tx:
+        async with self._store.transaction(spec.job_id) as tx:
             if tx.job is not None:
                 check_identical(tx.job, spec)
                 return tx.job, False
-            await self._make_room(counted, reach or spec.job_id_prefix)
+            if limit := self._limits.max_jobs_per_prefix:
+                await tx.make_room(reach or spec.job_id_prefix, limit)
             search = POLICIES[spec.policy].register(spec, [evidence for _, evidence in priors])
             job = Job(spec, search, self._clock(), first_notes=search.notes if priors else "")
             tx.save_job(job)
@@ -147,15 +146,7 @@ class Optimizer:
         async with self._store.transaction(job_id) as tx:
             return tx.job
 
-    async def _make_room(self, counted: AsyncExitStack, prefix: str) -> None:
-        """Refuses a job if the ids of too many start with a prefix; its next job waits until the stack is closed."""
-        limit = self._limits.max_jobs_per_prefix
-        if not limit:
-            return
-        await counted.enter_async_context(self._creating.setdefault(prefix, asyncio.Lock()))
-        if await self._store.count_jobs(prefix, limit) >= limit:
-            raise TooManyJobsError(prefix, limit)
-
+    @retried
     async def next_trial(
         self,
         job_id: str,
@@ -226,6 +217,7 @@ class Optimizer:
         _, trial = self._lifecycle.warn(tx, job, trial, of_unconnected_ranks(trial, unconnected_ranks))
         return trial, choice.reason
 
+    @retried
     async def report(self, report: Report) -> Decision:
         """Saves one epoch's measurement; decides whether training continues.
 
@@ -250,6 +242,7 @@ class Optimizer:
         await self._lifecycle.stop_others(self._store, report.trial.job_id)
         return decision
 
+    @retried
     async def heartbeat(self, key: TrialKey) -> Decision:
         """Renews a trial's lease; decides whether training continues.
 
@@ -272,6 +265,7 @@ class Optimizer:
         await self._lifecycle.stop_others(self._store, key.job_id)
         return decision
 
+    @retried
     async def end_trial(self, key: TrialKey, reason: EndReason | None) -> Trial:
         """Ends a trial for its trainer; a trial that has already ended is unchanged.
 
@@ -294,7 +288,7 @@ class Optimizer:
 
     async def expire_leases(self) -> None:
         """Fails every trial whose lease has expired, in batches that share commits."""
-        expired, failures = self._store.expired_leases(self._clock()), list[BaseException]()
+        expired, failures = await self._store.expired_leases(), list[BaseException]()
         while expired:
             together, expired = expired[:_EXPIRED_PER_BATCH], expired[_EXPIRED_PER_BATCH:]
             outcomes = await asyncio.gather(*map(self._expire_lease, together), return_exceptions=True)
@@ -313,11 +307,15 @@ class Optimizer:
         """Waits until a trial has ended; returns the answer to its trainer."""
         with self._store.subscribe(key.job_id, key.trial_number) as changes:
             while True:
-                async with self._store.transaction(key.job_id) as tx:
-                    found = await self._find_live_trial(tx, key)
-                if isinstance(found, Decision):
-                    return found
+                if stop := await self._stop_of(key):
+                    return stop
                 await changes.wait()
+
+    @retried
+    async def _stop_of(self, key: TrialKey) -> Decision | None:
+        async with self._store.transaction(key.job_id) as tx:
+            found = await self._find_live_trial(tx, key)
+            return found if isinstance(found, Decision) else None
 
     async def _repeat_dispatch(self, tx: Transaction, job: Job, trial: Trial, *, resume: bool) -> tuple[Trial, str]:
         if not resume:
@@ -334,10 +332,11 @@ class Optimizer:
         job, trial = await find_trial(tx, trial.key)
         return with_current_cost(job, trial), _resume_reason(trial)
 
+    @retried
     async def _expire_lease(self, key: TrialKey) -> None:
         async with self._store.transaction(key.job_id) as tx:
             trial = await tx.trial(key.trial_number)
-            if tx.job and trial and trial.lease_expired(self._clock()):
+            if tx.job and trial and tx.lease_expired(trial):
                 self._lifecycle.fail(tx, tx.job, trial, EndReason.LOST)
 
     async def _find_live_trial(self, tx: Transaction, key: TrialKey) -> tuple[Job, Trial] | Decision:

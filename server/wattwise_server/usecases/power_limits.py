@@ -14,6 +14,7 @@ from wattwise_server.policy.power import cheapest, cost_per_step
 from wattwise_server.store.base import Store, Transaction
 from wattwise_server.usecases.lookup import batch_size_fault, find_job, find_trial
 from wattwise_server.usecases.report import LARGEST_COST
+from wattwise_server.usecases.retries import retried
 
 MAX_SAMPLES = 1000
 """Far more than the distinct power limits of any GPU."""
@@ -45,6 +46,7 @@ class PowerLimitProfiler:
         self._clock = clock
         self._observer = observer
 
+    @retried
     async def limit(self, key: TrialKey) -> KnownLimit:
         """The cheapest limit of a batch size. If none is known and no trial profiles, the asking trial now does.
 
@@ -71,6 +73,7 @@ class PowerLimitProfiler:
             by_another = profiling is not None and (asking is None or profiling.number != asking.number)
             return KnownLimit(state.cheapest, state.highest, by_another)
 
+    @retried
     async def report(self, key: TrialKey, samples: Sequence[PowerSample]) -> float:
         """Saves a profile; returns the cheapest known limit, in watts. A trial that has ended may report too.
 
@@ -97,7 +100,7 @@ class PowerLimitProfiler:
 
     async def _profiling(self, tx: Transaction, state: PowerLimitState) -> Trial | None:
         trial = await tx.trial(state.profiling) if state.profiling is not None else None
-        runs = trial is not None and trial.running and not trial.excluded and not trial.lease_expired(self._clock())
+        runs = trial is not None and trial.running and not trial.excluded and not tx.lease_expired(trial)
         return trial if runs else None
 
 

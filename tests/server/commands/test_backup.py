@@ -16,8 +16,8 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise_server.errors import StartError
-from wattwise_server.store.backup import restore
-from wattwise_server.store.migrate import migrations
+from wattwise_server.store.sqlite.backup import restore
+from wattwise_server.store.sqlite.migrate import migrations
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer

@@ -17,7 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from wattwise_server.errors import StartError
-from wattwise_server.store.migrate import migrate, migrations
+from wattwise_server.store.sqlite.migrate import migrate, migrations
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer

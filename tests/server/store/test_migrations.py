@@ -17,8 +17,8 @@ from wattwise_server.policy.cost import cost_bound
 from wattwise_server.policy.failures import Status, state
 from wattwise_server.policy.history import observe
 from wattwise_server.policy.registry import POLICIES
-from wattwise_server.store.migrate import migrate, migrations
 from wattwise_server.store.open import open_store
+from wattwise_server.store.sqlite.migrate import migrate, migrations
 
 _JOB = """
     INSERT INTO jobs (job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,

@@ -15,9 +15,10 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialKey, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
 from wattwise_server.store import queries
-from wattwise_server.store import sqlite as sqlite_store
-from wattwise_server.store.connection import Sql, explain
-from wattwise_server.store.open import database_path, open_store
+from wattwise_server.store.open import open_store
+from wattwise_server.store.sqlite.connection import explain
+from wattwise_server.store.sqlite.open import database_path
+from wattwise_server.store.statements import Sql
 
 from tests.server.store.conformance import NOW, Opener, StoreConformance, a_job, a_trial, save_with_trial, with_trials
 
@@ -34,7 +35,7 @@ class TestSqliteStore(StoreConformance):
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A cache of three jobs holds few of thirty, and all are read as they were saved."""
-        monkeypatch.setattr(sqlite_store, "CACHED_JOBS", 3)
+        monkeypatch.setattr(cache, "CACHED_JOBS", 3)
         async with opener() as store:
             for number in range(30):
                 async with store.transaction(f"j{number}") as tx:
@@ -42,7 +43,7 @@ class TestSqliteStore(StoreConformance):
             for number in range(30):
                 async with store.transaction(f"j{number}") as tx:
                     assert tx.job == a_job(f"j{number}")
-            assert isinstance(store, sqlite_store.SqliteStore)
+            assert isinstance(store, SqliteStore)
             assert len(store._cache) <= 4
 
     async def test_refusal_waits_for_what_it_depends_on(self, opener: Opener, tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ class TestSqliteStore(StoreConformance):
     async def test_commits_reach_the_disk(self, opener: Opener) -> None:
         """The writing connection syncs every commit to the disk, without which a power failure could lose it."""
         async with opener() as store:
-            assert isinstance(store, sqlite_store.SqliteStore)
+            assert isinstance(store, SqliteStore)
             found = await store._writer._group.connection.execute_fetchall("PRAGMA synchronous")
             assert [tuple(row) for row in found] == [(2,)]
 
@@ -223,7 +224,7 @@ class TestSqliteStore(StoreConformance):
             for number in range(10):
                 async with store.transaction(f"unknown {number}") as tx:
                     assert tx.job is None
-            assert isinstance(store, sqlite_store.SqliteStore)
+            assert isinstance(store, SqliteStore)
             assert not store._cache
 
 

@@ -16,9 +16,9 @@ import pytest
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.observability.events import Observers
 from wattwise_server.store import sqlite
-from wattwise_server.store.connection import Sql, Statement
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import insert_job
+from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.store.writer import Submission
 
 from tests.server.store.conformance import a_job

@@ -15,7 +15,7 @@ import grpc
 import pytest
 from wattwise import v1
 from wattwise_server.domain import EndReason, Measurement
-from wattwise_server.store.connection import Sql, Statement
+from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.usecases.imports import UNKNOWN_TIME, ImportedTrial, Importer
 
 from tests.jobs import Trainer, monitor_of

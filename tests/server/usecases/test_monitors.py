@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import grpc
 import pytest
 from wattwise import v1
-from wattwise_server.store.migrate import migrate, migrations
+from wattwise_server.store.sqlite.migrate import migrate, migrations
 
 from tests.jobs import Trainer, monitor_of, result
 from tests.live_server import LiveServer

@@ -27,9 +27,9 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import NoBatchSizeConvergedError
 from wattwise_server.policy.knowledge_gradient import read
-from wattwise_server.store.migrate import migrate, migrations
 from wattwise_server.store.open import open_store
-from wattwise_server.store.sqlite import SqliteStore
+from wattwise_server.store.sqlite.backend import SqliteStore
+from wattwise_server.store.sqlite.migrate import migrate, migrations
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 from wattwise_server.usecases.optimizer import Optimizer

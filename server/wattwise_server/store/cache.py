@@ -1,33 +1,35 @@
-"""The storage contract on one SQLite file with one owner.
+"""What all backends share: a cache of jobs in front of a group writer.
 
-The owner caches: jobs in use and their running trials are in memory, as they will be once everything submitted is
-durable. A transaction reads and changes the cached job under its lock, hands its statements to the writer, releases the
-lock and only then waits for the commit, so that the next transaction of the job can share it. When a commit fails, the
-cached job is dropped and read again, and every transaction that used it is refused.
+Jobs in use and their running trials are in memory, as they will be once everything submitted is durable. A transaction
+reads and changes the cached job under its lock, hands its statements to the writer, releases the lock and only then
+waits for the commit, so that the next transaction of the job can share it. When a commit fails, the cached job is
+dropped and read again, and every transaction that used it is refused.
+
+Where several servers share a database, every commit compares the version of each job with the one that was read. If it
+has moved, nothing of the job's transactions is saved and they end in a ConflictError. A transaction that changed
+nothing joins the group too, so that its answer rests on the newest version.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
-from itertools import count
 from types import TracebackType
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
-from wattwise_server.errors import ServiceError, StorageUnavailableError
+from wattwise_server.errors import ServiceError
 from wattwise_server.store import rows
-from wattwise_server.store.connection import Sql, Statement
 from wattwise_server.store.queries import Queries, readable
-from wattwise_server.store.retention import Retention
+from wattwise_server.store.statements import Statement
 from wattwise_server.store.subscriptions import Subscription, Subscriptions, Topic
-from wattwise_server.store.writer import Submission, Writer
+from wattwise_server.store.writer import Submission, Writer, failure_of
 
 CACHED_JOBS = 4096
 """Jobs cached beyond those with running trials."""
@@ -38,37 +40,22 @@ _DROPPED_AT_ONCE = 4
 _CACHED_ENDED_TRIALS = 4
 """Ended trials cached per job: their trainers are about to call EndTrial."""
 
-_RETRY = timedelta(seconds=1)
-_DELETE_JOB = Sql("DELETE FROM jobs WHERE job_key = ?")
-_REMEMBER_TRIALS = Sql(
-    """
-    INSERT OR REPLACE INTO deleted_trials SELECT ?1, trial_number, batch_size, ?2 FROM trials
-    WHERE job_key = ?3 AND (status = 'DISPATCHED' OR end_reason IN ('PREEMPTED', 'LOST'))
-    """
-)
-# Imports are not remembered: history may be imported again.
-_REMEMBER_LAUNCHES = Sql(
-    """
-    INSERT OR REPLACE INTO deletions SELECT job_id, '', create_time, ?2 FROM jobs WHERE job_key = ?3 UNION ALL
-    SELECT ?1, request_id, start_time, ?2 FROM trials WHERE job_key = ?3 AND request_id != '' AND type != 'IMPORTED'
-    """
-)
-_REMEMBERED = timedelta(days=365)
-_FORGET_TRIALS = Sql("DELETE FROM deleted_trials WHERE delete_time < ?")
-_FORGET_LAUNCHES = Sql("DELETE FROM deletions WHERE delete_time < ?")
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CachedJob:
     """One job in memory.
 
     Attributes:
+        key: The job's; for one that does not exist, a key for its creation, or 0.
+        version: The version that the next commit of it expects; 0 if it does not exist.
         failed: Set when one of its commits failed.
+        outdated: Set when another server has changed the job.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     loaded: bool = False
     key: int = 0
+    version: int = 0
     job: Job | None = None
     running: dict[int, Trial] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
@@ -76,6 +63,7 @@ class CachedJob:
     submitted: Submission | None = None
     users: int = 0
     failed: bool = False
+    outdated: bool = False
 
     @property
     def idle(self) -> bool:
@@ -112,43 +100,89 @@ class CachedJob:
             await self.submitted.durable()
 
 
-class SqliteStore:
-    """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
+class CachedStore(ABC):
+    """Jobs, trials and measurements of one database. A backend says how they are read and committed.
 
-    def __init__(self, writer: Writer, queries: Queries, clock: Clock, next_key: int, page_token_key: bytes) -> None:
+    Attributes:
+        page_token_key: Of the tokens of lists.
+        clock: The time of the database.
+        queries: Its reads.
+        shared: Whether other servers may change the database.
+    """
+
+    shared = False
+    _loads_at_once = 1
+
+    def __init__(self, writer: Writer, queries: Queries, clock: Clock, page_token_key: bytes) -> None:
         self.page_token_key = page_token_key
-        self._writer = writer
-        self.queries = queries
-        self._retention = Retention(queries, writer)
         self.clock = clock
-        # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, or while
-        # commits failed.
-        self._granted = clock()
-        writer.on_failure = self._grant_again
-        # One load at a time: those of many wide jobs would delay the reports to all other jobs.
-        self._loading = asyncio.Lock()
-        self._keys = count(next_key)
+        self.queries = queries
+        self._writer = writer
+        # Few loads at a time: those of many wide jobs would delay the reports to all other jobs.
+        self._loading = asyncio.Semaphore(self._loads_at_once)
         self._cache: OrderedDict[str, CachedJob] = OrderedDict()
-        # Expiry, the job's id and key, and the trial's number.
-        self._leases: list[tuple[datetime, str, int, int]] = []
         self._subscriptions = Subscriptions()
 
-    def check_file(self) -> None:
-        """Checks that the database is where it was opened; until it is back, every call is refused.
+    @abstractmethod
+    def check(self) -> None:
+        """Checks that the database can serve calls.
 
         Raises:
-            StorageUnavailableError: it was deleted, moved or replaced.
+            StorageUnavailableError: it cannot, until somebody has repaired it.
         """
-        self.queries.check()
 
-    def transaction(self, job_id: str) -> SqliteTransaction:
+    @abstractmethod
+    async def content(self) -> tuple[int, int]:
+        """How many jobs and running trials the database holds."""
+
+    @abstractmethod
+    async def expired_leases(self) -> Sequence[TrialKey]:
+        """Running trials whose lease has expired."""
+
+    @abstractmethod
+    async def prune(self, ended_before: datetime) -> None:
+        """Drops measurements of trials that ended before a time."""
+
+    @abstractmethod
+    async def read(self, job_id: str, cached: CachedJob) -> None:
+        """Reads a locked job, unless it does not exist; each of its running trials has its lease."""
+
+    @abstractmethod
+    def new_key(self, cached: CachedJob) -> int:
+        """A key for a new job.
+
+        Raises:
+            ConflictError: the cached job is to be read again first.
+        """
+
+    @abstractmethod
+    async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
+        """See `Transaction.make_room`."""
+
+    def check_calls(self) -> None:
+        """Refuses a call whose answer could be lost, although all that it needs may be in memory."""
+
+    def with_leases(self, tx: CachedTransaction) -> Sequence[Statement]:
+        """What a transaction writes, with what keeps its trials' leases."""
+        return tx.statements
+
+    def started(self, trial: Trial, key: int) -> None:
+        """Notes that a trial has started to run."""
+
+    def deleted(self, key: int) -> None:
+        """Notes that the deletion of a job has become durable."""
+
+    def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:
+        """Notes that a transaction's changes have become durable."""
+
+    def transaction(self, job_id: str) -> CachedTransaction:
         """The one way to read and change a job."""
-        return SqliteTransaction(self, job_id)
+        return CachedTransaction(self, job_id)
 
     def acquire(self, job_id: str) -> CachedJob:
         """The cached job, kept until it is released; the caller locks it, and loads it if it is not loaded."""
         cached = self._cache.get(job_id)
-        if cached is None or cached.failed:
+        if cached is None or cached.failed or cached.outdated:
             cached = self._cache[job_id] = CachedJob()
             self._evict()
         self._cache.move_to_end(job_id)
@@ -161,58 +195,46 @@ class SqliteStore:
         if cached.job is None and cached.idle and self._cache.get(job_id) is cached:
             del self._cache[job_id]
 
-    def new_key(self) -> int:
-        """A key for a new job."""
-        return next(self._keys)
-
     async def load(self, job_id: str, cached: CachedJob) -> None:
-        """Reads a locked job; each of its running trials has a full lease.
+        """Reads a locked job.
 
         Raises:
             StorageUnavailableError: the job cannot be read.
         """
         async with self._loading:
             with readable(job_id):
-                await self._read(job_id, cached)
-
-    async def _read(self, job_id: str, cached: CachedJob) -> None:
-        found = await self.queries.job(job_id)
-        if found is not None:
-            cached.key, cached.job = found
-            lease = cached.job.spec.lease_expiry(self._granted)
-            running = await self.queries.running(job_id, cached.key)
-            cached.job = _with_running(cached.job, running)
-            for trial in running:
-                cached.update(trial._replace(lease_expire_time=lease))
-            for trial in cached.running.values():
-                self._watch_lease(trial, cached.key)
+                await self.read(job_id, cached)
         cached.loaded = True
 
-    def submit(self, cached: CachedJob, tx: SqliteTransaction) -> None:
+    def submit(self, cached: CachedJob, tx: CachedTransaction) -> None:
         """Applies a transaction's changes to the cache and hands them to the writer.
 
         Raises:
             StorageUnavailableError: an earlier commit that it depends on failed.
+            ConflictError: another server has changed the job.
         """
         if cached.failed:
-            raise StorageUnavailableError("a commit that this call depends on failed; nothing was saved, retry")
+            raise failure_of(cached)
         for trial in tx.apply():
-            self._watch_lease(trial, tx.key)
-        if tx.statements:
-            cached.submitted = self._writer.submit(cached, tx.statements, partial(self._publish, tx))
+            self.started(trial, tx.key)
+        if statements := self.with_leases(tx):
+            cached.submitted = self._writer.submit(cached, statements, partial(self._publish, cached, tx))
+        else:
+            self.submit_check(cached)
 
-    def _publish(self, tx: SqliteTransaction) -> None:
+    def submit_check(self, cached: CachedJob) -> None:
+        """Lets the next commit compare the version of a job that others may change."""
+        if self.shared and cached.version and not cached.failed:
+            cached.submitted = self._writer.submit(cached, ())
+
+    def _publish(self, cached: CachedJob, tx: CachedTransaction) -> None:
         if tx.deleted:
-            # Their trials no longer exist. Another job of this id has another key.
-            self._leases = [lease for lease in self._leases if lease[2] != tx.key]
-            heapq.heapify(self._leases)
+            self.deleted(tx.key)
         for topic in tx.topics:
             self._subscriptions.publish(topic)
         for callback in tx.callbacks:
             callback()
-
-    def _grant_again(self) -> None:
-        self._granted = self.clock()
+        self.changed(cached, tx)
 
     def _evict(self) -> None:
         for _ in range(min(_DROPPED_AT_ONCE, len(self._cache) - CACHED_JOBS)):
@@ -221,43 +243,6 @@ class SqliteStore:
                 del self._cache[job_id]
             else:
                 self._cache.move_to_end(job_id)
-
-    def _watch_lease(self, trial: Trial, key: int) -> None:
-        if trial.lease_expire_time is not None:
-            heapq.heappush(self._leases, (trial.lease_expire_time, trial.job_id, key, trial.number))
-
-    def expired_leases(self, now: datetime) -> Sequence[TrialKey]:
-        """Running trials whose lease has expired by now."""
-        found: dict[TrialKey, None] = {}
-        again = []
-        while self._leases and self._leases[0][0] <= now:
-            _, job_id, key, number = heapq.heappop(self._leases)
-            cached = self._cache.get(job_id)
-            later = now + _RETRY, job_id, key, number
-            trial = None if cached is None else cached.running.get(number)
-            # After a failed commit the cache is not reliable, and a deletion or an end may still fail.
-            if cached is None or cached.failed or cached.key != key or (trial and trial.lease_expired(now)):
-                found[TrialKey(job_id, 0, number)] = None
-                again.append(later)
-            elif trial:
-                self._watch_lease(trial, key)
-            elif cached.pending:
-                again.append(later)
-        # Failing these trials may be refused by the storage: they are returned again until it succeeds.
-        for lease in again:
-            heapq.heappush(self._leases, lease)
-        return list(found)
-
-    async def grant_leases(self) -> None:
-        """Gives every running trial in the file a full lease; called once, at the start. No job is loaded for it."""
-        for row in await self.queries.running_leases():
-            expiry = self._granted + timedelta(seconds=row["trial_lease_seconds"])
-            self._leases.append((expiry, row["job_id"], row["job_key"], row["trial_number"]))
-        heapq.heapify(self._leases)
-
-    async def prune(self, ended_before: datetime) -> None:
-        """Drops measurements of trials that ended before a time."""
-        await self._retention.prune(ended_before)
 
     async def was_deleted(self, key: TrialKey) -> bool:
         """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
@@ -279,18 +264,7 @@ class SqliteStore:
         self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
     ) -> Sequence[Trial]:
         """Trials by number."""
-        found = await self.queries.trials(job_id, status, batch_size, after, limit)
-        cached = self._cache.get(job_id)
-        leased = cached.running if cached else {}
-        return [self._with_lease(trial, leased.get(trial.number)) for trial in found]
-
-    @staticmethod
-    def _with_lease(trial: Trial, live: Trial | None) -> Trial:
-        return trial._replace(lease_expire_time=live.lease_expire_time) if live and trial.running else trial
-
-    async def count_jobs(self, prefix: str, limit: int) -> int:
-        """How many job ids start with a prefix."""
-        return await self.queries.count_jobs(prefix, limit)
+        return await self.queries.trials(job_id, status, batch_size, after, limit)
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
         """Notifies of changes."""
@@ -301,40 +275,44 @@ class SqliteStore:
         await self._writer.close()
 
 
-class SqliteTransaction:
+class CachedTransaction:
     """A cached job with the changes of one block, not yet applied to it."""
 
     __slots__ = (
-        "_cached",
-        "_changed",
-        "_store",
+        "cached",
         "callbacks",
+        "changed",
         "deleted",
+        "expired",
         "job",
         "job_id",
+        "kept",
         "key",
         "statements",
+        "store",
         "topics",
     )
-    _cached: CachedJob
+    cached: CachedJob
     job: Job | None
     key: int
 
-    def __init__(self, store: SqliteStore, job_id: str) -> None:
-        self._store = store
+    def __init__(self, store: CachedStore, job_id: str) -> None:
+        self.store = store
         self.job_id = job_id
         self.deleted = False
-        self._changed: dict[int, Trial] = {}
+        self.changed: dict[int, Trial] = {}
+        # Trials of which the block learned that their lease has expired.
+        self.expired: list[int] = []
         self.statements: list[Statement] = []
         self.topics: set[Topic] = set()
         self.callbacks: list[Callable[[], None]] = []
+        # What the block holds until its changes are durable.
+        self.kept: AsyncExitStack | None = None
 
-    async def __aenter__(self) -> SqliteTransaction:
-        store, job_id = self._store, self.job_id
-        if store.queries.file.gone:
-            # Also if all that the call needs is in memory: what it answers could be lost.
-            store.check_file()
-        self._cached = cached = store.acquire(job_id)
+    async def __aenter__(self) -> CachedTransaction:
+        store, job_id = self.store, self.job_id
+        store.check_calls()
+        self.cached = cached = store.acquire(job_id)
         try:
             await cached.lock.acquire()
             try:
@@ -352,23 +330,32 @@ class SqliteTransaction:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cached = self._cached
         try:
-            try:
-                if error is None:
-                    self._store.submit(cached, self)
-            finally:
-                cached.lock.release()
-            # A refusal is an answer too: it may depend on an earlier transaction that is not durable yet.
-            if (submitted := cached.submitted) is not None and (error is None or isinstance(error, ServiceError)):
-                await submitted.durable()
+            await self._leave(error)
         finally:
-            self._store.release(self.job_id, cached)
+            self.store.release(self.job_id, self.cached)
+            if self.kept is not None:
+                await self.kept.aclose()
+
+    async def _leave(self, error: BaseException | None) -> None:
+        cached, store = self.cached, self.store
+        # A refusal is an answer too: it may depend on an earlier transaction that is not durable yet. Where others
+        # change the job, what looks like a defect may come from rows of two versions.
+        waits = error is None or isinstance(error, Exception if store.shared else ServiceError)
+        try:
+            if error is None:
+                store.submit(cached, self)
+            elif waits:
+                store.submit_check(cached)
+        finally:
+            cached.lock.release()
+        if waits and cached.submitted is not None:
+            await cached.submitted.durable()
 
     def save_job(self, job: Job) -> None:
         """Creates the job, or saves what changed."""
         if self.job is None:
-            self.key = self._store.new_key()
+            self.key = self.store.new_key(self.cached)
             saved = rows.insert_job(self.key, job)
         else:
             saved = rows.update_job(self.key, self.job, job)
@@ -376,16 +363,16 @@ class SqliteTransaction:
         self.job = job
         self.topics.add((self.job_id, None))
 
+    async def make_room(self, prefix: str, limit: int) -> None:
+        """Checks that fewer jobs than a limit start with a prefix; no other block creates one until this one ends."""
+        await self.store.make_room(self, prefix, limit)
+
     def delete_job(self) -> Sequence[Trial]:
         """Deletes the job, and remembers its launches; returns the trials that were running."""
-        now, running = self._store.clock(), self.running()
+        running = self.running()
         for trial in running:
             self.topics.add((self.job_id, trial.number))
-        for sql in (_FORGET_TRIALS, _FORGET_LAUNCHES):
-            self.statements.append(Statement(sql, (rows.to_micros(now - _REMEMBERED),)))
-        for sql in (_REMEMBER_TRIALS, _REMEMBER_LAUNCHES):
-            self.statements.append(Statement(sql, (self.job_id, rows.to_micros(now), self.key)))
-        self.statements.append(Statement(_DELETE_JOB, (self.key,)))
+        self.statements += rows.delete_job(self.job_id, self.key, self.store.clock())
         self.topics.add((self.job_id, None))
         self.job, self.deleted = None, True
         return running
@@ -393,67 +380,74 @@ class SqliteTransaction:
     @property
     def num_running(self) -> int:
         """How many trials were running before this block."""
-        return len(self._cached.running)
+        return len(self.cached.running)
 
     def running(self) -> Sequence[Trial]:
         """The dispatched trials by number."""
-        latest = self._cached.running | self._changed
+        latest = self.cached.running | self.changed
         return [trial for _, trial in sorted(latest.items()) if trial.running]
 
     def running_trial(self, number: int) -> Trial | None:
         """The trial of this number if it is running."""
-        trial = self._changed.get(number) or self._cached.running.get(number)
+        trial = self.changed.get(number) or self.cached.running.get(number)
         return trial if trial and trial.running else None
 
     async def trial(self, number: int) -> Trial | None:
         """The trial of this number."""
-        cached = self._cached
-        known = self._changed.get(number) or cached.running.get(number) or cached.ended.get(number)
+        cached = self.cached
+        known = self.changed.get(number) or cached.running.get(number) or cached.ended.get(number)
         if known is not None:
             return known
         if self.job is None or number > self.job.num_trials:
             return None
-        await self._cached.durable()
-        return await self._store.queries.trial(self.job_id, self.key, number)
+        await self.cached.durable()
+        return await self.store.queries.trial(self.job_id, self.key, number)
 
     async def measurements(self, number: int) -> Sequence[Measurement]:
         """The newest measurements of a trial by epoch."""
-        await self._cached.durable()
-        return await self._store.queries.measurements(self.key, number)
+        await self.cached.durable()
+        return await self.store.queries.measurements(self.key, number)
 
     async def metric_span(self, number: int) -> MetricSpan:
         """The metrics of a trial's measurements."""
-        await self._cached.durable()
-        return await self._store.queries.metric_span(self.key, number)
+        await self.cached.durable()
+        return await self.store.queries.metric_span(self.key, number)
 
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
-        if known := self._cached.requests.get(request_id):
-            return self._cached.running[known]
+        if known := self.cached.requests.get(request_id):
+            return self.cached.running[known]
         if self.job is None or not self.job.num_trials:
             return None
-        await self._cached.durable()
-        return await self._store.queries.trial_of_request(self.job_id, self.key, request_id)
+        await self.cached.durable()
+        return await self.store.queries.trial_of_request(self.job_id, self.key, request_id)
+
+    def lease_expired(self, trial: Trial) -> bool:
+        """Whether the lease of a running trial has expired; if so, the commit fails if that has changed."""
+        if not trial.lease_expired(self.store.clock()):
+            return False
+        self.expired.append(trial.number)
+        return True
 
     def save_trial(self, trial: Trial) -> None:
         """Creates the trial, or saves what changed."""
         self.statements.append(rows.save_trial(self.key, trial))
-        self._changed[trial.number] = trial
+        self.changed[trial.number] = trial
         self.topics.add((self.job_id, trial.number))
 
     def add_measurement(self, trial: Trial) -> None:
         """Keeps `trial.last`."""
         if trial.last is not None:
             self.statements.append(rows.add_measurement(self.key, trial.number, trial.last))
-        self._changed[trial.number] = trial
+        self.changed[trial.number] = trial
 
     def keep_measurements(self, trial: Trial, newest: int) -> None:
         """Drops all but a trial's newest measurements."""
         self.statements.append(rows.keep_measurements(self.key, trial.number, newest))
 
     def renew_lease(self, trial: Trial) -> None:
-        """Keeps the trial's lease, in memory only."""
-        self._changed[trial.number] = trial
+        """Keeps the trial's lease."""
+        self.changed[trial.number] = trial
 
     def add_event(self, event: JobEvent) -> None:
         """Saves an event that the trials do not tell."""
@@ -461,29 +455,29 @@ class SqliteTransaction:
 
     async def events(self) -> Sequence[JobEvent]:
         """All events of the job in their order."""
-        await self._cached.durable()
-        return await self._store.queries.events(self.job_id, self.key)
+        await self.cached.durable()
+        return await self.store.queries.events(self.job_id, self.key)
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Calls `callback` once the changes are durable."""
         self.callbacks.append(callback)
 
-    def apply(self) -> Sequence[Trial]:
+    def apply(self) -> Iterable[Trial]:
         """Applies the changes to the cached job; returns the trials that started to run."""
-        cached = self._cached
+        cached = self.cached
         if self.deleted:
-            cached.job, cached.key, cached.running, cached.requests, cached.ended = None, 0, {}, {}, {}
+            cached.job, cached.running, cached.requests, cached.ended = None, {}, {}, {}
             return ()
         if self.job is not None:
             cached.job, cached.key = self.job, self.key
         started = []
-        for trial in self._changed.values():
+        for trial in self.changed.values():
             if cached.update(trial):
                 started.append(trial)  # noqa: PERF401 - a comprehension would cost every report a call more
         return started
 
 
-def _with_running(job: Job, running: Sequence[Trial]) -> Job:
+def with_running(job: Job, running: Sequence[Trial]) -> Job:
     """The job with the running trials of each arm counted."""
     counts = Counter(trial.batch_size for trial in running if job.counts(trial))
     if not counts:

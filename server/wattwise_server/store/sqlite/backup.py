@@ -12,10 +12,10 @@ from pathlib import Path
 
 from wattwise_server.errors import StartError
 from wattwise_server.files import replacing
-from wattwise_server.store.connection import explain
-from wattwise_server.store.database_file import owned
-from wattwise_server.store.migrate import check
-from wattwise_server.store.open import connect_read_only
+from wattwise_server.store.sqlite.connection import explain
+from wattwise_server.store.sqlite.database_file import owned
+from wattwise_server.store.sqlite.migrate import check
+from wattwise_server.store.sqlite.open import connect_read_only
 
 _SIDE_FILES = ("-wal", "-shm")
 

@@ -6,52 +6,26 @@ releases Python's lock and waits to get it back. With a visit per statement, a c
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiosqlite
 
 from wattwise_server.observability.events import Observer
-from wattwise_server.store.database_file import DatabaseFile
+from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.store.sqlite.database_file import DatabaseFile
+from wattwise_server.store.statements import Parameters, Sql, Statement
+from wattwise_server.store.writer import Owner, Submission
+
+log = logging.getLogger(__name__)
 
 _LARGEST_INSERT = 64
 """Rows; fewer than the statements that a connection keeps prepared, as there is one for each number of rows."""
-
-
-class Sql:
-    """The text of a statement; made once, compared by identity.
-
-    Attributes:
-        text: The statement.
-        rank: From 1. If all statements of a commit have a rank, they are sorted by it, so that equal ones come
-            together; one without a rank, 0, keeps the whole commit in the order of submission.
-        row: The text of its last row of VALUES, if the statement may insert several rows at once.
-    """
-
-    __slots__ = ("rank", "row", "text")
-
-    def __init__(self, text: str, rank: int = 0, row: str = "") -> None:
-        self.text = text
-        self.rank = rank
-        self.row = row
-
-    def of_rows(self, count: int) -> str:
-        """The text that inserts this many rows."""
-        return self.text + f", {self.row}" * (count - 1)
-
-
-_Parameters = tuple[object, ...]
-
-
-class Statement(NamedTuple):
-    """SQL with the parameters for its question marks."""
-
-    sql: Sql
-    parameters: _Parameters
 
 
 class GroupConnection(sqlite3.Connection):
@@ -89,7 +63,7 @@ def _steps(group: Sequence[Statement]) -> Iterator[tuple[str, Sequence[Any]]]:
             yield from ((sql.text, parameters) for _, parameters in alike)
 
 
-def _inserts(sql: Sql, alike: list[_Parameters]) -> Iterator[tuple[str, Sequence[Any]]]:
+def _inserts(sql: Sql, alike: list[Parameters]) -> Iterator[tuple[str, Sequence[Any]]]:
     for begin in range(0, len(alike), _LARGEST_INSERT):
         rows = alike[begin : begin + _LARGEST_INSERT]
         yield sql.of_rows(len(rows)), list(chain.from_iterable(rows))
@@ -107,12 +81,13 @@ class Group:
         self._file = file
         self._observer = observer
 
-    async def commit(self, statements: Sequence[Statement]) -> None:
-        """Returns once the statements, each of which writes a row, are durable.
+    async def commit(self, group: Sequence[Submission]) -> Collection[Owner]:
+        """Returns once the statements of the group, each of which writes a row, are durable; nobody is outdated.
 
         Raises:
-            sqlite3.Error, ValueError, OverflowError: if nothing was changed.
+            sqlite3.Error, ValueError, OverflowError: nothing was changed.
         """
+        statements = [statement for submission in group for statement in submission.statements]
         began = perf_counter()
         self._raw.group = statements
         try:
@@ -124,6 +99,24 @@ class Group:
             self._observer.commit_failed()
             raise
         self._observer.committed(len(statements), perf_counter() - began)
+        return ()
+
+    def explain(self, error: BaseException) -> str:
+        """SQLite's message with what to do about it."""
+        return f"the database could not be written ({explain(error)}); nothing was saved, retry"
+
+    def affects_all(self, error: BaseException) -> bool:
+        """Whether the file itself failed: a full or missing disk affects all submissions."""
+        return isinstance(error, sqlite3.OperationalError)
+
+    def log_failure(self, error: BaseException) -> None:
+        """Logs a submission that could not be committed."""
+        fields = {"cause": explain(error), "message": "nothing of it was saved"}
+        # SQLite's errors need no stack trace, and a full disk causes many of them.
+        if isinstance(error, sqlite3.Error):
+            log_event(log, logging.ERROR, "commit failed", **fields)
+        else:
+            log_exception(log, "commit failed", error, **fields)
 
 
 def recording_factory() -> tuple[Callable[..., GroupConnection], list[GroupConnection]]:

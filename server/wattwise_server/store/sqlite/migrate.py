@@ -18,7 +18,7 @@ def migrations(folder: Path | None = None) -> dict[int, str]:
     Raises:
         RuntimeError: the files are not numbered 1, 2, 3 and so on: a number is missing or used twice.
     """
-    where = folder or files("wattwise_server.store") / "migrations"
+    where = folder or files("wattwise_server.store.sqlite") / "migrations"
     names = sorted(file.name for file in where.iterdir() if file.name.endswith(".sql"))
     versions = [int(name.partition("_")[0]) for name in names]
     if versions != list(range(1, len(names) + 1)):

@@ -1,0 +1,1 @@
+"""The storage contract on a PostgreSQL that any number of servers share."""

@@ -1,0 +1,1 @@
+"""The storage contract on one SQLite file with one owner."""

@@ -1,0 +1,145 @@
+"""The storage contract on one SQLite file with one owner."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from itertools import count
+from weakref import WeakValueDictionary
+
+from wattwise_server.clock import Clock
+from wattwise_server.domain import Trial, TrialKey, TrialStatus
+from wattwise_server.errors import TooManyJobsError
+from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
+from wattwise_server.store.retention import FORGET, Retention
+from wattwise_server.store.sqlite.queries import SqliteQueries, numbered
+from wattwise_server.store.statements import Sql, Statement
+from wattwise_server.store.writer import NoOwner, Writer
+
+_RETRY = timedelta(seconds=1)
+_FORGET = Sql(numbered(FORGET), rank=9)
+
+
+class SqliteStore(CachedStore):
+    """Jobs, trials and measurements in one file. Made by `store.open.open_store`."""
+
+    queries: SqliteQueries
+
+    def __init__(
+        self, writer: Writer, queries: SqliteQueries, clock: Clock, next_key: int, page_token_key: bytes
+    ) -> None:
+        super().__init__(writer, queries, clock, page_token_key)
+        self._retention = Retention(queries, self._forget)
+        # Of the running trials of jobs that are not in memory: nobody could renew a lease while no server ran, or while
+        # commits failed.
+        self._granted = clock()
+        writer.on_failure = self._grant_again
+        self._keys = count(next_key)
+        self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Expiry, the job's id and key, and the trial's number.
+        self._leases: list[tuple[datetime, str, int, int]] = []
+
+    def check(self) -> None:
+        """Checks that the database is where it was opened; until it is back, every call is refused."""
+        self.queries.check()
+
+    def check_calls(self) -> None:
+        """Refuses calls once the file was found to be gone."""
+        if self.queries.file.gone:
+            self.check()
+
+    async def content(self) -> tuple[int, int]:
+        """How many jobs and running trials the file holds."""
+        return await self.queries.content()
+
+    async def read(self, job_id: str, cached: CachedJob) -> None:
+        """Reads a job; each of its running trials has a full lease."""
+        found = await self.queries.job(job_id)
+        if found is None:
+            return
+        cached.key, cached.version, cached.job = found
+        lease = cached.job.spec.lease_expiry(self._granted)
+        running = await self.queries.running(job_id, cached.key)
+        cached.job = with_running(cached.job, running)
+        for trial in running:
+            cached.update(trial._replace(lease_expire_time=lease))
+        for trial in cached.running.values():
+            self.started(trial, cached.key)
+
+    def new_key(self, cached: CachedJob) -> int:
+        """A key for a new job."""
+        return next(self._keys)
+
+    async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
+        """Holds a lock of the prefix until the transaction ends."""
+        tx.kept = tx.kept or AsyncExitStack()
+        await tx.kept.enter_async_context(self._creating.setdefault(prefix, asyncio.Lock()))
+        if await self.queries.count_jobs(prefix, limit) >= limit:
+            raise TooManyJobsError(prefix, limit)
+
+    def _grant_again(self) -> None:
+        self._granted = self.clock()
+
+    def started(self, trial: Trial, key: int) -> None:
+        """Watches the lease of a running trial."""
+        if trial.lease_expire_time is not None:
+            heapq.heappush(self._leases, (trial.lease_expire_time, trial.job_id, key, trial.number))
+
+    def deleted(self, key: int) -> None:
+        """Forgets the leases of a deleted job. Another job of its id has another key."""
+        self._leases = [lease for lease in self._leases if lease[2] != key]
+        heapq.heapify(self._leases)
+
+    async def expired_leases(self) -> Sequence[TrialKey]:
+        """Running trials whose lease has expired by now."""
+        now = self.clock()
+        found: dict[TrialKey, None] = {}
+        again = []
+        while self._leases and self._leases[0][0] <= now:
+            _, job_id, key, number = heapq.heappop(self._leases)
+            cached = self._cache.get(job_id)
+            later = now + _RETRY, job_id, key, number
+            trial = None if cached is None else cached.running.get(number)
+            # After a failed commit the cache is not reliable, and a deletion or an end may still fail.
+            unreliable = cached is None or cached.failed or cached.job is None or cached.key != key
+            if unreliable or (trial and trial.lease_expired(now)):
+                found[TrialKey(job_id, 0, number)] = None
+                again.append(later)
+            elif trial:
+                self.started(trial, key)
+            elif cached and cached.pending:
+                again.append(later)
+        # Failing these trials may be refused by the storage: they are returned again until it succeeds.
+        for lease in again:
+            heapq.heappush(self._leases, lease)
+        return list(found)
+
+    async def grant_leases(self) -> None:
+        """Gives every running trial in the file a full lease; called once, at the start. No job is loaded for it."""
+        for row in await self.queries.running_leases():
+            expiry = self._granted + timedelta(seconds=row["trial_lease_seconds"])
+            self._leases.append((expiry, row["job_id"], row["job_key"], row["trial_number"]))
+        heapq.heapify(self._leases)
+
+    async def prune(self, ended_before: datetime) -> None:
+        """Drops measurements of trials that ended before a time."""
+        await self._retention.prune(ended_before)
+
+    async def _forget(self, todo: Sequence[Sequence[int]]) -> None:
+        await self._writer.submit(NoOwner(), [Statement(_FORGET, tuple(each)) for each in todo]).durable()
+
+    async def trials(
+        self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
+    ) -> Sequence[Trial]:
+        """Trials by number. Leases are in memory alone."""
+        found = await super().trials(job_id, status, batch_size, after, limit)
+        cached = self._cache.get(job_id)
+        leased = cached.running if cached else {}
+        return [_with_lease(trial, leased.get(trial.number)) for trial in found]
+
+
+def _with_lease(trial: Trial, live: Trial | None) -> Trial:
+    return trial._replace(lease_expire_time=live.lease_expire_time) if live and trial.running else trial

@@ -1,0 +1,70 @@
+"""All reads of the file, on a separate read-only connection."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from functools import cache
+
+import aiosqlite
+
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.queries import Queries
+from wattwise_server.store.rows import Row
+from wattwise_server.store.sqlite.connection import explain
+from wattwise_server.store.sqlite.database_file import DatabaseFile
+
+_RUNNING_LEASES = """
+    SELECT job_id, job_key, trial_number, trial_lease_seconds FROM trials JOIN jobs USING (job_key)
+    WHERE status = 'DISPATCHED' AND trial_lease_seconds > 0
+"""
+
+_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
+
+
+@cache
+def numbered(sql: str) -> str:
+    """The text with parameters as SQLite spells them."""
+    return re.sub(r"\$(\d)", r"?\1", sql)
+
+
+class SqliteQueries(Queries):
+    """The queries."""
+
+    json_array = "json_group_array"
+    # In UTF-8, no text that starts with the prefix is greater than it with the byte FF behind.
+    greatest = "CAST(x'FF' AS TEXT)"
+
+    def __init__(self, connection: aiosqlite.Connection, file: DatabaseFile) -> None:
+        """Reads a file through a connection whose row factory is `sqlite3.Row`."""
+        self._connection = connection
+        self.file = file
+
+    async def running_leases(self) -> Sequence[Row]:
+        """The running trials that have a lease: rows of job_id, job_key, trial_number and trial_lease_seconds."""
+        return await self._all(_RUNNING_LEASES)
+
+    async def content(self) -> tuple[int, int]:
+        """How many jobs and running trials the file holds."""
+        ((jobs, running),) = await self._all(_CONTENT)
+        return int(jobs), int(running)
+
+    def check(self) -> None:
+        """Checks that the file is where it was opened.
+
+        Raises:
+            StorageUnavailableError: it is not.
+        """
+        try:
+            self.file.check()
+        except sqlite3.Error as error:
+            raise StorageUnavailableError(f"the database is gone ({explain(error)})") from error
+
+    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
+        try:
+            self.file.check_after_pause()
+            return list(await self._connection.execute_fetchall(numbered(sql), parameters))  # type: ignore[arg-type]
+        except (sqlite3.Error, ValueError) as error:
+            # aiosqlite raises ValueError for a closed connection.
+            raise StorageUnavailableError(f"the database could not be read ({explain(error)}); retry") from error
