@@ -159,20 +159,20 @@ class CachedStore(ABC):
     async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
         """See `Transaction.make_room`."""
 
-    def check_calls(self) -> None:
+    def check_calls(self) -> None:  # noqa: B027 - a hook
         """Refuses a call whose answer could be lost, although all that it needs may be in memory."""
 
     def with_leases(self, tx: CachedTransaction) -> Sequence[Statement]:
         """What a transaction writes, with what keeps its trials' leases."""
         return tx.statements
 
-    def started(self, trial: Trial, key: int) -> None:
+    def started(self, trial: Trial, key: int) -> None:  # noqa: B027 - a hook
         """Notes that a trial has started to run."""
 
-    def deleted(self, key: int) -> None:
+    def deleted(self, key: int) -> None:  # noqa: B027 - a hook
         """Notes that the deletion of a job has become durable."""
 
-    def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:
+    def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:  # noqa: B027 - a hook
         """Notes that a transaction's changes have become durable."""
 
     def transaction(self, job_id: str) -> CachedTransaction:

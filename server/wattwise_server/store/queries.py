@@ -262,7 +262,7 @@ class Queries(ABC):
         """Whether this launch was deleted with its job; without one, a trial of this number that might still train."""
         if key.request_id:
             return await self.was_launch_deleted(key.job_id, key.request_id, None)
-        sql = "SELECT 1 FROM deleted_trials WHERE job_id = $1 AND trial_number = $2 AND $3 IN (0, batch_size)"
+        sql = "SELECT 1 FROM deleted_trials WHERE job_id = $1 AND trial_number = $2 AND (batch_size = $3 OR $3 = 0)"
         return bool(await self._all(sql, key.job_id, key.trial_number, key.batch_size))
 
     async def measured_trials(self, after: tuple[int, int], limit: int, ended_before: int) -> Sequence[Row]:

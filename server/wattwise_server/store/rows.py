@@ -411,7 +411,7 @@ def read_job(row: Row, arms: tuple[Arm, ...], limits: Iterable[Row]) -> Job:
 
 def read_listed_job(row: Row) -> ListedJob:
     """A job of a list from its row and the columns `batch_sizes` and `surviving`."""
-    batch_sizes, surviving = (tuple(sorted(json.loads(row[name]))) for name in ("batch_sizes", "surviving"))
+    batch_sizes, surviving = (tuple(sorted(json.loads(row[name] or "[]"))) for name in ("batch_sizes", "surviving"))
     return ListedJob(row["job_key"], _read_job(row, batch_sizes, ()), surviving)
 
 

@@ -30,7 +30,7 @@ def retried(use_case: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]
         for attempt in range(_TRIES):
             try:
                 return await use_case(*args, **kwargs)
-            except ConflictError:
+            except ConflictError:  # noqa: PERF203 - tries again
                 # Two servers that always pause for the same time would meet again.
                 await asyncio.sleep(random.random() * attempt * _PAUSE_SECONDS)  # noqa: S311 - no secret
         raise StorageUnavailableError("other servers change this job all the time; nothing was saved, retry")

@@ -1,0 +1,146 @@
+"""The storage contract on a PostgreSQL under many servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from wattwise_server.domain import TrialKey
+from wattwise_server.errors import ConflictError, StorageUnavailableError, TooManyJobsError
+from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
+from wattwise_server.store.postgres.notices import Notice
+from wattwise_server.store.postgres.queries import PostgresQueries
+from wattwise_server.store.postgres.saving import EXPIRED, LEASE, ROOM, Saver
+from wattwise_server.store.retention import FORGET, Retention
+from wattwise_server.store.statements import Statement
+from wattwise_server.store.writer import Writer
+
+_RETENTION_SECONDS = 300.0
+"""Half of the time after which a server looks for old measurements again."""
+
+_FINISH_SECONDS = 3.0
+
+
+class _Publisher(Protocol):
+    def publish(self, notice: Notice) -> None: ...
+
+
+class PostgresStore(CachedStore):
+    """Jobs, trials and measurements of one database. Made by `store.open.open_store`."""
+
+    queries: PostgresQueries
+    shared = True
+    _loads_at_once = 6
+
+    def __init__(self, saver: Saver, queries: PostgresQueries, page_token_key: bytes) -> None:
+        super().__init__(Writer(saver), queries, saver.clock, page_token_key)
+        self._saver = saver
+        saver.on_reconnect = self._distrust
+        self._retention = Retention(queries, self._forget)
+        self.notices: _Publisher | None = None
+        # Why the schema cannot be used; empty if it can.
+        self.unusable = ""
+
+    def check(self) -> None:
+        """Checks the schema alone: an orchestrator must not remove every server because the database is away."""
+        if self.unusable:
+            raise StorageUnavailableError(self.unusable)
+
+    async def content(self) -> tuple[int, int]:
+        """How many jobs and running trials the database holds."""
+        return await self.queries.content()
+
+    async def read(self, job_id: str, cached: CachedJob) -> None:
+        """Reads a job. Its version comes first: if it changes meanwhile, the commit finds out."""
+        found = await self.queries.job(job_id)
+        if found is None:
+            cached.key = await self.queries.new_key()
+            return
+        cached.key, cached.version, cached.job = found
+        running = await self.queries.running(job_id, cached.key)
+        cached.job = with_running(cached.job, running)
+        for trial in running:
+            cached.update(trial)
+
+    def new_key(self, cached: CachedJob) -> int:
+        """The key that was drawn when the job was not found."""
+        if cached.version:
+            # It was deleted just now.
+            raise ConflictError
+        return cached.key
+
+    async def make_room(self, tx: CachedTransaction, prefix: str, limit: int) -> None:
+        """Counts now, and again with the commit, which other servers' commits wait for."""
+        if await self.queries.count_jobs(prefix, limit) >= limit:
+            raise TooManyJobsError(prefix, limit)
+        tx.statements.append(Statement(ROOM, (prefix, limit, tx.key)))
+
+    def with_leases(self, tx: CachedTransaction) -> Sequence[Statement]:
+        """What a transaction writes, with the leases of the trials that it changed."""
+        if tx.deleted:
+            return tx.statements
+        statements, key = tx.statements, tx.key
+        for number, trial in tx.changed.items():
+            if not trial.running:
+                statements.append(Statement(LEASE, (key, number, None)))
+            elif trial.lease_expire_time is not None:
+                statements.append(Statement(LEASE, (key, number, trial.lease_expire_time)))
+        if statements:
+            statements += [Statement(EXPIRED, (key, number)) for number in tx.expired]
+        return statements
+
+    def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:
+        """Tells the other servers."""
+        if tx.deleted:
+            cached.outdated = True
+        if self._saver.servers < 2 or self.notices is None:
+            return
+        if any(statement.sql is not LEASE for statement in tx.statements):
+            numbers = [number for _, number in tx.topics if number is not None]
+            version = 0 if tx.deleted else cached.version
+            self.notices.publish(Notice(tx.job_id, version, (tx.job_id, None) in tx.topics, numbers))
+
+    def notice(self, notice: Notice) -> None:
+        """Another server has changed a job."""
+        cached = self._cache.get(notice.job_id)
+        if cached is not None and (notice.version == 0 or notice.version > cached.version):
+            cached.outdated = True
+        if notice.numbers is None:
+            self._subscriptions.publish_all(notice.job_id)
+            return
+        if notice.job:
+            self._subscriptions.publish((notice.job_id, None))
+        for number in notice.numbers:
+            self._subscriptions.publish((notice.job_id, number))
+
+    def followed(self) -> Sequence[str]:
+        """The jobs that somebody follows."""
+        return sorted(self._subscriptions.job_ids())
+
+    def _distrust(self) -> None:
+        """After a failover a version may have been given twice."""
+        for cached in self._cache.values():
+            cached.outdated = True
+
+    async def expired_leases(self) -> Sequence[TrialKey]:
+        """Running trials whose lease has expired, which this server is to give up."""
+        return [TrialKey(row["job_id"], 0, row["trial_number"]) for row in await self.queries.expired_leases()]
+
+    async def prune(self, ended_before: datetime) -> None:
+        """Drops measurements of trials that ended before a time, unless another server has just done it."""
+        if await self.queries.begin_retention(_RETENTION_SECONDS):
+            await self._retention.prune(ended_before)
+
+    async def _forget(self, todo: Sequence[Sequence[int]]) -> None:
+        await self.queries.run(FORGET, todo)
+
+    async def close(self) -> None:
+        """Waits for pending commits, but not for a database that is away."""
+        closing = asyncio.create_task(super().close())
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(closing), _FINISH_SECONDS)
+        await self._saver.close()
+        await closing

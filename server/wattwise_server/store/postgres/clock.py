@@ -1,0 +1,45 @@
+"""The time of the database, without asking it for every call."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class DatabaseClock:
+    """This process's monotonic clock, set by the database's; it never goes back.
+
+    An answer of the database is as old as half of the time that it took, give or take the other half. So the one that
+    took the shortest time counts, until it is a minute old: clocks drift.
+    """
+
+    _TRUSTED_SECONDS = 60.0
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._uncertainty = float("inf")
+        self._set_at = 0.0
+        self._newest = 0
+
+    def __call__(self) -> datetime:
+        """The time in UTC."""
+        self._newest = max(self._newest, time.monotonic_ns() // 1000 + self._offset)
+        return _EPOCH + self._newest * _MICROSECOND
+
+    def set(self, micros: int, asked: float, answered: float) -> None:
+        """Sets the clock.
+
+        Args:
+            micros: The database's time, in microseconds since 1970.
+            asked: When it was asked, in seconds of `time.monotonic`.
+            answered: When its answer came.
+        """
+        uncertainty = (answered - asked) / 2
+        offset = micros - int((asked + uncertainty) * 1e6)
+        # The database's clock was set, or another one took over.
+        stepped = abs(offset - self._offset) > (uncertainty + self._uncertainty) * 1e6 + 1e5
+        if stepped or uncertainty <= self._uncertainty or answered - self._set_at > self._TRUSTED_SECONDS:
+            self._offset, self._uncertainty, self._set_at = offset, uncertainty, answered

@@ -1,0 +1,119 @@
+"""Connects to the primary among the hosts of a URL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import asyncpg
+
+from wattwise_server.errors import StartError
+from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, explain
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_CONNECT_SECONDS = 2.0
+"""For each host: one that does not answer must not keep the others from being asked."""
+
+_START_SECONDS = 60.0
+_CLOSE_SECONDS = 1.0
+_PAUSE_SECONDS = 0.5
+_PRIMARIES = frozenset({"", "any", "primary", "read-write"})
+
+
+class Connector:
+    """Makes connections to whichever host takes writes.
+
+    Attributes:
+        shown: The URL without its password.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Takes a URL as libpq does, with one host or several.
+
+        Raises:
+            StartError: it is malformed.
+        """
+        parts = urlsplit(url)
+        user, at, hosts = parts.netloc.rpartition("@")
+        name, colon, _ = user.partition(":")
+        self.shown = parts._replace(netloc=f"{name}{':***' if colon else ''}{at}{hosts}", query="").geturl()
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if options.get("target_session_attrs", "") not in _PRIMARIES:
+            raise StartError(
+                f"target_session_attrs={options['target_session_attrs']} finds a server that takes no writes: "
+                "use read-write, or leave it out"
+            )
+        if not parts.path.strip("/") and "dbname" not in options and "database" not in options:
+            raise StartError(f"{self.shown} names no database: use postgresql://USER@HOST/DATABASE")
+        kept = [part for part in parts.query.split("&") if part and not part.startswith("target_session_attrs=")]
+        query = "&".join([*kept, "target_session_attrs=read-write"])
+        self._urls = [parts._replace(netloc=f"{user}{at}{host}", query=query).geturl() for host in hosts.split(",")]
+        self._names = [unquote(host) or options.get("host", "the local socket") for host in hosts.split(",")]
+        self._check()
+
+    def _check(self) -> None:
+        for url in self._urls:
+            try:
+                port = urlsplit(url).port
+            except ValueError as error:
+                raise StartError(f"{self.shown} has a port that is not a number from 1 to 65535") from error
+            if port == 0:
+                raise StartError(f"{self.shown} has port 0: name the port on which PostgreSQL listens")
+
+    async def connect(
+        self, settings: Mapping[str, str] | None = None, *, command_timeout: float | None = None
+    ) -> Connection:
+        """A connection to the first host that takes writes; the one that did last is asked first.
+
+        Raises:
+            DatabaseAwayError: there is none; with what every host said.
+        """
+        said = []
+        for place, (name, url) in enumerate(zip(self._names, self._urls, strict=True)):
+            try:
+                connection: Connection = await asyncpg.connect(
+                    dsn=url,
+                    timeout=_CONNECT_SECONDS,
+                    server_settings={"application_name": "wattwise", **(settings or {})},
+                    command_timeout=command_timeout,
+                )
+            except (*ERRORS, ValueError) as error:  # noqa: PERF203 - each host may fail
+                said.append(f"{name}: {explain(error)}")
+            else:
+                self._urls.insert(0, self._urls.pop(place))
+                self._names.insert(0, self._names.pop(place))
+                return connection
+        raise DatabaseAwayError("; ".join(said))
+
+    async def connect_at_start(self) -> Connection:
+        """A connection, once there is one: the database may start at the same time as this server.
+
+        Raises:
+            StartError: none could be made in a minute, or a host refuses this user or database.
+        """
+        give_up = asyncio.get_running_loop().time() + _START_SECONDS
+        while True:
+            try:
+                return await self.connect()
+            except DatabaseAwayError as error:
+                refused = any(words in str(error) for words in _REFUSALS)
+                if refused or asyncio.get_running_loop().time() > give_up:
+                    raise StartError(f"cannot use {self.shown} as a database: {error}") from error
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def hang_up(connection: Connection) -> None:
+    """Closes a connection, which may be broken."""
+    try:
+        await connection.close(timeout=_CLOSE_SECONDS)
+    except ERRORS:
+        connection.terminate()
+    # Until the event loop has closed the socket.
+    await asyncio.sleep(0)
+
+
+_REFUSALS = ("SQLSTATE 28", "SQLSTATE 3D", "invalid DSN", "unexpected connection parameter")
+"""Of a password, a user or a database that is wrong, and of an option: waiting does not help."""

@@ -1,0 +1,119 @@
+"""The schema's versions: numbered .sql files, applied forward in one transaction.
+
+Servers of two versions run at once during a rollout. So migrations only add, and each says in its first line which
+version of the program can still work with it.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import asyncpg
+
+from wattwise_server.errors import StartError
+from wattwise_server.store.postgres.connecting import Connection
+
+_LOCK = "SELECT pg_advisory_xact_lock(8677, 0)"
+_FIRST_LINE = re.compile(r"-- min_reader_version: (\d+)\n")
+_TABLE = """
+    CREATE TABLE IF NOT EXISTS wattwise_schema (version bigint NOT NULL, min_reader_version bigint NOT NULL)
+"""
+
+
+class Migration(NamedTuple):
+    """One version.
+
+    Attributes:
+        sql: What it changes.
+        min_reader: The oldest version of the program that can work with it.
+    """
+
+    sql: str
+    min_reader: int
+
+
+class Schema(NamedTuple):
+    """A database's version, and the oldest version of the program that can work with it."""
+
+    version: int
+    min_reader: int
+
+
+def migrations(folder: Path | None = None) -> dict[int, Migration]:
+    """Each version, ascending.
+
+    Raises:
+        RuntimeError: the files are not numbered 1, 2, 3 and so on, or do not say who can work with them.
+    """
+    where = folder or files("wattwise_server.store.postgres") / "migrations"
+    names = sorted(file.name for file in where.iterdir() if file.name.endswith(".sql"))
+    versions = [int(name.partition("_")[0]) for name in names]
+    if versions != list(range(1, len(names) + 1)):
+        raise RuntimeError(f"migrations are not numbered 1, 2, 3 and so on: {', '.join(names)}")
+    found = {}
+    for version, name in zip(versions, names, strict=True):
+        sql = (where / name).read_bytes().decode()
+        first = _FIRST_LINE.match(sql)
+        if first is None:
+            raise RuntimeError(f"{name} does not begin with '-- min_reader_version: N'")
+        found[version] = Migration(sql, int(first[1]))
+    return found
+
+
+async def migrate(connection: Connection, shown: str, steps: dict[int, Migration] | None = None) -> Schema:
+    """Migrates a database to the newest version, unless it has it; of several servers one does it.
+
+    Args:
+        connection: Not in a transaction.
+        shown: The database's name, for messages.
+        steps: The migrations; those of this program by default.
+
+    Raises:
+        StartError: the database needs a newer program, belongs to another one, or may not be changed; it is unchanged.
+    """
+    steps = migrations() if steps is None else steps
+    found = await _check(connection, shown, max(steps))
+    if found.version >= max(steps):
+        return found
+    try:
+        async with connection.transaction():
+            await connection.execute(_LOCK)
+            found = await _check(connection, shown, max(steps))
+            todo = {version: step for version, step in steps.items() if version > found.version}
+            if not todo:
+                return found
+            await connection.execute(_TABLE)
+            for step in todo.values():
+                await connection.execute(step.sql)
+            found = Schema(max(todo), max(found.min_reader, *(step.min_reader for step in todo.values())))
+            await connection.execute("DELETE FROM wattwise_schema")
+            await connection.execute("INSERT INTO wattwise_schema VALUES ($1, $2)", *found)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StartError(
+            f"{shown} needs a migration to schema version {max(steps)}, which this user may not make ({error}): "
+            "run `wattwise migrate` as the owner of its tables"
+        ) from error
+    return found
+
+
+async def read_schema(connection: Connection) -> Schema:
+    """The version of a database; 0 if it has none."""
+    if not await connection.fetchval("SELECT to_regclass('wattwise_schema') IS NOT NULL"):
+        return Schema(0, 0)
+    row = await connection.fetchrow("SELECT version, min_reader_version FROM wattwise_schema")
+    return Schema(*row) if row else Schema(0, 0)
+
+
+async def _check(connection: Connection, shown: str, newest: int) -> Schema:
+    found = await read_schema(connection)
+    if found.min_reader > newest:
+        raise StartError(
+            f"{shown} has schema version {found.version}, which needs a program of version {found.min_reader} or "
+            f"newer; this one has {newest}: run a newer Wattwise"
+        )
+    if not found.version and await connection.fetchval("SELECT to_regclass('jobs') IS NOT NULL"):
+        raise StartError(f"{shown} has tables of another program: name another database")
+    return found

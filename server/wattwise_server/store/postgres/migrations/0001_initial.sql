@@ -1,0 +1,581 @@
+-- min_reader_version: 1
+-- Times are microseconds since 1970 in UTC. Names of enums are those of the protos without their prefix.
+-- Flags and JSON are as in SQLite's tables, so that both are read by the same code.
+
+CREATE TABLE jobs (
+    job_key bigint PRIMARY KEY,
+    job_id text COLLATE "C" NOT NULL UNIQUE,
+    job_id_prefix text NOT NULL,
+    default_batch_size bigint NOT NULL,
+    eta_knob double precision NOT NULL,
+    beta_knob double precision,                 -- NULL: early stopping is off
+    target_metric double precision NOT NULL,
+    higher_is_better_metric boolean NOT NULL,
+    max_epochs bigint NOT NULL,
+    num_pruning_rounds bigint NOT NULL,
+    window_size bigint NOT NULL,
+    mab_prior_mean double precision NOT NULL,
+    mab_prior_precision double precision NOT NULL,
+    mab_num_explorations bigint NOT NULL,
+    mab_seed bigint,                            -- NULL: entropy
+    policy text NOT NULL,
+    learn_reward_precision boolean NOT NULL,
+    reward_precision double precision NOT NULL,
+    max_power_watts double precision NOT NULL,
+    number_of_gpus bigint NOT NULL,
+    gpu_model text NOT NULL,
+    trial_lease_seconds double precision NOT NULL,
+    create_time bigint NOT NULL,
+    stage text NOT NULL,
+    pruning_round bigint NOT NULL,
+    round_default bigint NOT NULL,
+    exploring bigint,                           -- number of the trial that holds the exploration slot
+    min_cost double precision,
+    min_cost_batch_size bigint,
+    missed_floor double precision,              -- NULL: nothing has converged
+    num_trials bigint NOT NULL,
+    num_observations bigint NOT NULL,
+    monitor_kinds text NOT NULL,
+    other_monitor_kinds text NOT NULL,
+    notes text NOT NULL,
+    monitor_estimated boolean NOT NULL,
+    monitor_partly boolean NOT NULL,
+    other_monitor_estimated boolean NOT NULL,
+    other_monitor_partly boolean NOT NULL,
+    bound_stops bigint NOT NULL,
+    prior_job_ids text NOT NULL,                -- JSON
+    num_events bigint NOT NULL,
+    first_notes text NOT NULL,                  -- empty: they do not depend on other jobs
+    changed_policy text,                        -- NULL: `policy`, which it was registered with
+    reset_after bigint NOT NULL,                -- trials up to this number do not count
+    paused boolean NOT NULL,
+    pinned bigint,                              -- a batch size
+    baseline_requested boolean NOT NULL,
+    warnings text NOT NULL,
+    reset_time bigint
+) WITH (fillfactor = 70);
+
+CREATE TABLE arms (
+    job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    batch_size bigint NOT NULL,
+    pruned boolean NOT NULL,
+    excluded boolean NOT NULL,
+    round_cost double precision,                -- NULL: no result in this round
+    num_succeeded bigint NOT NULL,
+    num_converged bigint NOT NULL,
+    num_failed bigint NOT NULL,
+    num_out_of_memory bigint NOT NULL,
+    failed_cost double precision NOT NULL,
+    failed_trials text NOT NULL,                -- JSON: the numbers of the newest, oldest first
+    out_of_memory bigint NOT NULL,
+    cheapest double precision,                  -- NULL: none has converged
+    reached_count bigint NOT NULL,
+    reached_mean double precision NOT NULL,
+    reached_deviation double precision NOT NULL,
+    missed_count bigint NOT NULL,
+    missed_mean double precision NOT NULL,
+    missed_deviation double precision NOT NULL,
+    counted_count bigint NOT NULL,
+    counted_mean double precision NOT NULL,
+    counted_deviation double precision NOT NULL,
+    banned boolean NOT NULL,
+    PRIMARY KEY (job_key, batch_size)
+) WITH (fillfactor = 70);
+
+CREATE TABLE trials (
+    job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    trial_number bigint NOT NULL,
+    batch_size bigint NOT NULL,
+    type text NOT NULL,
+    pruning_round bigint NOT NULL,
+    status text NOT NULL,
+    end_reason text,
+    request_id text,
+    start_time bigint NOT NULL,
+    end_time bigint,
+    cost double precision,
+    cost_bound double precision,
+    converged boolean NOT NULL,
+    target_reached boolean NOT NULL,
+    observation bigint,                         -- its place among those that were decided
+    last_epoch bigint,                          -- NULL: running, or no report
+    last_time_seconds double precision,
+    last_energy_joules double precision,
+    last_metric double precision,
+    last_report_time bigint,
+    monitor_kinds text NOT NULL,
+    other_monitor_kinds text NOT NULL,
+    monitor_estimated boolean NOT NULL,
+    monitor_partly boolean NOT NULL,
+    other_monitor_estimated boolean NOT NULL,
+    other_monitor_partly boolean NOT NULL,
+    best_known boolean NOT NULL,
+    excluded boolean NOT NULL,
+    dispatch_event bigint NOT NULL,             -- its number among the job's events
+    end_event bigint,                           -- NULL: running
+    last_computed_time_seconds double precision,
+    last_computed_energy_joules double precision,
+    last_computed_power_limit_watts double precision,
+    power_limit_watts double precision,         -- NULL: unknown
+    warnings text NOT NULL,                     -- JSON: [[reason, field, message, trial], ...]
+    start_known boolean NOT NULL,               -- false: `start_time` says nothing
+    profile text NOT NULL,                      -- JSON: [cheapest sample, highest sample]
+    PRIMARY KEY (job_key, trial_number)
+) WITH (fillfactor = 80);
+
+CREATE TABLE measurements (
+    job_key bigint NOT NULL,
+    trial_number bigint NOT NULL,
+    epoch bigint NOT NULL,
+    time_seconds double precision NOT NULL,
+    energy_joules double precision NOT NULL,
+    metric double precision,                    -- NULL: NaN
+    report_time bigint NOT NULL,
+    computed_time_seconds double precision,
+    computed_energy_joules double precision,
+    computed_power_limit_watts double precision,
+    PRIMARY KEY (job_key, trial_number, epoch)
+);
+
+CREATE TABLE power_limits (
+    job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    batch_size bigint NOT NULL,
+    power_limit_watts double precision,
+    time_seconds double precision,
+    energy_joules double precision,
+    steps bigint,                               -- NULL: no report yet
+    profiling bigint,                           -- number of the trial that profiles, for as long as it runs
+    highest_power_limit_watts double precision,
+    highest_time_seconds double precision,
+    highest_energy_joules double precision,
+    highest_steps bigint,
+    PRIMARY KEY (job_key, batch_size)
+);
+
+CREATE TABLE events (
+    job_key bigint NOT NULL REFERENCES jobs ON DELETE CASCADE,
+    event bigint NOT NULL,
+    kind text NOT NULL,
+    batch_size bigint NOT NULL,
+    trial_number bigint,                        -- NULL: about the batch size; the rest is of the trial at that time
+    type text,
+    end_reason text,
+    cost double precision,
+    last_epoch bigint,
+    last_time_seconds double precision,
+    last_energy_joules double precision,
+    last_metric double precision,
+    last_report_time bigint,
+    last_computed_time_seconds double precision,
+    last_computed_energy_joules double precision,
+    last_computed_power_limit_watts double precision,
+    PRIMARY KEY (job_key, event)
+);
+
+CREATE TABLE deleted_trials (
+    job_id text COLLATE "C" NOT NULL,
+    trial_number bigint NOT NULL,
+    batch_size bigint NOT NULL,
+    delete_time bigint NOT NULL,
+    PRIMARY KEY (job_id, trial_number, batch_size)
+);
+
+CREATE TABLE deletions (
+    job_id text COLLATE "C" NOT NULL,
+    request_id text NOT NULL,                   -- empty: the job itself
+    create_time bigint NOT NULL,                -- of the job; the start of the launch
+    delete_time bigint NOT NULL,
+    PRIMARY KEY (job_id, request_id, create_time)
+);
+
+CREATE TABLE secrets (
+    name text NOT NULL,
+    value bytea NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE SEQUENCE job_keys;
+CREATE UNIQUE INDEX trials_by_request ON trials (job_key, request_id) WHERE request_id IS NOT NULL;
+CREATE INDEX trials_by_observation ON trials (job_key, batch_size, observation) WHERE observation IS NOT NULL;
+CREATE INDEX trials_running ON trials (job_key, trial_number) WHERE status = 'DISPATCHED';
+CREATE INDEX deletions_by_time ON deletions (delete_time);
+CREATE INDEX deleted_trials_by_time ON deleted_trials (delete_time);
+
+INSERT INTO secrets VALUES (
+    'page tokens', decode(replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', ''), 'hex')
+);
+
+-- What a commit compares: apart from the wide rows of the jobs, because every report changes it.
+CREATE TABLE job_versions (
+    job_key bigint PRIMARY KEY REFERENCES jobs ON DELETE CASCADE,
+    version bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Of the running trials. A renewal leaves the job's version as it is.
+CREATE TABLE leases (
+    job_key bigint NOT NULL,
+    trial_number bigint NOT NULL,
+    expires bigint NOT NULL,
+    claimed bigint NOT NULL DEFAULT 0,          -- until then one server is about to give up the trial
+    PRIMARY KEY (job_key, trial_number)
+) WITH (fillfactor = 50);
+CREATE INDEX leases_by_time ON leases (expires);
+
+-- The servers. The number of a server's newest group says whether a commit in doubt has happened.
+CREATE TABLE writers (
+    server bigint PRIMARY KEY,
+    last_group bigint NOT NULL,
+    seen bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- When old measurements were last looked for: one server does it.
+CREATE TABLE retention (
+    began bigint NOT NULL
+);
+INSERT INTO retention VALUES (0);
+
+CREATE FUNCTION micros_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- Notes that a server is there; returns the time, and how many servers are. Nobody could renew a lease while none was
+-- there, so then every running trial gets a full one.
+CREATE FUNCTION note_server_1(this bigint, OUT now bigint, OUT servers bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    newest bigint;
+BEGIN
+    now := micros_now();
+    SELECT max(seen) INTO newest FROM writers;
+    IF newest IS NULL OR newest < now - 5000000 THEN
+        UPDATE leases l SET expires = greatest(l.expires, now + (j.trial_lease_seconds * 1000000)::bigint), claimed = 0
+        FROM jobs j WHERE j.job_key = l.job_key;
+    END IF;
+    UPDATE writers SET seen = now WHERE server = this;
+    IF NOT FOUND THEN
+        DELETE FROM writers WHERE seen < now - 30 * 86400000000;
+        INSERT INTO writers VALUES (this, 0, now) ON CONFLICT (server) DO UPDATE SET seen = excluded.seen;
+    END IF;
+    SELECT count(*) INTO servers FROM writers WHERE seen > now - 5000000;
+END
+$$;
+
+-- Running trials whose lease has expired, for the calling server to give up; another one is told of them if it has not
+-- done so in two seconds. After a time without any server there are none until one was noted.
+CREATE FUNCTION expired_leases_1() RETURNS TABLE (job_id text, trial_number bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    now bigint := micros_now();
+BEGIN
+    IF (SELECT coalesce(max(w.seen), 0) < now - 5000000 FROM writers w) THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+        WITH due AS (
+            SELECT l.job_key, l.trial_number FROM leases l WHERE l.expires <= now AND l.claimed <= now
+            ORDER BY l.expires LIMIT 100 FOR UPDATE SKIP LOCKED
+        ), claimed AS (
+            UPDATE leases l SET claimed = now + 2000000 FROM due
+            WHERE l.job_key = due.job_key AND l.trial_number = due.trial_number
+            RETURNING l.job_key, l.trial_number
+        )
+        SELECT j.job_id, c.trial_number FROM claimed c JOIN jobs j USING (job_key);
+END
+$$;
+
+-- Whether a server's group was committed. Waits for a commit that is under way, and writes, so that the standbys have
+-- what it found before it answers.
+CREATE FUNCTION settle_1(this bigint, group_number bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    newest bigint;
+BEGIN
+    INSERT INTO writers AS w VALUES (this, 0, 0) ON CONFLICT (server) DO UPDATE SET last_group = w.last_group
+    RETURNING w.last_group INTO newest;
+    RETURN newest = group_number;
+END
+$$;
+
+-- Commits the changes of a group, or nothing: then it returns the keys of the jobs that are not as they were read.
+--
+-- group_number: 0 if the group only renews leases or changes nothing; then it may be repeated.
+-- changed, changed_versions: jobs that the group changes, with the versions that were read.
+-- read, read_versions: jobs that its answers rest on.
+-- created_ids: ids of new jobs, none of which may exist.
+-- prefixes, limits, limited: how many jobs may exist under a prefix before the job of that key is created.
+-- expired_jobs, expired_trials: trials whose lease must have expired.
+-- leases_…: how long the leases of running trials last from now; NULL: the trial has ended.
+-- measured_…: measurements without computed sums. …_rows: JSON objects, NULL if there are none.
+CREATE FUNCTION save_1(
+    this bigint, group_number bigint,
+    changed bigint[], changed_versions bigint[], read bigint[], read_versions bigint[],
+    created bigint[], created_ids text[],
+    prefixes text[], limits bigint[], limited bigint[],
+    expired_jobs bigint[], expired_trials bigint[],
+    leased_jobs bigint[], leased_trials bigint[], leased_micros bigint[],
+    measured_jobs bigint[], measured_trials bigint[], measured_epochs bigint[], measured_seconds double precision[],
+    measured_joules double precision[], measured_metrics double precision[], measured_times bigint[],
+    new_jobs_rows json, job_states_rows json, arms_rows json, power_limits_rows json, trials_rows json,
+    computed_rows json, events_rows json, kept_rows json, deleted_rows json, forgotten_rows json
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    moved bigint[];
+    now bigint;
+BEGIN
+    IF changed IS NOT NULL THEN
+        -- Locked rows are of the newest version. In order, so that no two groups wait for each other.
+        SELECT array_agg(e.job_key) INTO moved FROM unnest(changed, changed_versions) AS e (job_key, version)
+        LEFT JOIN (
+            SELECT v.job_key, v.version FROM job_versions v WHERE v.job_key = ANY (changed) ORDER BY v.job_key FOR UPDATE
+        ) AS v ON v.job_key = e.job_key
+        WHERE v.version IS DISTINCT FROM e.version;
+        IF moved IS NOT NULL THEN
+            RETURN moved;
+        END IF;
+    END IF;
+    IF read IS NOT NULL THEN
+        SELECT array_agg(e.job_key) INTO moved FROM unnest(read, read_versions) AS e (job_key, version)
+        LEFT JOIN job_versions v ON v.job_key = e.job_key WHERE v.version IS DISTINCT FROM e.version;
+        IF moved IS NOT NULL THEN
+            RETURN moved;
+        END IF;
+    END IF;
+    IF created IS NOT NULL THEN
+        IF limited IS NOT NULL THEN
+            PERFORM pg_advisory_xact_lock(8677, 1);
+            SELECT array_agg(e.job_key) INTO moved FROM unnest(prefixes, limits, limited) AS e (prefix, most, job_key)
+            WHERE e.most <= (
+                SELECT count(*) FROM jobs j WHERE j.job_id >= e.prefix AND j.job_id < e.prefix || repeat(chr(1114111), 200)
+            );
+            IF moved IS NOT NULL THEN
+                RETURN moved;
+            END IF;
+        END IF;
+        SELECT array_agg(e.job_key) INTO moved FROM unnest(created, created_ids) AS e (job_key, job_id)
+        JOIN jobs j ON j.job_id = e.job_id;
+        IF moved IS NOT NULL THEN
+            RETURN moved;
+        END IF;
+    END IF;
+    IF leased_jobs IS NOT NULL OR expired_jobs IS NOT NULL THEN
+        now := micros_now();
+    END IF;
+    IF expired_jobs IS NOT NULL THEN
+        IF (SELECT coalesce(max(w.seen), 0) < now - 5000000 FROM writers w) THEN
+            PERFORM note_server_1(this);
+        END IF;
+        SELECT array_agg(DISTINCT l.job_key) INTO moved FROM (
+            SELECT l.job_key, l.expires FROM leases l
+            JOIN unnest(expired_jobs, expired_trials) AS e (job_key, trial_number)
+                ON l.job_key = e.job_key AND l.trial_number = e.trial_number
+            ORDER BY l.job_key, l.trial_number FOR UPDATE OF l
+        ) AS l WHERE l.expires > now;
+        IF moved IS NOT NULL THEN
+            RETURN moved;
+        END IF;
+    END IF;
+
+    IF changed IS NOT NULL THEN
+        UPDATE job_versions v SET version = v.version + 1 WHERE v.job_key = ANY (changed);
+    END IF;
+    IF new_jobs_rows IS NOT NULL THEN
+        INSERT INTO jobs (
+            job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
+            higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean,
+            mab_prior_precision, mab_num_explorations, mab_seed, policy, learn_reward_precision, reward_precision,
+            trial_lease_seconds, prior_job_ids, max_power_watts, number_of_gpus, gpu_model, create_time, stage,
+            pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
+            num_trials, notes, num_observations, monitor_kinds, monitor_estimated, monitor_partly,
+            other_monitor_kinds, other_monitor_estimated, other_monitor_partly, num_events, first_notes,
+            changed_policy, reset_after, reset_time, paused, pinned, baseline_requested, warnings
+        ) SELECT
+            job_key, job_id, job_id_prefix, default_batch_size, eta_knob, beta_knob, target_metric,
+            higher_is_better_metric, max_epochs, num_pruning_rounds, window_size, mab_prior_mean,
+            mab_prior_precision, mab_num_explorations, mab_seed, policy, learn_reward_precision, reward_precision,
+            trial_lease_seconds, prior_job_ids, max_power_watts, number_of_gpus, gpu_model, create_time, stage,
+            pruning_round, round_default, exploring, min_cost, min_cost_batch_size, missed_floor, bound_stops,
+            num_trials, notes, num_observations, monitor_kinds, monitor_estimated, monitor_partly,
+            other_monitor_kinds, other_monitor_estimated, other_monitor_partly, num_events, first_notes,
+            changed_policy, reset_after, reset_time, paused, pinned, baseline_requested, warnings
+        FROM json_populate_recordset(NULL::jobs, new_jobs_rows);
+    END IF;
+    IF created IS NOT NULL THEN
+        INSERT INTO job_versions SELECT e.job_key, 1 FROM unnest(created) AS e (job_key);
+    END IF;
+    IF job_states_rows IS NOT NULL THEN
+        UPDATE jobs j SET
+            stage = n.stage, pruning_round = n.pruning_round, round_default = n.round_default,
+            exploring = n.exploring, min_cost = n.min_cost, min_cost_batch_size = n.min_cost_batch_size,
+            missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials, notes = n.notes,
+            num_observations = n.num_observations, monitor_kinds = n.monitor_kinds,
+            monitor_estimated = n.monitor_estimated, monitor_partly = n.monitor_partly,
+            other_monitor_kinds = n.other_monitor_kinds, other_monitor_estimated = n.other_monitor_estimated,
+            other_monitor_partly = n.other_monitor_partly, num_events = n.num_events, first_notes = n.first_notes,
+            changed_policy = n.changed_policy, reset_after = n.reset_after, reset_time = n.reset_time,
+            paused = n.paused, pinned = n.pinned, baseline_requested = n.baseline_requested, warnings = n.warnings
+        FROM json_populate_recordset(NULL::jobs, job_states_rows) n WHERE j.job_key = n.job_key;
+    END IF;
+    IF arms_rows IS NOT NULL THEN
+        INSERT INTO arms (
+            job_key, batch_size, pruned, excluded, banned, round_cost, num_succeeded, num_converged, num_failed,
+            num_out_of_memory, failed_cost, failed_trials, out_of_memory, cheapest, reached_count, reached_mean,
+            reached_deviation, missed_count, missed_mean, missed_deviation, counted_count, counted_mean,
+            counted_deviation
+        ) SELECT
+            job_key, batch_size, pruned, excluded, banned, round_cost, num_succeeded, num_converged, num_failed,
+            num_out_of_memory, failed_cost, failed_trials, out_of_memory, cheapest, reached_count, reached_mean,
+            reached_deviation, missed_count, missed_mean, missed_deviation, counted_count, counted_mean,
+            counted_deviation
+        FROM json_populate_recordset(NULL::arms, arms_rows)
+        ON CONFLICT (job_key, batch_size) DO UPDATE SET
+            pruned = excluded.pruned, excluded = excluded.excluded, banned = excluded.banned,
+            round_cost = excluded.round_cost, num_succeeded = excluded.num_succeeded,
+            num_converged = excluded.num_converged, num_failed = excluded.num_failed,
+            num_out_of_memory = excluded.num_out_of_memory, failed_cost = excluded.failed_cost,
+            failed_trials = excluded.failed_trials, out_of_memory = excluded.out_of_memory,
+            cheapest = excluded.cheapest, reached_count = excluded.reached_count,
+            reached_mean = excluded.reached_mean, reached_deviation = excluded.reached_deviation,
+            missed_count = excluded.missed_count, missed_mean = excluded.missed_mean,
+            missed_deviation = excluded.missed_deviation, counted_count = excluded.counted_count,
+            counted_mean = excluded.counted_mean, counted_deviation = excluded.counted_deviation;
+    END IF;
+    IF power_limits_rows IS NOT NULL THEN
+        INSERT INTO power_limits (
+            job_key, batch_size, power_limit_watts, time_seconds, energy_joules, steps, profiling,
+            highest_power_limit_watts, highest_time_seconds, highest_energy_joules, highest_steps
+        ) SELECT
+            job_key, batch_size, power_limit_watts, time_seconds, energy_joules, steps, profiling,
+            highest_power_limit_watts, highest_time_seconds, highest_energy_joules, highest_steps
+        FROM json_populate_recordset(NULL::power_limits, power_limits_rows)
+        ON CONFLICT (job_key, batch_size) DO UPDATE SET
+            power_limit_watts = excluded.power_limit_watts, time_seconds = excluded.time_seconds,
+            energy_joules = excluded.energy_joules, steps = excluded.steps, profiling = excluded.profiling,
+            highest_power_limit_watts = excluded.highest_power_limit_watts,
+            highest_time_seconds = excluded.highest_time_seconds,
+            highest_energy_joules = excluded.highest_energy_joules, highest_steps = excluded.highest_steps;
+    END IF;
+    IF trials_rows IS NOT NULL THEN
+        INSERT INTO trials (
+            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, request_id, start_time,
+            start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
+            last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
+            last_computed_time_seconds, last_computed_energy_joules, last_computed_power_limit_watts,
+            monitor_kinds, monitor_estimated, monitor_partly, other_monitor_kinds, other_monitor_estimated,
+            other_monitor_partly, excluded, dispatch_event, end_event, power_limit_watts, warnings, profile
+        ) SELECT
+            job_key, trial_number, batch_size, type, pruning_round, status, end_reason, request_id, start_time,
+            start_known, end_time, cost, cost_bound, converged, target_reached, observation, best_known,
+            last_epoch, last_time_seconds, last_energy_joules, last_metric, last_report_time,
+            last_computed_time_seconds, last_computed_energy_joules, last_computed_power_limit_watts,
+            monitor_kinds, monitor_estimated, monitor_partly, other_monitor_kinds, other_monitor_estimated,
+            other_monitor_partly, excluded, dispatch_event, end_event, power_limit_watts, warnings, profile
+        FROM json_populate_recordset(NULL::trials, trials_rows)
+        ON CONFLICT (job_key, trial_number) DO UPDATE SET
+            batch_size = excluded.batch_size, type = excluded.type, pruning_round = excluded.pruning_round,
+            status = excluded.status, end_reason = excluded.end_reason, request_id = excluded.request_id,
+            start_time = excluded.start_time, start_known = excluded.start_known, end_time = excluded.end_time,
+            cost = excluded.cost, cost_bound = excluded.cost_bound, converged = excluded.converged,
+            target_reached = excluded.target_reached, observation = excluded.observation,
+            best_known = excluded.best_known, last_epoch = excluded.last_epoch,
+            last_time_seconds = excluded.last_time_seconds, last_energy_joules = excluded.last_energy_joules,
+            last_metric = excluded.last_metric, last_report_time = excluded.last_report_time,
+            last_computed_time_seconds = excluded.last_computed_time_seconds,
+            last_computed_energy_joules = excluded.last_computed_energy_joules,
+            last_computed_power_limit_watts = excluded.last_computed_power_limit_watts,
+            monitor_kinds = excluded.monitor_kinds, monitor_estimated = excluded.monitor_estimated,
+            monitor_partly = excluded.monitor_partly, other_monitor_kinds = excluded.other_monitor_kinds,
+            other_monitor_estimated = excluded.other_monitor_estimated,
+            other_monitor_partly = excluded.other_monitor_partly, excluded = excluded.excluded,
+            dispatch_event = excluded.dispatch_event, end_event = excluded.end_event,
+            power_limit_watts = excluded.power_limit_watts, warnings = excluded.warnings,
+            profile = excluded.profile;
+    END IF;
+    IF measured_jobs IS NOT NULL THEN
+        INSERT INTO measurements (job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time)
+        SELECT m.job_key, m.trial_number, m.epoch, m.seconds, m.joules, nullif(m.metric, 'NaN'), m.report_time
+        FROM unnest(
+            measured_jobs, measured_trials, measured_epochs, measured_seconds, measured_joules, measured_metrics,
+            measured_times
+        ) AS m (job_key, trial_number, epoch, seconds, joules, metric, report_time);
+    END IF;
+    IF computed_rows IS NOT NULL THEN
+        INSERT INTO measurements (
+            job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time, computed_time_seconds,
+            computed_energy_joules, computed_power_limit_watts
+        ) SELECT
+            job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time, computed_time_seconds,
+            computed_energy_joules, computed_power_limit_watts
+        FROM json_populate_recordset(NULL::measurements, computed_rows);
+    END IF;
+    IF events_rows IS NOT NULL THEN
+        INSERT INTO events (
+            job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
+            last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
+            last_computed_energy_joules, last_computed_power_limit_watts
+        ) SELECT
+            job_key, event, kind, batch_size, trial_number, type, end_reason, cost, last_epoch, last_time_seconds,
+            last_energy_joules, last_metric, last_report_time, last_computed_time_seconds,
+            last_computed_energy_joules, last_computed_power_limit_watts
+        FROM json_populate_recordset(NULL::events, events_rows);
+    END IF;
+    IF kept_rows IS NOT NULL THEN
+        DELETE FROM measurements m USING json_to_recordset(kept_rows) AS k (
+            job_key bigint, trial_number bigint, newest bigint
+        ) WHERE m.job_key = k.job_key AND m.trial_number = k.trial_number AND m.epoch <= (
+            SELECT n.epoch FROM measurements n WHERE n.job_key = k.job_key AND n.trial_number = k.trial_number
+            ORDER BY n.epoch DESC LIMIT 1 OFFSET k.newest
+        );
+    END IF;
+    IF leased_jobs IS NOT NULL THEN
+        IF group_number = 0 THEN
+            -- A renewal that is lost with the database is made up for by the full leases that follow.
+            PERFORM set_config('synchronous_commit', 'off', true);
+        END IF;
+        UPDATE leases l SET expires = greatest(l.expires, now + e.micros), claimed = 0
+        FROM unnest(leased_jobs, leased_trials, leased_micros) AS e (job_key, trial_number, micros)
+        WHERE l.job_key = e.job_key AND l.trial_number = e.trial_number AND e.micros IS NOT NULL;
+        IF trials_rows IS NOT NULL THEN
+            INSERT INTO leases SELECT e.job_key, e.trial_number, now + e.micros
+            FROM unnest(leased_jobs, leased_trials, leased_micros) AS e (job_key, trial_number, micros)
+            WHERE e.micros IS NOT NULL ON CONFLICT (job_key, trial_number) DO NOTHING;
+            DELETE FROM leases l USING unnest(leased_jobs, leased_trials, leased_micros) AS e (
+                job_key, trial_number, micros
+            ) WHERE l.job_key = e.job_key AND l.trial_number = e.trial_number AND e.micros IS NULL;
+        END IF;
+    END IF;
+    IF forgotten_rows IS NOT NULL THEN
+        DELETE FROM deleted_trials t USING json_to_recordset(forgotten_rows) AS f (delete_time bigint)
+        WHERE t.delete_time < f.delete_time;
+        DELETE FROM deletions d USING json_to_recordset(forgotten_rows) AS f (delete_time bigint)
+        WHERE d.delete_time < f.delete_time;
+    END IF;
+    IF deleted_rows IS NOT NULL THEN
+        INSERT INTO deleted_trials
+        SELECT d.job_id, t.trial_number, t.batch_size, d.delete_time
+        FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
+        JOIN trials t ON t.job_key = d.job_key
+        WHERE t.status = 'DISPATCHED' OR t.end_reason IN ('PREEMPTED', 'LOST')
+        ON CONFLICT (job_id, trial_number, batch_size) DO UPDATE SET delete_time = excluded.delete_time;
+        INSERT INTO deletions
+        SELECT j.job_id, '', j.create_time, d.delete_time
+        FROM json_to_recordset(deleted_rows) AS d (job_key bigint, delete_time bigint)
+        JOIN jobs j ON j.job_key = d.job_key
+        UNION ALL
+        SELECT d.job_id, t.request_id, t.start_time, d.delete_time
+        FROM json_to_recordset(deleted_rows) AS d (job_key bigint, job_id text, delete_time bigint)
+        JOIN trials t ON t.job_key = d.job_key WHERE t.request_id != '' AND t.type != 'IMPORTED'
+        ON CONFLICT (job_id, request_id, create_time) DO UPDATE SET delete_time = excluded.delete_time;
+        -- Without foreign keys, which every report would pay for.
+        DELETE FROM measurements m USING json_to_recordset(deleted_rows) AS d (job_key bigint)
+        WHERE m.job_key = d.job_key;
+        DELETE FROM leases l USING json_to_recordset(deleted_rows) AS d (job_key bigint) WHERE l.job_key = d.job_key;
+        DELETE FROM jobs j USING json_to_recordset(deleted_rows) AS d (job_key bigint) WHERE j.job_key = d.job_key;
+    END IF;
+    IF group_number > 0 THEN
+        UPDATE writers SET last_group = group_number WHERE server = this;
+        IF NOT FOUND THEN
+            INSERT INTO writers VALUES (this, group_number, 0)
+            ON CONFLICT (server) DO UPDATE SET last_group = excluded.last_group;
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+$$;

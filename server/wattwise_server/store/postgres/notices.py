@@ -1,0 +1,195 @@
+"""What servers tell each other: which jobs have changed, so that caches are read again and streams get their stops.
+
+A notice is sent after the commit, on a connection of its own: inside the transaction it would take a lock of the whole
+database across the flush. A notice may be lost. So the versions of all jobs that somebody follows are also compared
+regularly: every second, or every few seconds while notices arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from wattwise_server.errors import ServiceError
+from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
+from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError
+
+log = logging.getLogger(__name__)
+
+_CHANNEL = "wattwise"
+_GATHER_SECONDS = 0.003
+"""How long a notice waits for others. A timer of the event loop has a resolution of a millisecond."""
+
+_LARGEST_PAYLOAD = 7_900
+"""Of PostgreSQL's 8,000 bytes."""
+
+_MOST_NUMBERS = 50
+"""Trials in one notice; of more, all of the job's streams look."""
+
+_POLL_SECONDS = 1.0
+_POLLS_WITH_NOTICES = 5
+_ANSWER_SECONDS = 5.0
+
+
+class Notice(NamedTuple):
+    """What changed about a job.
+
+    Attributes:
+        job_id: The job.
+        version: Its version since.
+        job: Whether those that watch the job want to know.
+        numbers: Trials that started, ended or were revived; None: unknown.
+    """
+
+    job_id: str
+    version: int
+    job: bool
+    numbers: Sequence[int] | None
+
+
+class Listener(Protocol):
+    """What learns of changes."""
+
+    def notice(self, notice: Notice) -> None:
+        """Another server has changed a job."""
+
+    def followed(self) -> Sequence[str]:
+        """The jobs that somebody follows."""
+
+
+class Notices:
+    """Sends and receives notices, and polls."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        server: int,
+        listener: Listener,
+        versions: Callable[[Sequence[str]], Any],
+    ) -> None:
+        """`versions` is a coroutine function that reads the versions of jobs."""
+        self._connector = connector
+        self._server = server
+        self._listener = listener
+        self._versions = versions
+        self._connection: Connection | None = None
+        self._unsent: dict[str, Notice] = {}
+        self._sending: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pinged, self._heard = 0, 0
+        self._known: dict[str, int] = {}
+
+    def publish(self, notice: Notice) -> None:
+        """Tells the other servers, soon."""
+        before = self._unsent.get(notice.job_id)
+        if before is not None:
+            numbers = None
+            if before.numbers is not None and notice.numbers is not None:
+                numbers = sorted({*before.numbers, *notice.numbers})
+            notice = Notice(notice.job_id, notice.version, before.job or notice.job, numbers)
+        if notice.numbers is not None and len(notice.numbers) > _MOST_NUMBERS:
+            notice = notice._replace(numbers=None)
+        self._unsent[notice.job_id] = notice
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._send)
+
+    async def follow(self) -> None:
+        """Listens and polls until it is cancelled."""
+        try:
+            polls = 0
+            while True:
+                await self._connect()
+                polls += 1
+                if polls % _POLLS_WITH_NOTICES == 0 or self._heard != self._pinged:
+                    await self._poll()
+                await self._ping()
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            if self._sending is not None:
+                self._sending.cancel()
+            for task in self._tasks:
+                task.cancel()
+            if self._connection is not None:
+                await hang_up(self._connection)
+
+    async def _connect(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        self._heard = -1
+        try:
+            # A lost notice is made up for by the poll: it need not be durable.
+            settings = {"synchronous_commit": "off"}
+            connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
+            await connection.add_listener(_CHANNEL, self._receive)
+        except (*ERRORS, DatabaseAwayError):
+            # The writing connection tells what is wrong.
+            return
+        self._connection = connection
+
+    async def _poll(self) -> None:
+        followed = self._listener.followed()
+        try:
+            found = await self._versions(followed) if followed else {}
+        except ServiceError:
+            return
+        for job_id in followed:
+            version = found.get(job_id, 0)
+            if self._known.get(job_id, version) != version:
+                self._listener.notice(Notice(job_id, version, job=True, numbers=None))
+        self._known = {job_id: found.get(job_id, 0) for job_id in followed}
+
+    async def _ping(self) -> None:
+        self._pinged += 1
+        await self._notify(json.dumps([self._server, self._pinged]))
+
+    def _send(self) -> None:
+        self._sending = None
+        unsent, self._unsent = self._unsent, {}
+        for payload in _payloads(self._server, unsent.values()):
+            task = asyncio.create_task(self._notify(payload))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self, payload: str) -> None:
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            return
+        try:
+            await connection.execute("SELECT pg_notify($1, $2)", _CHANNEL, payload)
+        except ERRORS:
+            # The other servers poll.
+            connection.terminate()
+
+    def _receive(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
+        try:
+            server, *rest = json.loads(str(payload))
+            if server == self._server:
+                if rest and isinstance(rest[0], int):
+                    self._heard = rest[0]
+                return
+            for each in rest:
+                if isinstance(each, list):
+                    self._listener.notice(Notice(*each))
+        except (ValueError, TypeError) as error:
+            # Anybody who may connect to the database may send on the channel.
+            log_event(log, logging.WARNING, "notice not understood", cause=str(error))
+        except Exception as error:  # noqa: BLE001 - asyncpg would end the connection
+            log_exception(log, "notice failed", error)
+
+
+def _payloads(server: int, notices: Iterable[Notice]) -> Iterable[str]:
+    """As few messages as hold all notices."""
+    head, parts, size = f"[{server}", list[str](), 0
+    for notice in notices:
+        part = json.dumps(notice)
+        if parts and size + len(part) > _LARGEST_PAYLOAD - len(head) - 1:
+            yield f"{head},{','.join(parts)}]"
+            parts, size = [], 0
+        parts.append(part)
+        size += len(part) + 1
+    if parts:
+        yield f"{head},{','.join(parts)}]"

@@ -1,0 +1,112 @@
+"""Opens a database, which is migrated first."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from wattwise_server.errors import ServiceError
+from wattwise_server.observability.events import Observer
+from wattwise_server.observability.logs import log_exception
+from wattwise_server.store.postgres.backend import PostgresStore
+from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
+from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError
+from wattwise_server.store.postgres.migrate import migrate, migrations
+from wattwise_server.store.postgres.notices import Notices
+from wattwise_server.store.postgres.queries import PostgresQueries
+from wattwise_server.store.postgres.saving import Saver
+
+log = logging.getLogger(__name__)
+
+_READERS = 8
+_READ_SECONDS = 5.0
+_NOTE_SECONDS = 1.0
+_SCHEMA_SECONDS = 5.0
+_CLOSE_SECONDS = 1.0
+
+
+@asynccontextmanager
+async def open_postgres(url: str, observer: Observer) -> AsyncIterator[PostgresStore]:
+    """The store of a database; the block's exit closes everything.
+
+    Raises:
+        StartError: the database cannot be reached or used, or belongs to another program.
+    """
+    connector = Connector(url)
+    writing = await connector.connect_at_start()
+    saver = Saver(connector, secrets.randbits(62) + 1, observer)
+    try:
+        await migrate(writing, connector.shown)
+        await saver.start(writing)
+        async with _pool(connector) as pool:
+            queries = PostgresQueries(pool)
+            key = await writing.fetchval("SELECT value FROM secrets WHERE name = 'page tokens'")
+            store = PostgresStore(saver, queries, bytes(key))
+            notices = Notices(connector, saver.server, store, queries.versions)
+            store.notices = notices
+            observer.opened(*await store.content())
+            tasks = {
+                asyncio.create_task(notices.follow(), name="wattwise: notices"),
+                asyncio.create_task(_repeat(saver.note, _NOTE_SECONDS), name="wattwise: note server"),
+                asyncio.create_task(_repeat(lambda: _check(store), _SCHEMA_SECONDS), name="wattwise: check schema"),
+            }
+            try:
+                yield store
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                await store.close()
+    finally:
+        await saver.close()
+        await hang_up(writing)
+
+
+async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except (DatabaseAwayError, ServiceError):
+            continue
+        except Exception as error:  # noqa: BLE001 - logged with its traceback; the next one may succeed
+            log_exception(log, "maintenance failed", error, work="follow the database")
+
+
+async def _check(store: PostgresStore) -> None:
+    needed, ours = await store.queries.min_reader(), max(migrations())
+    store.unusable = ""
+    if needed > ours:
+        store.unusable = (
+            f"the database was migrated and needs a program of schema version {needed}; this one has {ours}: "
+            "run a newer Wattwise"
+        )
+
+
+@asynccontextmanager
+async def _pool(connector: Connector) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
+    async def connect(*_arguments: Any, **_options: Any) -> Connection:
+        # Which host takes writes may have changed.
+        return await connector.connect({"jit": "off"}, command_timeout=_READ_SECONDS)
+
+    async def reset(_connection: Any) -> None:
+        """Nothing that a query does outlasts it."""
+
+    pool = await asyncpg.create_pool(
+        min_size=1, max_size=_READERS, max_inactive_connection_lifetime=300.0, connect=connect, reset=reset
+    )
+    try:
+        yield pool
+    finally:
+        try:
+            await asyncio.wait_for(pool.close(), _CLOSE_SECONDS)
+        except ERRORS:
+            pool.terminate()
+        # Until the event loop has closed the sockets.
+        await asyncio.sleep(0)

@@ -1,0 +1,90 @@
+"""All reads of the database, through a pool of connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import asyncpg
+
+from wattwise_server.domain import Trial
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.postgres.failures import ERRORS, explain
+from wattwise_server.store.queries import TRIALS, Queries
+from wattwise_server.store.rows import Row, from_micros, read_trial
+
+_FROM = "\n    FROM trials t "
+_LEASED = f""",
+           l.expires AS lease_expires{_FROM}
+    LEFT JOIN leases l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
+   """
+_CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
+
+
+class PostgresQueries(Queries):
+    """The queries."""
+
+    job_sql = "SELECT * FROM jobs JOIN job_versions USING (job_key) WHERE job_id = $1"
+    trials_sql = TRIALS.replace(_FROM, _LEASED)
+    json_array = "json_agg"
+    # Longer than any id.
+    greatest = "repeat(chr(1114111), 200)"
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+        self._pool = pool
+
+    async def content(self) -> tuple[int, int]:
+        """How many jobs and running trials the database holds."""
+        ((jobs, running),) = await self._all(_CONTENT)
+        return int(jobs), int(running)
+
+    async def new_key(self) -> int:
+        """A key for a new job."""
+        ((key,),) = await self._all("SELECT nextval('job_keys')")
+        return int(key)
+
+    async def versions(self, job_ids: Sequence[str]) -> dict[str, int]:
+        """The versions of jobs, as far as they exist."""
+        sql = "SELECT job_id, version FROM jobs JOIN job_versions USING (job_key) WHERE job_id = ANY ($1)"
+        return {row["job_id"]: row["version"] for row in await self._all(sql, job_ids)}
+
+    async def expired_leases(self) -> Sequence[Row]:
+        """Rows of job_id and trial_number, which this server is to give up."""
+        return await self._all("SELECT * FROM expired_leases_1()")
+
+    async def min_reader(self) -> int:
+        """The oldest version of the program that can work with the schema."""
+        ((version,),) = await self._all("SELECT min_reader_version FROM wattwise_schema")
+        return int(version)
+
+    async def begin_retention(self, seconds: float) -> bool:
+        """Whether nobody has looked for old measurements for some time; from now on this server has."""
+        sql = "UPDATE retention SET began = micros_now() WHERE began < micros_now() - $1 RETURNING TRUE"
+        return bool(await self._all(sql, int(seconds * 1e6)))
+
+    async def run(self, sql: str, parameters: Sequence[Sequence[object]]) -> None:
+        """Runs a statement with each of several lists of parameters, in one transaction.
+
+        Raises:
+            StorageUnavailableError: nothing was changed.
+        """
+        try:
+            await self._pool.executemany(sql, parameters)
+        except ERRORS as error:
+            raise StorageUnavailableError(f"the database could not be written ({explain(error)}); retry") from error
+
+    def _trial(self, row: Row, job_id: str) -> Trial:
+        trial = read_trial(row, job_id)
+        expires = row["lease_expires"]
+        return trial if expires is None else trial._replace(lease_expire_time=from_micros(expires))
+
+    async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
+        # A caller that is cancelled would cost a connection: asyncpg opens another one to cancel the query.
+        return await asyncio.shield(self._fetch(sql, parameters))
+
+    async def _fetch(self, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
+        try:
+            return cast(Sequence[Row], await self._pool.fetch(sql, *parameters))
+        except ERRORS as error:
+            raise StorageUnavailableError(f"the database could not be read ({explain(error)}); retry") from error

@@ -1,0 +1,419 @@
+"""The writing connection: groups of statements in one commit, and what becomes of a commit when the connection is lost.
+
+A group is one call of the database's function `save_1`, in a transaction of its own, so that a server that stops or
+stalls never holds a lock between two calls. The function compares the version of every job of the group; if one has
+moved it changes nothing, and the group is sent again without that job.
+
+When the connection is lost during a commit, it is in doubt whether the group was saved. The next connection asks for
+the number of this server's newest group, in a way that waits for a commit that is still under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from time import monotonic, perf_counter
+from typing import Any, cast
+
+import asyncpg
+
+from wattwise_server.errors import StartError
+from wattwise_server.observability.events import Observer
+from wattwise_server.observability.logs import log_event, log_exception
+from wattwise_server.store.cache import CachedJob
+from wattwise_server.store.postgres.clock import DatabaseClock
+from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
+from wattwise_server.store.postgres.failures import (
+    ERRORS,
+    DatabaseAwayError,
+    InDoubtError,
+    affects_all,
+    explain,
+    is_lost,
+)
+from wattwise_server.store.rows import to_micros
+from wattwise_server.store.statements import Sql
+from wattwise_server.store.writer import Owner, Submission
+
+log = logging.getLogger(__name__)
+
+LEASE = Sql("", name="leases", columns=("job_key", "trial_number", "expires"), keys=2)
+"""The lease of a running trial; None if it has ended."""
+
+EXPIRED = Sql("", name="expired", columns=("job_key", "trial_number"), keys=2)
+"""A trial whose lease must have expired."""
+
+ROOM = Sql("", name="room", columns=("prefix", "limit", "job_key"))
+"""How many jobs may exist under a prefix before one is created."""
+
+_WITHOUT_CHANGE = frozenset({LEASE, EXPIRED, ROOM})
+
+_STALL_SECONDS = 10.0
+"""A commit that takes longer is in doubt: its connection may be cut, or its standby away."""
+
+_AWAY_SECONDS = 4.0
+"""How long a group waits for another connection. Until then callers notice no restart of the database."""
+
+_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 1.0
+
+_JSON = (
+    "new_jobs",
+    "job_states",
+    "arms",
+    "power_limits",
+    "trials",
+    "computed",
+    "events",
+    "kept",
+    "deleted",
+    "forgotten",
+)
+_PARAMETERS = 23 + len(_JSON)
+_SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
+_JOB_ID = 1
+
+_SESSION = {
+    # Any other value would acknowledge what a crash can lose; one that names more standbys is kept.
+    "statement_timeout": "0",
+    "idle_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "60s",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+}
+
+
+class GroupCall:
+    """The call that commits a group.
+
+    Attributes:
+        owners: The jobs of the group by key.
+        changed: Jobs that it changes.
+        created: Jobs that it creates, with their ids.
+    """
+
+    def __init__(self, group: Sequence[Submission]) -> None:
+        self.owners: dict[int, CachedJob] = {}
+        self.changed: dict[int, int] = {}
+        self.created: dict[int, str] = {}
+        self.read: dict[int, int] = {}
+        self.num_rows = 0
+        self._rows: dict[str, list[tuple[Any, ...]]] = {}
+        self._latest: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
+        self._columns: dict[str, Sequence[str]] = {}
+        for submission in group:
+            self._add(submission)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it changes a job, so that it must not be repeated."""
+        return bool(self.changed or self.created)
+
+    def _add(self, submission: Submission) -> None:
+        owner = cast(CachedJob, submission.owner)
+        changes = False
+        for sql, parameters in submission.statements:
+            if sql not in _WITHOUT_CHANGE:
+                changes = True
+                self.num_rows += 1
+            if not sql.name:
+                continue
+            if sql.name == "new_jobs":
+                self.created[owner.key] = str(parameters[_JOB_ID])
+            if sql.keys:
+                # The last one counts, and it keeps its own place: a trial that ended and was revived is in the end so.
+                self._latest.setdefault(sql.name, {})[parameters[: sql.keys]] = parameters
+            else:
+                self._rows.setdefault(sql.name, []).append(parameters)
+            self._columns[sql.name] = sql.columns
+        self.owners[owner.key] = owner
+        if owner.key in self.created:
+            return
+        if changes:
+            self.changed[owner.key] = owner.version
+            self.read.pop(owner.key, None)
+        elif owner.key not in self.changed:
+            self.read[owner.key] = owner.version
+
+    def arguments(self, now: int) -> list[object]:
+        """Those of `save_1` after the server and the group's number; `now` is the database's time in microseconds."""
+        rooms = self._room()
+        arrays: list[object] = [
+            *_pairs(self.changed),
+            *_pairs(self.read),
+            *_pairs(self.created),
+            *_transposed(rooms, 3),
+            *_transposed(self._latest.get("expired", {}).values(), 2),
+            *_transposed(self._leases(now), 3),
+            *_transposed(self._rows.get("measurements", ()), 7),
+        ]
+        return arrays + [self._json(name) for name in _JSON]
+
+    def _room(self) -> list[tuple[str, int, int]]:
+        """Each limit, less what the group itself creates before."""
+        ids = list(self.created.values())
+        places = {key: place for place, key in enumerate(self.created)}
+        return [
+            (prefix, limit - sum(job_id.startswith(prefix) for job_id in ids[: places[key]]), key)
+            for prefix, limit, key in self._rows.get("room", ())
+        ]
+
+    def _leases(self, now: int) -> Iterable[tuple[int, int, int | None]]:
+        for key, number, expires in self._latest.get("leases", {}).values():
+            yield key, number, None if expires is None else to_micros(expires) - now
+
+    def _json(self, name: str) -> str | None:
+        rows = [*self._latest.get(name, {}).values(), *self._rows.get(name, ())]
+        if not rows:
+            return None
+        columns = self._columns[name]
+        objects = [dict(zip(columns, row, strict=True)) for row in rows]
+        try:
+            return json.dumps(objects, allow_nan=False)
+        except ValueError:
+            return json.dumps([{name: _finite(value) for name, value in each.items()} for each in objects])
+
+
+def _finite(value: object) -> object:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    # As in SQLite, NaN is NULL.
+    return None if math.isnan(value) else str(value)
+
+
+def _pairs(values: Mapping[Any, Any]) -> tuple[object, object]:
+    return (list(values), list(values.values())) if values else (None, None)
+
+
+def _transposed(rows: Collection[Sequence[object]] | Iterable[Sequence[object]], columns: int) -> Sequence[object]:
+    return [list(column) for column in zip(*rows, strict=True)] or (None,) * columns
+
+
+class Saver:
+    """Commits groups, and stays connected.
+
+    Attributes:
+        server: A random number that identifies this process.
+        clock: The database's time.
+        servers: How many servers use the database, as far as this one knows.
+        on_reconnect: Called when another connection has replaced one that was lost.
+    """
+
+    def __init__(self, connector: Connector, server: int, observer: Observer) -> None:
+        self.server = server
+        self.clock = DatabaseClock()
+        self.servers = 1
+        self.on_reconnect: Callable[[], None] = lambda: None
+        self._connector = connector
+        self._observer = observer
+        self._group = 0
+        self._using = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._connected = asyncio.Event()
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._why = ""
+        self._told = False
+        self._closing = False
+
+    async def start(self, connection: Connection) -> None:
+        """Takes the first connection.
+
+        Raises:
+            StartError: the database may lose what it has committed.
+        """
+        if await connection.fetchval("SHOW fsync") == "off":
+            raise StartError(
+                f"{self._connector.shown} runs with fsync=off and may lose acknowledged results in a crash: turn it on"
+            )
+        await self._prepare(connection)
+        self._connection = connection
+        self._connected.set()
+
+    async def close(self) -> None:
+        """Closes the connection; what is under way is in doubt."""
+        self._closing = True
+        self._connected.set()
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.wait({self._reconnecting})
+        if self._connection is not None:
+            await hang_up(self._connection)
+
+    async def note(self) -> None:
+        """Notes in the database that this server is there, and sets the clock.
+
+        Raises:
+            DatabaseAwayError: there is no connection.
+        """
+        async with self._using:
+            connection = self._there()
+            try:
+                await self._note(connection)
+            except ERRORS as error:
+                if is_lost(error):
+                    self._lose(connection, error)
+                raise DatabaseAwayError(explain(error)) from error
+
+    async def commit(self, group: Sequence[Submission]) -> Collection[Owner]:
+        """Returns once the group is durable, except what belongs to the returned owners, which are outdated.
+
+        Raises:
+            DatabaseAwayError: nothing was saved.
+            InDoubtError: it is unknown whether the group was saved.
+            asyncpg.PostgresError: nothing was saved.
+        """
+        began = perf_counter()
+        outdated: set[Owner] = set()
+        todo = group
+        try:
+            while todo:
+                call = GroupCall(todo)
+                moved = await self._save(call, single=len(group) == 1)
+                if not moved:
+                    _raise_versions(call)
+                    break
+                outdated.update(call.owners[key] for key in moved)
+                todo = [submission for submission in todo if submission.owner not in outdated]
+        except BaseException:
+            self._observer.commit_failed()
+            raise
+        if todo and call.num_rows:
+            self._observer.committed(call.num_rows, perf_counter() - began)
+            if self._told:
+                self._told = False
+                log_event(log, logging.INFO, "commits succeed again")
+        return outdated
+
+    def explain(self, error: BaseException) -> str:
+        """What a caller is told."""
+        known = "" if isinstance(error, InDoubtError) else "nothing was saved, "
+        return f"the database could not be written ({explain(error)}); {known}retry"
+
+    def affects_all(self, error: BaseException) -> bool:
+        """Whether the database itself failed."""
+        return affects_all(error)
+
+    def log_failure(self, error: BaseException) -> None:
+        """Logs a submission that could not be committed; one line for a whole outage."""
+        if not isinstance(error, ERRORS):
+            log_exception(log, "commit failed", error, cause=explain(error), message="nothing of it was saved")
+        elif not affects_all(error):
+            log_event(log, logging.ERROR, "commit failed", cause=explain(error), message="nothing of it was saved")
+        elif not self._told:
+            self._told = True
+            text = "calls are refused until the database can be written again; clients retry"
+            log_event(log, logging.ERROR, "commit failed", cause=explain(error), message=text)
+
+    async def _save(self, call: GroupCall, *, single: bool) -> Sequence[int]:
+        """Commits a group; returns the keys of jobs that have moved, and then has changed nothing."""
+        async with self._using:
+            self._group += call.writes
+            number = self._group if call.writes else 0
+            give_up = monotonic() + _AWAY_SECONDS
+            doubt: BaseException | None = None
+            while True:
+                connection = self._there() if doubt is None else await self._reconnected(give_up, doubt)
+                try:
+                    if doubt is not None and number and await self._settled(connection, number):
+                        return ()
+                    return await self._call(connection, number, call)
+                except asyncpg.UniqueViolationError:
+                    # Another server has just created the job.
+                    if single and call.created:
+                        return list(call.created)
+                    raise
+                except ERRORS as error:
+                    if not is_lost(error):
+                        raise
+                    self._lose(connection, error)
+                    doubt = error
+
+    async def _call(self, connection: Connection, number: int, call: GroupCall) -> Sequence[int]:
+        arguments = call.arguments(to_micros(self.clock()))
+        # Never cancelled: the database would answer at once, while a standby does not have the commit yet.
+        stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
+        try:
+            return await connection.fetchval(_SAVE, self.server, number, *arguments) or ()
+        finally:
+            stalled.cancel()
+
+    async def _settled(self, connection: Connection, number: int) -> bool:
+        stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
+        try:
+            return bool(await connection.fetchval("SELECT settle_1($1, $2)", self.server, number))
+        finally:
+            stalled.cancel()
+
+    def _there(self) -> Connection:
+        if self._connection is None:
+            raise DatabaseAwayError(self._why or "it is not connected")
+        if self._connection.is_closed():
+            self._lose(self._connection, DatabaseAwayError("the connection was closed"))
+            raise DatabaseAwayError(self._why)
+        return self._connection
+
+    def _lose(self, connection: Connection, error: BaseException) -> None:
+        connection.terminate()
+        if self._connection is connection and not self._closing:
+            self._connection, self._why = None, explain(error)
+            self._connected.clear()
+            self._reconnecting = asyncio.create_task(self._reconnect(monotonic()), name="wattwise: reconnect")
+
+    async def _reconnected(self, give_up: float, doubt: BaseException) -> Connection:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._connected.wait(), max(0.0, give_up - monotonic()))
+        if self._connection is None:
+            raise InDoubtError(f"{explain(doubt)}; since then: {self._why}") from doubt
+        return self._connection
+
+    async def _reconnect(self, since: float) -> None:
+        log_event(log, logging.WARNING, "database lost", cause=self._why, message="connecting again")
+        pause = _PAUSE_SECONDS
+        while True:
+            connection = None
+            try:
+                connection = await self._connector.connect()
+                await asyncio.wait_for(self._prepare(connection), _STALL_SECONDS)
+            except ERRORS as error:
+                if connection is not None:
+                    connection.terminate()
+                self._why = explain(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                break
+        self.on_reconnect()
+        self._connection = connection
+        self._connected.set()
+        log_event(log, logging.INFO, "database found again", seconds=round(monotonic() - since, 3))
+
+    async def _prepare(self, connection: Connection) -> None:
+        for name, value in _SESSION.items():
+            with contextlib.suppress(asyncpg.UndefinedObjectError):
+                await connection.execute("SELECT set_config($1, $2, false)", name, value)
+        # Off would acknowledge what a crash can lose, and local what the loss of this host can.
+        if await connection.fetchval("SHOW synchronous_commit") in ("off", "local"):
+            await connection.execute("SET synchronous_commit = on")
+        await self._note(connection)
+
+    async def _note(self, connection: Connection) -> None:
+        stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
+        asked = monotonic()
+        try:
+            row = await connection.fetchrow("SELECT * FROM note_server_1($1)", self.server)
+        finally:
+            stalled.cancel()
+        assert row is not None  # noqa: S101 - a function returns a row
+        self.clock.set(row["now"], asked, monotonic())
+        self.servers = row["servers"]
+
+
+def _raise_versions(call: GroupCall) -> None:
+    for key in call.created:
+        call.owners[key].version = 1
+    for key in call.changed:
+        call.owners[key].version += 1
