@@ -19,6 +19,7 @@ from wattwise import v1
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
 from wattwise_server.errors import ServiceError
+from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.observability.telemetry import telemetry
 from wattwise_server.rpc.calls import Methods, StreamLimit
@@ -27,7 +28,8 @@ from wattwise_server.rpc.listening import bind
 from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.security.guard import Guard
-from wattwise_server.store.open import open_store
+from wattwise_server.store.base import Store
+from wattwise_server.store.open import open_store, shown_url
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
@@ -52,6 +54,10 @@ _M_ARENA_MAX = -8
 """Of glibc's malloc.h."""
 
 _SWEEP_SECONDS = 0.25
+_SHARED_SWEEP_SECONDS = 1.0
+"""Of a database that every server asks."""
+
+_COUNT_SECONDS = 10.0
 _PRUNE_SECONDS = 600.0
 _STOP_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
@@ -151,7 +157,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
     # Before the address is announced: its reader may send a signal at once, and SIGHUP must never end the server.
     stop, hangup = _signalled(signal.SIGTERM, signal.SIGINT), _signalled(signal.SIGHUP)
     share_heap()
-    clock, files = steady_clock(), raise_file_limit()
+    files = raise_file_limit()
     guard = Guard(config.address, config.security)
     with telemetry(config) as watch:
         streams = StreamLimit(config.limits.max_streams)
@@ -161,7 +167,8 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
         server = grpc.aio.server(handlers=(methods,), options=options)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
         address = bind(server, config.address, guard.certificates)
-        async with open_store(config.database, clock, watch.observer) as store, guard.rereading(hangup):
+        async with open_store(config.database, steady_clock(), watch.observer) as store, guard.rereading(hangup):
+            clock = store.clock
             optimizer = Optimizer(store, clock, config.limits, watch.observer)
             importer = Importer(store, clock, config.limits, watch.observer)
             administration = Administration(store, clock, watch.observer)
@@ -171,13 +178,19 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             control, tokens = Control(store, clock, watch.observer), PageTokens(store.page_token_key)
             admins = JobAdminService(administration, control, streams, tokens)
             v1.add_JobAdminServicer_to_server(admins, methods.registry)
-            sweeping = _repeating(optimizer.expire_leases, _SWEEP_SECONDS, "expire leases")
+            sweep_seconds = _SHARED_SWEEP_SECONDS if store.shared else _SWEEP_SECONDS
+            sweeping = _repeating(optimizer.expire_leases, sweep_seconds, "expire leases")
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
-            counting = _repeating(Crowd(connections).look, _LOOK_SECONDS, "count connections")
+            looking = _repeating(Crowd(connections).look, _LOOK_SECONDS, "count connections")
+            counting = _counting(store, watch.observer)
             serving = _serving(server, methods, store.check, config.grace_seconds)
-            async with serving, sweeping, pruning, counting:
+            async with serving, sweeping, pruning, looking, counting:
                 with watch.serving_metrics():
-                    settings = {"address": address, "database": config.database, "max_connections": connections}
+                    settings = {
+                        "address": address,
+                        "database": shown_url(config.database),
+                        "max_connections": connections,
+                    }
                     log_event(log, logging.INFO, "serving", **settings)
                     announce(address)
                     await stop.wait()
@@ -207,6 +220,20 @@ async def _serving(
         # Still running now: calls that used up their grace, and streams of the health service.
         await server.stop(_STOP_SECONDS)
         await methods.finished()
+
+
+@contextlib.asynccontextmanager
+async def _counting(store: Store, observer: Observer) -> AsyncIterator[None]:
+    """Counts jobs and running trials that other servers may create and end."""
+
+    async def count() -> None:
+        observer.counted(*await store.content())
+
+    if not store.shared:
+        yield
+        return
+    async with _repeating(count, _COUNT_SECONDS, "count jobs and trials"):
+        yield
 
 
 @contextlib.asynccontextmanager

@@ -101,6 +101,8 @@ def _path(text: str) -> Path | None:
 ADDRESS, URL, FILE = Kind("HOST:PORT", str), Kind("URL", str), Kind("FILE", _path)
 """Addresses and URLs are checked where they are used; an empty file name means no file."""
 
+DATABASE_HELP = "the database, as sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+
 
 class _StoreTrue(argparse.Action):
     """`store_true`, with a default that is parsed by `type`."""

@@ -10,7 +10,17 @@ from collections.abc import Sequence
 import uvloop
 
 from wattwise_server.app import run
-from wattwise_server.commands.options import ADDRESS, FILE, URL, add_option, add_switch, amount, one_of, whole_number
+from wattwise_server.commands.options import (
+    ADDRESS,
+    DATABASE_HELP,
+    FILE,
+    URL,
+    add_option,
+    add_switch,
+    amount,
+    one_of,
+    whole_number,
+)
 from wattwise_server.config import LARGEST_EPOCHS_KEPT, Config, Limits, Security
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import FORMATS, configure, log_event
@@ -31,7 +41,7 @@ class ServeCommand:
         usual = Config()
         group = parser.add_argument_group("serving")
         add_option(group, "address", ADDRESS, usual.address, "address to listen on; port 0 takes a free one")
-        add_option(group, "database", URL, usual.database, "the database, as sqlite:///FILE")
+        add_option(group, "database", URL, usual.database, DATABASE_HELP)
         seconds = amount("SECONDS", 3600, "seconds")
         add_option(
             group, "grace_seconds", seconds, usual.grace_seconds, "time that calls in flight get to finish at shutdown"

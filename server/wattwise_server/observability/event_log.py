@@ -40,6 +40,9 @@ class EventLog:
         """Logs what the database holds."""
         log_event(log, logging.INFO, "database opened", jobs=jobs, running_trials=running_trials)
 
+    def counted(self, jobs: int, running_trials: int) -> None:
+        """Logs nothing."""
+
     def prepare(self, event: Event) -> Notification:
         """Logs the event once it is durable, with the fields of the running call."""
         if isinstance(event, EpochReported) and not self.wants_reports:

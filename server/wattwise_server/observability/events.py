@@ -153,6 +153,9 @@ class Observer(Protocol):
     def opened(self, jobs: int, running_trials: int) -> None:
         """The storage was opened and holds this much."""
 
+    def counted(self, jobs: int, running_trials: int) -> None:
+        """The storage, which other servers change too, holds this much now."""
+
     def prepare(self, event: Event) -> Notification:
         """An event happens in the running call; the returned function is called, outside of it, once it is durable.
 
@@ -176,6 +179,10 @@ class Observers:
     def opened(self, jobs: int, running_trials: int) -> None:
         """Notifies each."""
         _notify(partial(observer.opened, jobs, running_trials) for observer in self._observers)
+
+    def counted(self, jobs: int, running_trials: int) -> None:
+        """Notifies each."""
+        _notify(partial(observer.counted, jobs, running_trials) for observer in self._observers)
 
     def prepare(self, event: Event) -> Notification:
         """Prepares each."""

@@ -140,6 +140,10 @@ class Metrics:
 
     def opened(self, jobs: int, running_trials: int) -> None:
         """Sets the gauges to what the database holds."""
+        self.counted(jobs, running_trials)
+
+    def counted(self, jobs: int, running_trials: int) -> None:
+        """Corrects the gauges, which count this server's events alone."""
         self._jobs.set(jobs)
         self._running.set(running_trials)
 

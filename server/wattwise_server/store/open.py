@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from urllib.parse import urlsplit
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import StartError
@@ -16,6 +17,16 @@ POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 def is_shared(url: str) -> bool:
     """Whether a URL names a PostgreSQL, which any number of servers share."""
     return url.startswith(POSTGRES_SCHEMES)
+
+
+def shown_url(url: str) -> str:
+    """A URL without its password."""
+    if not is_shared(url):
+        return url
+    parts = urlsplit(url)
+    user, at, hosts = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    return parts._replace(netloc=f"{name}{':***' if colon else ''}{at}{hosts}", query="").geturl()
 
 
 def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AbstractAsyncContextManager[CachedStore]:
@@ -37,4 +48,4 @@ def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> Abs
         if error.name != "asyncpg":
             raise
         raise StartError("PostgreSQL needs another package: pip install 'wattwise[server,postgres]'") from error
-    return open_postgres(url, observer)
+    return open_postgres(url, shown_url(url), observer)

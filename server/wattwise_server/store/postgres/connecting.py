@@ -30,7 +30,7 @@ class Connector:
         shown: The URL without its password.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, shown: str) -> None:
         """Takes a URL as libpq does, with one host or several.
 
         Raises:
@@ -38,8 +38,7 @@ class Connector:
         """
         parts = urlsplit(url)
         user, at, hosts = parts.netloc.rpartition("@")
-        name, colon, _ = user.partition(":")
-        self.shown = parts._replace(netloc=f"{name}{':***' if colon else ''}{at}{hosts}", query="").geturl()
+        self.shown = shown
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if options.get("target_session_attrs", "") not in _PRIMARIES:
             raise StartError(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from wattwise_server.errors import ServiceError
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
-from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError
+from wattwise_server.store.postgres.failures import ERRORS
 
 log = logging.getLogger(__name__)
 
@@ -123,12 +123,12 @@ class Notices:
         try:
             # A lost notice is made up for by the poll: it need not be durable.
             settings = {"synchronous_commit": "off"}
-            connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
-            await connection.add_listener(_CHANNEL, self._receive)
-        except (*ERRORS, DatabaseAwayError):
+            self._connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
+            await self._connection.add_listener(_CHANNEL, self._receive)
+        except ERRORS:
             # The writing connection tells what is wrong.
-            return
-        self._connection = connection
+            if self._connection is not None:
+                self._connection.terminate()
 
     async def _poll(self) -> None:
         followed = self._listener.followed()

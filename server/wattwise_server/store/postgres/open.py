@@ -32,13 +32,18 @@ _CLOSE_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def open_postgres(url: str, observer: Observer) -> AsyncIterator[PostgresStore]:
+async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterator[PostgresStore]:
     """The store of a database; the block's exit closes everything.
+
+    Args:
+        url: The database's, as libpq takes it, with one host or several.
+        shown: The same without its password.
+        observer: Learns of every commit.
 
     Raises:
         StartError: the database cannot be reached or used, or belongs to another program.
     """
-    connector = Connector(url)
+    connector = Connector(url, shown)
     writing = await connector.connect_at_start()
     saver = Saver(connector, secrets.randbits(62) + 1, observer)
     try:

@@ -1,0 +1,41 @@
+"""`wattwise migrate` creates or migrates a database, for those who do not want the servers to do it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from wattwise_server.clock import steady_clock
+from wattwise_server.commands.options import DATABASE_HELP, URL, add_option
+from wattwise_server.config import Config
+from wattwise_server.errors import StartError
+from wattwise_server.store.open import open_store, shown_url
+
+
+class MigrateCommand:
+    """The `migrate` subcommand of `wattwise`."""
+
+    help = "create or migrate a database; `wattwise serve` does the same when it starts"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the options."""
+        add_option(parser, "database", URL, Config().database, DATABASE_HELP)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Migrates; returns 0, or 1 if it failed."""
+        try:
+            asyncio.run(_migrate(args.database))
+        except StartError as error:
+            print(f"wattwise migrate: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            return 1
+        print(f"{shown_url(args.database)} has the newest schema")  # noqa: T201 - the command's answer
+        return 0
+
+
+COMMAND = MigrateCommand()
+
+
+async def _migrate(url: str) -> None:
+    async with open_store(url, steady_clock()):
+        pass
