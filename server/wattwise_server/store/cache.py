@@ -48,6 +48,7 @@ class CachedJob:
     Attributes:
         key: The job's; for one that does not exist, a key for its creation, or 0.
         version: The version that the next commit of it expects; 0 if it does not exist.
+        leases: Until when the leases of running trials last in the database, if they are kept there.
         failed: Set when one of its commits failed.
         outdated: Set when another server has changed the job.
     """
@@ -60,6 +61,7 @@ class CachedJob:
     running: dict[int, Trial] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     ended: dict[int, Trial] = field(default_factory=dict)
+    leases: dict[int, datetime] = field(default_factory=dict)
     submitted: Submission | None = None
     users: int = 0
     failed: bool = False

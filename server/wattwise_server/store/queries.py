@@ -247,7 +247,7 @@ class Queries(ABC):
     async def count_jobs(self, prefix: str, limit: int) -> int:
         """The number of jobs whose id starts with a prefix, or the limit if there are more."""
         prefixed = _PREFIXED.format(greatest=self.greatest)
-        sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {prefixed} LIMIT $2) AS some"  # noqa: S608
+        sql = f"SELECT count(*) AS found FROM (SELECT 1 FROM {prefixed} LIMIT $2) AS listed"  # noqa: S608
         return int((await self._all(sql, prefix, limit))[0]["found"])
 
     async def was_launch_deleted(self, job_id: str, request_id: str, started: datetime | None) -> bool:

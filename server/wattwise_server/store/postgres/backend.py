@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from wattwise_server.domain import TrialKey
@@ -22,6 +22,7 @@ _RETENTION_SECONDS = 300.0
 """Half of the time after which a server looks for old measurements again."""
 
 _FINISH_SECONDS = 3.0
+_SLACK, _SLACK_SHARE = timedelta(seconds=0.5), 0.05
 
 
 class _Publisher(Protocol):
@@ -64,6 +65,8 @@ class PostgresStore(CachedStore):
         cached.job = with_running(cached.job, running)
         for trial in running:
             cached.update(trial)
+            if trial.lease_expire_time is not None:
+                cached.leases[trial.number] = trial.lease_expire_time
 
     def new_key(self, cached: CachedJob) -> int:
         """The key that was drawn when the job was not found."""
@@ -82,12 +85,16 @@ class PostgresStore(CachedStore):
         """What a transaction writes, with the leases of the trials that it changed."""
         if tx.deleted:
             return tx.statements
-        statements, key = tx.statements, tx.key
+        statements, key, leases = tx.statements, tx.key, tx.cached.leases
         for number, trial in tx.changed.items():
+            expires = trial.lease_expire_time
             if not trial.running:
+                leases.pop(number, None)
                 statements.append(Statement(LEASE, (key, number, None)))
-            elif trial.lease_expire_time is not None:
-                statements.append(Statement(LEASE, (key, number, trial.lease_expire_time)))
+            elif expires is not None and (number not in leases or leases[number] < expires):
+                # A little longer: of many reports in a moment only the first renews it.
+                leases[number] = expires + min(_SLACK, _SLACK_SHARE * (expires - self.clock()))
+                statements.append(Statement(LEASE, (key, number, leases[number])))
         if statements:
             statements += [Statement(EXPIRED, (key, number)) for number in tx.expired]
         return statements

@@ -75,6 +75,7 @@ _JSON = (
 )
 _PARAMETERS = 23 + len(_JSON)
 _SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
+_SETTLE = "SELECT settle_1($1, $2, $3, $4)"
 _JOB_ID = 1
 
 _SESSION = {
@@ -318,7 +319,7 @@ class Saver:
             while True:
                 connection = self._there() if doubt is None else await self._reconnected(give_up, doubt)
                 try:
-                    if doubt is not None and number and await self._settled(connection, number):
+                    if doubt is not None and number and await self._settled(connection, number, call, doubt):
                         return ()
                     return await self._call(connection, number, call)
                 except asyncpg.UniqueViolationError:
@@ -341,12 +342,18 @@ class Saver:
         finally:
             stalled.cancel()
 
-    async def _settled(self, connection: Connection, number: int) -> bool:
+    async def _settled(self, connection: Connection, number: int, call: GroupCall, doubt: BaseException) -> bool:
+        """Whether a group in doubt was committed."""
+        # Of a new job there is nothing to read but what the group itself has created.
+        versions = call.changed | dict.fromkeys(call.created, 0)
         stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
         try:
-            return bool(await connection.fetchval("SELECT settle_1($1, $2)", self.server, number))
+            found = await connection.fetchval(_SETTLE, self.server, number, list(versions), list(versions.values()))
         finally:
             stalled.cancel()
+        if found is None and len(call.created) < len(versions):
+            raise InDoubtError(explain(doubt)) from doubt
+        return bool(found)
 
     def _there(self) -> Connection:
         if self._connection is None:
@@ -409,7 +416,7 @@ class Saver:
             stalled.cancel()
         assert row is not None  # noqa: S101 - a function returns a row
         self.clock.set(row["now"], asked, monotonic())
-        self.servers = row["servers"]
+        self.servers = row["num_servers"]
 
 
 def _raise_versions(call: GroupCall) -> None:

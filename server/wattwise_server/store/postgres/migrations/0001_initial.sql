@@ -206,9 +206,12 @@ INSERT INTO secrets VALUES (
 );
 
 -- What a commit compares: apart from the wide rows of the jobs, because every report changes it.
+-- Who made the newest version says whether a commit in doubt has happened.
 CREATE TABLE job_versions (
     job_key bigint PRIMARY KEY REFERENCES jobs ON DELETE CASCADE,
-    version bigint NOT NULL
+    version bigint NOT NULL,
+    server bigint NOT NULL,
+    group_number bigint NOT NULL                -- among the groups of that server
 ) WITH (fillfactor = 50);
 
 -- Of the running trials. A renewal leaves the job's version as it is.
@@ -221,10 +224,8 @@ CREATE TABLE leases (
 ) WITH (fillfactor = 50);
 CREATE INDEX leases_by_time ON leases (expires);
 
--- The servers. The number of a server's newest group says whether a commit in doubt has happened.
-CREATE TABLE writers (
+CREATE TABLE servers (
     server bigint PRIMARY KEY,
-    last_group bigint NOT NULL,
     seen bigint NOT NULL
 ) WITH (fillfactor = 50);
 
@@ -240,22 +241,22 @@ $$;
 
 -- Notes that a server is there; returns the time, and how many servers are. Nobody could renew a lease while none was
 -- there, so then every running trial gets a full one.
-CREATE FUNCTION note_server_1(this bigint, OUT now bigint, OUT servers bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION note_server_1(this bigint, OUT now bigint, OUT num_servers bigint) LANGUAGE plpgsql AS $$
 DECLARE
     newest bigint;
 BEGIN
     now := micros_now();
-    SELECT max(seen) INTO newest FROM writers;
+    SELECT max(s.seen) INTO newest FROM servers s;
     IF newest IS NULL OR newest < now - 5000000 THEN
         UPDATE leases l SET expires = greatest(l.expires, now + (j.trial_lease_seconds * 1000000)::bigint), claimed = 0
         FROM jobs j WHERE j.job_key = l.job_key;
     END IF;
-    UPDATE writers SET seen = now WHERE server = this;
+    UPDATE servers s SET seen = now WHERE s.server = this;
     IF NOT FOUND THEN
-        DELETE FROM writers WHERE seen < now - 30 * 86400000000;
-        INSERT INTO writers VALUES (this, 0, now) ON CONFLICT (server) DO UPDATE SET seen = excluded.seen;
+        DELETE FROM servers s WHERE s.seen < now - 86400000000;
+        INSERT INTO servers VALUES (this, now) ON CONFLICT (server) DO UPDATE SET seen = excluded.seen;
     END IF;
-    SELECT count(*) INTO servers FROM writers WHERE seen > now - 5000000;
+    SELECT count(*) INTO num_servers FROM servers s WHERE s.seen > now - 5000000;
 END
 $$;
 
@@ -265,7 +266,7 @@ CREATE FUNCTION expired_leases_1() RETURNS TABLE (job_id text, trial_number bigi
 DECLARE
     now bigint := micros_now();
 BEGIN
-    IF (SELECT coalesce(max(w.seen), 0) < now - 5000000 FROM writers w) THEN
+    IF (SELECT coalesce(max(s.seen), 0) < now - 5000000 FROM servers s) THEN
         RETURN;
     END IF;
     RETURN QUERY
@@ -281,21 +282,28 @@ BEGIN
 END
 $$;
 
--- Whether a server's group was committed. Waits for a commit that is under way, and writes, so that the standbys have
--- what it found before it answers.
-CREATE FUNCTION settle_1(this bigint, group_number bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Whether a server's group was committed, by one of the jobs that it changed; NULL if nobody can say: the job's version
+-- is two or more above the one that was read, so that others have changed it since. Waits for a commit that is under way,
+-- and writes, so that the standbys have what it found before it answers.
+CREATE FUNCTION settle_1(this bigint, number bigint, changed bigint[], changed_versions bigint[]) RETURNS boolean
+LANGUAGE plpgsql AS $$
 DECLARE
-    newest bigint;
+    found boolean;
 BEGIN
-    INSERT INTO writers AS w VALUES (this, 0, 0) ON CONFLICT (server) DO UPDATE SET last_group = w.last_group
-    RETURNING w.last_group INTO newest;
-    RETURN newest = group_number;
+    PERFORM v.job_key FROM job_versions v WHERE v.job_key = ANY (changed) ORDER BY v.job_key FOR UPDATE;
+    UPDATE job_versions v SET version = v.version WHERE v.job_key = ANY (changed);
+    SELECT CASE
+        WHEN bool_or(v.server = this AND v.group_number = number) THEN TRUE
+        WHEN bool_or(v.version <= e.version + 1) THEN FALSE
+    END INTO found
+    FROM unnest(changed, changed_versions) AS e (job_key, version) JOIN job_versions v ON v.job_key = e.job_key;
+    RETURN found;
 END
 $$;
 
 -- Commits the changes of a group, or nothing: then it returns the keys of the jobs that are not as they were read.
 --
--- group_number: 0 if the group only renews leases or changes nothing; then it may be repeated.
+-- number: the group's among those of the server; 0 if it only renews leases or changes nothing, and may be repeated.
 -- changed, changed_versions: jobs that the group changes, with the versions that were read.
 -- read, read_versions: jobs that its answers rest on.
 -- created_ids: ids of new jobs, none of which may exist.
@@ -304,7 +312,7 @@ $$;
 -- leases_…: how long the leases of running trials last from now; NULL: the trial has ended.
 -- measured_…: measurements without computed sums. …_rows: JSON objects, NULL if there are none.
 CREATE FUNCTION save_1(
-    this bigint, group_number bigint,
+    this bigint, number bigint,
     changed bigint[], changed_versions bigint[], read bigint[], read_versions bigint[],
     created bigint[], created_ids text[],
     prefixes text[], limits bigint[], limited bigint[],
@@ -318,9 +326,11 @@ CREATE FUNCTION save_1(
 #variable_conflict use_column
 DECLARE
     moved bigint[];
+    num_changed bigint;
     now bigint;
 BEGIN
-    IF changed IS NOT NULL THEN
+    num_changed := cardinality(changed);
+    IF num_changed > 1 OR expired_jobs IS NOT NULL THEN
         -- Locked rows are of the newest version. In order, so that no two groups wait for each other.
         SELECT array_agg(e.job_key) INTO moved FROM unnest(changed, changed_versions) AS e (job_key, version)
         LEFT JOIN (
@@ -359,7 +369,7 @@ BEGIN
         now := micros_now();
     END IF;
     IF expired_jobs IS NOT NULL THEN
-        IF (SELECT coalesce(max(w.seen), 0) < now - 5000000 FROM writers w) THEN
+        IF (SELECT coalesce(max(s.seen), 0) < now - 5000000 FROM servers s) THEN
             PERFORM note_server_1(this);
         END IF;
         SELECT array_agg(DISTINCT l.job_key) INTO moved FROM (
@@ -374,7 +384,14 @@ BEGIN
     END IF;
 
     IF changed IS NOT NULL THEN
-        UPDATE job_versions v SET version = v.version + 1 WHERE v.job_key = ANY (changed);
+        -- If it waits for another server's update, it compares the version that this one leaves.
+        UPDATE job_versions v SET version = v.version + 1, server = this, group_number = number
+        FROM unnest(changed, changed_versions) AS e (job_key, version)
+        WHERE v.job_key = e.job_key AND v.version = e.version;
+        IF NOT FOUND THEN
+            -- It is the only one: several have been locked.
+            RETURN changed;
+        END IF;
     END IF;
     IF new_jobs_rows IS NOT NULL THEN
         INSERT INTO jobs (
@@ -398,7 +415,7 @@ BEGIN
         FROM json_populate_recordset(NULL::jobs, new_jobs_rows);
     END IF;
     IF created IS NOT NULL THEN
-        INSERT INTO job_versions SELECT e.job_key, 1 FROM unnest(created) AS e (job_key);
+        INSERT INTO job_versions SELECT e.job_key, 1, this, number FROM unnest(created) AS e (job_key);
     END IF;
     IF job_states_rows IS NOT NULL THEN
         UPDATE jobs j SET
@@ -525,7 +542,7 @@ BEGIN
         );
     END IF;
     IF leased_jobs IS NOT NULL THEN
-        IF group_number = 0 THEN
+        IF number = 0 THEN
             -- A renewal that is lost with the database is made up for by the full leases that follow.
             PERFORM set_config('synchronous_commit', 'off', true);
         END IF;
@@ -568,13 +585,6 @@ BEGIN
         WHERE m.job_key = d.job_key;
         DELETE FROM leases l USING json_to_recordset(deleted_rows) AS d (job_key bigint) WHERE l.job_key = d.job_key;
         DELETE FROM jobs j USING json_to_recordset(deleted_rows) AS d (job_key bigint) WHERE j.job_key = d.job_key;
-    END IF;
-    IF group_number > 0 THEN
-        UPDATE writers SET last_group = group_number WHERE server = this;
-        IF NOT FOUND THEN
-            INSERT INTO writers VALUES (this, group_number, 0)
-            ON CONFLICT (server) DO UPDATE SET last_group = excluded.last_group;
-        END IF;
     END IF;
     RETURN NULL;
 END
