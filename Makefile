@@ -19,7 +19,7 @@ PROTOS_VENV := .venv-protos
 TRAINERS_VENV := .venv-trainers
 MUTANTS_VENV := .venv-mutants
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
-LOCKED = $(BIN)/uv pip compile pyproject.toml --extra server --universal --python-version 3.10 --generate-hashes \
+LOCKED = $(BIN)/uv pip compile pyproject.toml --extra server --extra postgres --universal --python-version 3.10 --generate-hashes \
   --custom-compile-command 'make lock'
 EXAMPLE_SECONDS ?= 60
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
