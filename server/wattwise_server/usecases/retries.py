@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from wattwise_server.errors import ConflictError, StorageUnavailableError
 
@@ -18,7 +18,7 @@ _PAUSE_SECONDS = 0.005
 """Of the second pause; the first is none, and each further one is longer, up to 20 times this."""
 
 
-def retried(use_case: Callable[_P, Awaitable[_T]]) -> Callable[_P, Awaitable[_T]]:
+def retried(use_case: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, Coroutine[Any, Any, _T]]:
     """Runs a use case again after each `ConflictError`; nothing of the former run was saved.
 
     Raises:

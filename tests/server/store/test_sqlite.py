@@ -7,29 +7,49 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from wattwise_server.clock import steady_clock
 from wattwise_server.domain import EndReason, TrialKey, TrialStatus
 from wattwise_server.errors import JobDiffersError, StartError, StorageUnavailableError
-from wattwise_server.store import queries
+from wattwise_server.store import cache, queries, rows
+from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
-from wattwise_server.store.sqlite.connection import explain
+from wattwise_server.store.sqlite.backend import SqliteStore
+from wattwise_server.store.sqlite.connection import Group, explain
 from wattwise_server.store.sqlite.open import database_path
+from wattwise_server.store.sqlite.queries import numbered
 from wattwise_server.store.statements import Sql
 
-from tests.server.store.conformance import NOW, Opener, StoreConformance, a_job, a_trial, save_with_trial, with_trials
+from tests.server.store.conformance import (
+    Opener,
+    StoreConformance,
+    a_job,
+    a_trial,
+    save_with_leases,
+    save_with_trial,
+    with_trials,
+)
 
 
 class TestSqliteStore(StoreConformance):
-    """One file, opened repeatedly."""
+    """One file, opened repeatedly, with a clock that tests advance."""
 
     @pytest.fixture
     def opener(self, tmp_path: Path) -> Opener:
         """Opens the file."""
-        return lambda: open_store(f"sqlite:///{tmp_path / 'store.db'}", steady_clock())
+        clock, self.passed = steady_clock(), timedelta()
+
+        def now() -> datetime:
+            return clock() + self.passed
+
+        return lambda: open_store(f"sqlite:///{tmp_path / 'store.db'}", now)
+
+    async def pass_time(self, store: Store | None, seconds: float) -> None:  # noqa: ARG002 - other backends need it
+        """Advances the clock."""
+        self.passed += timedelta(seconds=seconds)
 
     async def test_jobs_beyond_those_cached_are_read_again(
         self, opener: Opener, monkeypatch: pytest.MonkeyPatch
@@ -70,11 +90,9 @@ class TestSqliteStore(StoreConformance):
         self, opener: Opener, tmp_path: Path, table: str
     ) -> None:
         """A trial whose end, or whose job's deletion, fails to become durable loses its lease all the same."""
-        expired = NOW + timedelta(seconds=2)
         async with opener() as store:
-            async with store.transaction("j") as tx:
-                tx.save_job(with_trials(a_job(trial_lease_seconds=1.0), 1))
-                tx.save_trial(a_trial(1, lease_expire_time=NOW + timedelta(seconds=1)))
+            await save_with_leases(store, "j", 1)
+            await self.pass_time(store, 3700)
             with closing(sqlite3.connect(tmp_path / "store.db")) as other:
                 for event in ("INSERT", "DELETE"):
                     other.execute(
@@ -92,11 +110,12 @@ class TestSqliteStore(StoreConformance):
 
             ending = asyncio.create_task(end())
             await left.wait()
-            before = store.expired_leases(expired)
+            before = await store.expired_leases()
             with pytest.raises(StorageUnavailableError):
                 await ending
             assert before == ([] if table == "trials" else [TrialKey("j", 0, 1)])
-            assert store.expired_leases(expired + timedelta(seconds=1)) == [TrialKey("j", 0, 1)]
+            await self.pass_time(store, 1)
+            assert await store.expired_leases() == [TrialKey("j", 0, 1)]
 
     async def test_failed_commit_fails_what_depends_on_it_and_nothing_else(
         self, opener: Opener, tmp_path: Path
@@ -200,10 +219,10 @@ class TestSqliteStore(StoreConformance):
         """The newest results of each batch size are found without reading every trial of the job."""
         async with opener():
             with closing(sqlite3.connect(tmp_path / "store.db")) as other:
-                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {queries._WINDOWS}", (1, 0, 10))]
+                plan = [row[3] for row in other.execute(f"EXPLAIN QUERY PLAN {numbered(queries._WINDOWS)}", (1, 0, 10))]
         assert any("trials_by_observation (job_key=? AND batch_size=?" in step for step in plan)
 
-    @pytest.mark.parametrize("statement", [sqlite_store._FORGET_TRIALS, sqlite_store._FORGET_LAUNCHES])
+    @pytest.mark.parametrize("statement", [rows._FORGET_TRIALS, rows._FORGET_LAUNCHES])
     async def test_old_deletions_are_found_by_their_index(self, opener: Opener, tmp_path: Path, statement: Sql) -> None:
         """A deletion does not read all that were deleted in a year."""
         async with opener():
@@ -215,7 +234,9 @@ class TestSqliteStore(StoreConformance):
         """The writing connection syncs every commit to the disk, without which a power failure could lose it."""
         async with opener() as store:
             assert isinstance(store, SqliteStore)
-            found = await store._writer._group.connection.execute_fetchall("PRAGMA synchronous")
+            group = store._writer._committer
+            assert isinstance(group, Group)
+            found = await group.connection.execute_fetchall("PRAGMA synchronous")
             assert [tuple(row) for row in found] == [(2,)]
 
     async def test_unknown_jobs_are_not_cached(self, opener: Opener) -> None:
@@ -255,7 +276,7 @@ async def test_log_of_a_lost_database_is_not_discarded(tmp_path: Path, database:
     assert log.read_bytes() == b"results"
     log.write_bytes(b"")
     async with open_store(f"sqlite:///{file}", steady_clock()) as store:
-        assert await store.count_jobs("", 1) == 0
+        assert await store.content() == (0, 0)
 
 
 @pytest.mark.parametrize("url", ["", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql:///a.db", "a.db"])
