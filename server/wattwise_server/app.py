@@ -114,6 +114,16 @@ def share_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+def age_options(config: Config) -> tuple[tuple[str, int], ...]:
+    """When gRPC closes a connection that is in use, and how long its calls may go on then."""
+    if config.max_connection_age_seconds == 0:
+        return ()
+    return (
+        ("grpc.max_connection_age_ms", max(1, round(1000 * config.max_connection_age_seconds))),
+        ("grpc.max_connection_age_grace_ms", round(1000 * config.grace_seconds)),
+    )
+
+
 class Crowd:
     """Warns when no connection is left: gRPC closes further ones without a word.
 
@@ -163,7 +173,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
         streams = StreamLimit(config.limits.max_streams)
         methods = Methods(watch.listeners, guard.authorization, streams)
         connections = min(config.limits.max_connections or files, max(1, files - _RESERVED_FILES))
-        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections))
+        options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", connections), *age_options(config))
         server = grpc.aio.server(handlers=(methods,), options=options)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
         address = bind(server, config.address, guard.certificates)

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _LEVELS = ("debug", "info", "warning", "error")
 _MOST = 999_999_999
+_WEEK = 7 * 86_400
 
 
 class ServeCommand:
@@ -46,6 +47,9 @@ class ServeCommand:
         add_option(
             group, "grace_seconds", seconds, usual.grace_seconds, "time that calls in flight get to finish at shutdown"
         )
+        age = amount("SECONDS", _WEEK, "seconds", "; 0 never closes them")
+        text = "age at which connections are closed, so that clients spread over all servers; 0: never"
+        add_option(group, "max_connection_age_seconds", age, usual.max_connection_age_seconds, text)
         _security_options(parser)
         _observability_options(parser, usual)
         _limit_options(parser, usual.limits)
@@ -128,6 +132,7 @@ def config_of(args: argparse.Namespace) -> Config:
         address=args.address,
         database=args.database,
         grace_seconds=args.grace_seconds,
+        max_connection_age_seconds=args.max_connection_age_seconds,
         log_level=args.log_level,
         log_format=args.log_format,
         metrics_address=args.metrics_address,

@@ -107,6 +107,8 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
         (["--database", "sqlite:////no/such/folder/x.db"], "there is no folder /no/such/folder"),
         (["--grace-seconds", "-1"], "use 0 to 3600 seconds"),
         (["--grace-seconds", "soon"], "use 0 to 3600 seconds"),
+        (["--max-connection-age-seconds", "-1"], "use 0 to 604800 seconds; 0 never closes them"),
+        (["--max-connection-age-seconds", "nan"], "use 0 to 604800 seconds"),
         (["--log-level", "loud"], "debug, info, warning, error"),
         (["--adress", "127.0.0.1:0"], "--adress"),
     ],
