@@ -78,11 +78,11 @@ class Config:
         database: `sqlite:///file` relative to the current folder, or `sqlite:////absolute/file`.
         grace_seconds: How long calls in flight may take to finish at shutdown. Too low can interrupt a commit on a slow
             disk; too high exceeds the timeout of a service manager, which then kills the server. 10 is usual.
-        max_connection_age_seconds: Age, give or take a tenth, at which a connection is closed so that its client connects
-            again, perhaps to another server. Calls in flight get `grace_seconds` to finish; a stream that is still open
-            then is opened again by its trainer, and no report is lost. If it is too low, clients spend their time on
-            TLS handshakes; if it is too high, servers that were added or came back stay idle for long. 1800 is usual.
-            0 keeps connections open, which suits a single server.
+        max_connection_age_seconds: Age, give or take a tenth, at which a connection is closed so that its client
+            connects again, perhaps to another server. Calls in flight get `grace_seconds` to finish; a stream that is
+            still open then is opened again by its trainer, and no report is lost. If it is too low, clients spend their
+            time on TLS handshakes; if it is too high, servers that were added or came back stay idle for long. 1800 is
+            usual. 0 keeps connections open, which suits a single server.
         log_level: The lowest severity that is logged: debug, info, warning or error. info is usual: a few lines per
             trial and one per refused call; debug adds one per epoch, which slows down a busy server.
         log_format: human, for a terminal or a journal, or json, one object per line.

@@ -16,7 +16,7 @@ from tests.watched import WatchedServer
 
 
 def test_trainer_outlives_its_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A stream that is cut because its connection is old is opened again: no report is lost, and nothing is warned of."""
+    """A stream that is cut because its connection is old is opened again: no report is lost, nothing warned of."""
     with WatchedServer(tmp_path) as server:
         server.start("--max-connection-age-seconds", "0.2", "--grace-seconds", "0.05")
         bso = begun(server.address, max_epochs=10_000)
