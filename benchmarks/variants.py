@@ -22,8 +22,9 @@ from typing import Any
 import grpc
 from wattwise_server import app
 from wattwise_server.commands import serve as cli
-from wattwise_server.store import connection, writer
-from wattwise_server.store import open as opening
+from wattwise_server.store import writer
+from wattwise_server.store.sqlite import connection
+from wattwise_server.store.sqlite import open as opening
 
 from benchmarks import crowd
 from benchmarks.processes import echo_server
@@ -101,10 +102,11 @@ def no_sync() -> None:
 def commits_in_the_loop() -> None:
     """Commits in the event loop, which blocks meanwhile."""
 
-    async def commit(mine: Any, statements: Any) -> None:
+    async def commit(mine: Any, group: Any) -> Any:
         raw = vars(mine)["_raw"]
-        raw.group = statements
+        raw.group = [statement for submission in group for statement in submission.statements]
         raw.commit()
+        return ()
 
     connect = vars(opening)["_connection"]
     _swap(opening, _connection=lambda *args, **options: connect(*args, check_same_thread=False, **options))

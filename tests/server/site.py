@@ -8,9 +8,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 from wattwise_server.config import Limits
 from wattwise_server.domain import Decision, GpuConfig, TrialKey
-from wattwise_server.store.open import open_store
+from wattwise_server.store.cache import CachedStore
+from wattwise_server.store.sqlite.connection import Group
+from wattwise_server.store.sqlite.open import open_sqlite
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.job_spec import JobDraft
 from wattwise_server.usecases.optimizer import Optimizer
@@ -33,7 +36,7 @@ class Site:
     async def open(self) -> None:
         """Opens the file, after closing it if it is open."""
         await self._opened.aclose()
-        self.store = await self._opened.enter_async_context(open_store(f"sqlite:///{self.file}", lambda: self.now))
+        self.store = await self._opened.enter_async_context(open_sqlite(f"sqlite:///{self.file}", lambda: self.now))
         self.optimizer = Optimizer(self.store, lambda: self.now, self._limits)
         self.administration = Administration(self.store, lambda: self.now)
 
@@ -48,6 +51,13 @@ class Site:
             for key, number, epoch in connection.execute("SELECT job_key, trial_number, epoch FROM measurements"):
                 found.setdefault((key, number), []).append(epoch)
         return found
+
+
+def writing_connection(store: CachedStore) -> aiosqlite.Connection:
+    """The connection through which a store of a file commits."""
+    committer = store._writer._committer
+    assert isinstance(committer, Group)
+    return committer.connection
 
 
 def draft(job_id: str = "j", **fields: Any) -> JobDraft:

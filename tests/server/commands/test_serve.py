@@ -102,7 +102,8 @@ def test_foreign_files_are_refused_untouched(tmp_path: Path) -> None:
     [
         (["--address", "nowhere"], "write host:port"),
         (["--address", "127.0.0.1:notaport"], "write host:port"),
-        (["--database", "postgres://x"], "sqlite:///wattwise.db"),
+        (["--database", "postgres://x"], "use postgresql://USER@HOST/DATABASE"),
+        (["--database", "mysql://x"], "sqlite:///wattwise.db"),
         (["--database", "sqlite:///:memory:"], "sqlite:///wattwise.db"),
         (["--database", "sqlite:////no/such/folder/x.db"], "there is no folder /no/such/folder"),
         (["--grace-seconds", "-1"], "use 0 to 3600 seconds"),

@@ -28,6 +28,9 @@ class Faulty:
     def opened(self, jobs: int, running_trials: int) -> None:
         raise OSError(f"{jobs} jobs, {running_trials} trials")
 
+    def counted(self, jobs: int, running_trials: int) -> None:
+        raise OSError(f"{jobs} jobs, {running_trials} trials now")
+
     def prepare(self, event: Event) -> Notification:
         def notify() -> None:
             raise OSError(f"notified of {type(event).__name__}")
@@ -53,6 +56,12 @@ async def test_failing_observer_is_logged_and_disturbs_nothing(
         assert (await optimizer.register(draft("j-1")))[1]
         trial, _ = await optimizer.next_trial("j-1", "")
         assert trial.number == 1
+        observers.counted(*await store.content())
     messages = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
-    for message in ("0 jobs, 0 trials", "notified of JobRegistered", "notified of TrialDispatched"):
+    for message in (
+        "0 jobs, 0 trials",
+        "1 jobs, 1 trials now",
+        "notified of JobRegistered",
+        "notified of TrialDispatched",
+    ):
         assert messages.count(message) == 2

@@ -19,7 +19,7 @@ from wattwise_server.usecases.report import Report
 
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
-from tests.server.site import Site, draft, report
+from tests.server.site import Site, draft, report, writing_connection
 from tests.waiting import wait_until
 
 DAY = timedelta(days=1)
@@ -187,7 +187,7 @@ async def test_measurements_are_deleted_in_small_commits(tmp_path: Path) -> None
         connection.execute("COMMIT")
     await site.open()
     dropped: list[int] = []
-    await site.store._writer._group.connection.set_trace_callback(
+    await writing_connection(site.store).set_trace_callback(
         lambda text: dropped.append(int(text.rsplit("LIMIT ", 1)[1].strip(") \n"))) if "DELETE" in text else None
     )
     site.now += 2 * DAY

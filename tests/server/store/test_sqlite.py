@@ -18,11 +18,12 @@ from wattwise_server.store import cache, queries, rows
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
-from wattwise_server.store.sqlite.connection import Group, explain
+from wattwise_server.store.sqlite.connection import explain
 from wattwise_server.store.sqlite.open import database_path
 from wattwise_server.store.sqlite.queries import numbered
 from wattwise_server.store.statements import Sql
 
+from tests.server.site import writing_connection
 from tests.server.store.conformance import (
     Opener,
     StoreConformance,
@@ -234,9 +235,7 @@ class TestSqliteStore(StoreConformance):
         """The writing connection syncs every commit to the disk, without which a power failure could lose it."""
         async with opener() as store:
             assert isinstance(store, SqliteStore)
-            group = store._writer._committer
-            assert isinstance(group, Group)
-            found = await group.connection.execute_fetchall("PRAGMA synchronous")
+            found = await writing_connection(store).execute_fetchall("PRAGMA synchronous")
             assert [tuple(row) for row in found] == [(2,)]
 
     async def test_unknown_jobs_are_not_cached(self, opener: Opener) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.observability.events import Observers
-from wattwise_server.store import sqlite
 from wattwise_server.store.open import open_store
-from wattwise_server.store.rows import insert_job
+from wattwise_server.store.rows import delete_job, insert_job
 from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.store.writer import Submission
 
+from tests.server.site import writing_connection
 from tests.server.store.conformance import a_job
 
 NOTHING = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ())]
@@ -30,6 +30,7 @@ class Owner:
     """Keeps its last submission, as a cached job does."""
 
     failed = False
+    outdated = False
     submitted: Submission | None = None
 
 
@@ -98,7 +99,7 @@ async def test_storage_failure_fails_the_whole_group(tmp_path: Path, caplog: pyt
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
         seen: list[str] = []
-        await store._writer._group.connection.set_trace_callback(seen.append)
+        await writing_connection(store).set_trace_callback(seen.append)
         statements = [Statement(Sql("DELETE FROM jobs WHERE FALSE"), ()), Statement(Sql("DELETE FROM nowhere"), ())]
         submissions = [store._writer.submit(Owner(), statements) for _ in range(5)]
         for submission in submissions:
@@ -171,7 +172,7 @@ async def test_deletion_keeps_a_commit_in_order(tmp_path: Path) -> None:
             store._writer.submit(Owner(), statements)
             for statements in (
                 insert_job(2, a_job("other")),
-                [Statement(sqlite._DELETE_JOB, (1,)), Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("none",))],
+                [*delete_job("j", 1, now), Statement(Sql("DELETE FROM jobs WHERE job_id = ?"), ("none",))],
                 insert_job(3, a_job()),
             )
         )

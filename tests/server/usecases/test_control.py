@@ -422,6 +422,9 @@ class Changes:
     def opened(self, jobs: int, running_trials: int) -> None:
         """Of no interest here."""
 
+    def counted(self, jobs: int, running_trials: int) -> None:
+        """Of no interest here."""
+
     def committed(self, rows: int, seconds: float) -> None:
         """Of no interest here."""
 

@@ -24,7 +24,7 @@ from wattwise_server.usecases.report import Report
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.refusals import refused
-from tests.server.site import Site, report
+from tests.server.site import Site, report, writing_connection
 from tests.server.site import draft as site_draft
 from tests.waiting import wait_until
 
@@ -280,7 +280,7 @@ async def test_trials_lost_together_share_commits(tmp_path: Path) -> None:
             trial, _ = await optimizer.next_trial(f"j{number}", "")
             await optimizer.report(Report(trial.key, 1, 1.0, 1.0, 0.1))
         seen: list[str] = []
-        await store._writer._group.connection.set_trace_callback(seen.append)
+        await writing_connection(store).set_trace_callback(seen.append)
         time += timedelta(seconds=61)
         await optimizer.expire_leases()
         assert 1 <= seen.count("COMMIT") <= 10

@@ -27,9 +27,9 @@ from wattwise_server.domain import (
 )
 from wattwise_server.errors import NoBatchSizeConvergedError
 from wattwise_server.policy.knowledge_gradient import read
-from wattwise_server.store.open import open_store
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.migrate import migrate, migrations
+from wattwise_server.store.sqlite.open import open_sqlite
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import ImportedTrial, Importer
 from wattwise_server.usecases.optimizer import Optimizer
@@ -56,7 +56,7 @@ class Site:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Site]:
         """The database, open."""
-        async with open_store(self.url, lambda: self.now) as store:
+        async with open_sqlite(self.url, lambda: self.now) as store:
             self.store = store
             self.optimizer, self.control = Optimizer(store, lambda: self.now), Control(store, lambda: self.now)
             self.importer = Importer(store, lambda: self.now)
