@@ -21,6 +21,7 @@ class Refusal:
     message: str = ""
     reason: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
+    retry_seconds: float | None = None
     faults: dict[str, str] = field(default_factory=dict)
 
 
@@ -35,9 +36,11 @@ def refused() -> Iterator[Refusal]:
     assert status is not None, call
     refusal.code, refusal.message = call.code(), call.details()
     for detail in status.details:
-        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
         if detail.Unpack(info):
             assert info.domain == "wattwise.v1"
             refusal.reason, refusal.metadata = info.reason, dict(info.metadata)
+        elif detail.Unpack(retry):
+            refusal.retry_seconds = retry.retry_delay.ToTimedelta().total_seconds()
         elif detail.Unpack(bad):
             refusal.faults = {violation.field: violation.description for violation in bad.field_violations}

@@ -60,7 +60,7 @@ def test_documented_options_exist() -> None:
     """Every option and variable in the guide and the unit is one of a command."""
     wattwise = str(Path(sys.executable).with_name("wattwise"))
     known = ""
-    for command in ("serve", "backup", "restore", "token create", "jobs list"):
+    for command in ("serve", "backup", "restore", "token create", "jobs list", "health"):
         help_of = [wattwise, *command.split(), "--help"]
         known += subprocess.run(help_of, capture_output=True, text=True, check=True).stdout
     unit = (DOCS / "wattwise.service").read_text()

@@ -90,7 +90,10 @@ _OPTIONS = (
 
 
 _RESERVED_FILES = 128
-"""For the database, the log, certificates and metrics."""
+"""For the database, the log, certificates, metrics and probes."""
+
+_PROBES = 32
+"""Connections to the port for probes."""
 
 
 def raise_file_limit() -> int:
@@ -177,7 +180,13 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
         server = grpc.aio.server(handlers=(methods,), options=options)
         # Before the database is opened: a start that fails because the port is taken has not touched it.
         address = bind(server, config.address, guard.certificates)
-        async with open_store(config.database, steady_clock(), watch.observer) as store, guard.rereading(hangup):
+        health_service = HealthService(SERVICES)
+        await health_service.begin()
+        async with (
+            _answering_probes(config.health_address, health_service),
+            open_store(config.database, steady_clock(), watch.observer) as store,
+            guard.rereading(hangup),
+        ):
             clock = store.clock
             optimizer = Optimizer(store, clock, config.limits, watch.observer)
             importer = Importer(store, clock, config.limits, watch.observer)
@@ -193,7 +202,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
             pruning = _repeating(optimizer.prune, _PRUNE_SECONDS, "delete old measurements")
             looking = _repeating(Crowd(connections).look, _LOOK_SECONDS, "count connections")
             counting = _counting(store, watch.observer)
-            serving = _serving(server, methods, store.check, config.grace_seconds)
+            serving = _serving(server, methods, health_service, store.check, config.grace_seconds)
             async with serving, sweeping, pruning, looking, counting:
                 with watch.serving_metrics():
                     settings = {
@@ -209,21 +218,43 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
 
 
 @contextlib.asynccontextmanager
+async def _answering_probes(address: str, health_service: HealthService) -> AsyncIterator[None]:
+    """Answers the health service alone, without TLS, from before the database is opened until calls are finished."""
+    if not address:
+        yield
+        return
+    methods = Methods()
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, methods.registry)
+    options = (*_OPTIONS, ("grpc.max_allowed_incoming_connections", _PROBES))
+    server = grpc.aio.server(handlers=(methods,), options=options)
+    bound = bind(server, address, None)
+    await server.start()
+    log_event(log, logging.INFO, "serving health", address=bound)
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+@contextlib.asynccontextmanager
 async def _serving(
-    server: grpc.aio.Server, methods: Methods, check: Callable[[], None], grace_seconds: float
+    server: grpc.aio.Server,
+    methods: Methods,
+    health_service: HealthService,
+    check: Callable[[], None],
+    grace_seconds: float,
 ) -> AsyncIterator[None]:
     """Answers calls; health says so as long as `check` raises no ServiceError."""
-    health_servicer = HealthService(("", *SERVICES))
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, methods.registry)
+    health_pb2_grpc.add_HealthServicer_to_server(health_service, methods.registry)
     reflected = reflection.aio.ReflectionServicer((*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, methods.registry)  # type: ignore[no-untyped-call]
     await server.start()
     try:
-        await health_servicer.follow(check)
-        async with _repeating(lambda: health_servicer.follow(check), _SWEEP_SECONDS, "check the database's file"):
+        await health_service.follow(check)
+        async with _repeating(lambda: health_service.follow(check), _SWEEP_SECONDS, "check the database's file"):
             yield
     finally:
-        await health_servicer.enter_graceful_shutdown()
+        await health_service.drain()
         methods.drain()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(methods.finished(), grace_seconds)

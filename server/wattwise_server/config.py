@@ -88,6 +88,8 @@ class Config:
         log_format: human, for a terminal or a journal, or json, one object per line.
         metrics_address: `host:port` that serves metrics to Prometheus over HTTP at /metrics; port 0 takes a free one,
             empty disables it. Metrics contain no job names, but the port has neither TLS nor tokens.
+        health_address: `host:port` that answers `grpc.health.v1` alone, without TLS, for probes that have none, such as
+            those of Kubernetes; port 0 takes a free one, empty disables it. It tells anyone whether this server serves.
         security: Who may connect.
         limits: How much is accepted and kept.
     """
@@ -99,6 +101,7 @@ class Config:
     log_level: str = "info"
     log_format: str = "human"
     metrics_address: str = ""
+    health_address: str = ""
     security: Security = Security()
     limits: Limits = Limits()
 

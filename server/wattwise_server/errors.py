@@ -24,6 +24,8 @@ class ServiceError(Exception):
 
     reason: str
     retryable = False
+    retry_seconds = 1.0
+    """How long a client without pauses of its own is to wait, if it retries."""
 
     def __init__(
         self, message: str, *, violations: Sequence[Violation] = (), metadata: Mapping[str, str] | None = None
@@ -242,6 +244,8 @@ class ShuttingDownError(ServiceError):
 
     reason = "ERROR_REASON_SHUTTING_DOWN"
     retryable = True
+    retry_seconds = 0.1
+    """Another server may answer at once."""
 
     def __init__(self) -> None:
         super().__init__("the server is shutting down; retry")

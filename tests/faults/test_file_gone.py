@@ -32,7 +32,7 @@ def is_refused(job: Trainer, trial: v1.Trial, epoch: int) -> None:
     with refused() as refusal:
         job.report(trial, 10.0 * epoch, metric=0.1, epoch=epoch)
     assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAVAILABLE, "ERROR_REASON_STORAGE_UNAVAILABLE")
-    assert refusal.metadata["retryable"] == "true"
+    assert (refusal.metadata["retryable"], refusal.retry_seconds) == ("true", 1.0)
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])

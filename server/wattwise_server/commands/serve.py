@@ -103,6 +103,8 @@ def _observability_options(parser: argparse.ArgumentParser, usual: Config) -> No
     add_option(group, "log_format", form, usual.log_format, f"format of log lines: {', '.join(FORMATS)}")
     text = "address that serves metrics to Prometheus, over HTTP at /metrics"
     add_option(group, "metrics_address", ADDRESS, usual.metrics_address, text)
+    text = "address that answers grpc.health.v1 alone, without TLS, for probes"
+    add_option(group, "health_address", ADDRESS, usual.health_address, text)
 
 
 def _limit_options(parser: argparse.ArgumentParser, usual: Limits) -> None:
@@ -136,6 +138,7 @@ def config_of(args: argparse.Namespace) -> Config:
         log_level=args.log_level,
         log_format=args.log_format,
         metrics_address=args.metrics_address,
+        health_address=args.health_address,
         security=Security(
             tls_cert=args.tls_cert,
             tls_key=args.tls_key,

@@ -15,30 +15,52 @@ from wattwise_server.observability.logs import log_event
 log = logging.getLogger(__name__)
 
 
+LIVENESS, READINESS = "liveness", "readiness"
+"""Names that a probe may ask for: whether the process answers, and whether callers should be sent here."""
+
+
 class HealthService(health.aio.HealthServicer):
     """Whether the server's services are serving.
+
+    Liveness is SERVING as long as the process answers. All other names are: once the first check has passed, unless a
+    later one fails, until the server drains.
 
     A name that is no service of this server is refused: a watch of it, which the protocol allows, would last for ever
     and learn nothing.
 
     Args:
-        services: The names that may be asked for; "" is the server as a whole.
+        services: The names of the server's services.
     """
 
     def __init__(self, services: Iterable[str]) -> None:
         super().__init__()
-        self._services = frozenset(services)
+        # An empty name is the whole server.
+        self._ready = frozenset(("", READINESS, *services))
         # Why they are not serving; empty if they are, None before the first check.
         self._why: str | None = None
 
+    async def begin(self) -> None:
+        """Sets the states before the first check."""
+        await self.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        await self._set_ready(ready=False)
+
+    async def drain(self) -> None:
+        """Sends callers away from a server that finishes its last calls."""
+        await self._set_ready(ready=False)
+
+    async def _set_ready(self, *, ready: bool) -> None:
+        states = health_pb2.HealthCheckResponse
+        for name in self._ready:
+            await self.set(name, states.SERVING if ready else states.NOT_SERVING)
+
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802 - the protocol's
         """Sends the state of a service now and when it changes."""
-        if request.service not in self._services:
+        if request.service not in self._ready | {LIVENESS}:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown service; an empty name is the whole server")
         await super().Watch(request, context)
 
     async def follow(self, check: Callable[[], None]) -> None:
-        """Sets the state of every service: serving, unless `check` raises a ServiceError; logs a change."""
+        """Sets the state of all but liveness: serving, unless `check` raises a ServiceError; logs a change."""
         why = ""
         try:
             check()
@@ -51,6 +73,4 @@ class HealthService(health.aio.HealthServicer):
         elif self._why is not None:
             log_event(log, logging.INFO, "serving again")
         self._why = why
-        states = health_pb2.HealthCheckResponse
-        for name in self._services:
-            await self.set(name, states.NOT_SERVING if why else states.SERVING)
+        await self._set_ready(ready=not why)

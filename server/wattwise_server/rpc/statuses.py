@@ -53,7 +53,7 @@ Details: TypeAlias = tuple[grpc.StatusCode, str, status_pb2.Status]
 
 
 def details_of(error: ServiceError) -> Details:
-    """The status of an error, with its reason, its field violations and whether to retry; also logs it."""
+    """The status of an error, with its reason, its field violations, and whether and when to retry; also logs it."""
     _log_refusal(error)
     metadata = {"retryable": str(error.retryable).lower(), **_fitting(error.metadata)}
     faults = [
@@ -61,6 +61,10 @@ def details_of(error: ServiceError) -> Details:
         for v in _fitting_violations(error.violations)
     ]
     extra: list[Message] = [error_details_pb2.BadRequest(field_violations=faults)] if faults else []
+    if error.retryable:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(error.retry_seconds * 1000))
+        extra.append(retry)
     return _details(_CODES[error.reason], _short(error.message, MESSAGE_BYTES), error.reason, metadata, extra)
 
 

@@ -38,6 +38,7 @@ GIVEN = {
     "log_level": "debug",
     "log_format": "json",
     "metrics_address": "127.0.0.1:2",
+    "health_address": "127.0.0.1:9",
     "tls_cert": "cert.pem",
     "tls_key": "key.pem",
     "tls_client_ca": "ca.pem",
@@ -58,6 +59,7 @@ MEANT = Config(
     "debug",
     "json",
     "127.0.0.1:2",
+    "127.0.0.1:9",
     Security(Path("cert.pem"), Path("key.pem"), Path("ca.pem"), Path("tokens"), insecure=True),
     Limits(3, 7, 4, 5, 8, 6.0),
 )

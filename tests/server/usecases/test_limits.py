@@ -77,7 +77,7 @@ def test_jobs_per_prefix(limited: LiveServer) -> None:
     with refused() as refusal:
         limited.trainer.RegisterJob(v1.RegisterJobRequest(job=job_spec(job_id_prefix="a", job_id="a-x")))
     assert (refusal.reason, refusal.metadata["limit"]) == ("ERROR_REASON_TOO_MANY_JOBS", "3")
-    assert refusal.metadata["retryable"] == "false"
+    assert (refusal.metadata["retryable"], refusal.retry_seconds) == ("false", None)
     for word in ("--max-jobs-per-prefix", "delete", "job_id"):
         assert word in refusal.message
     limited.admin.DeleteJob(v1.DeleteJobRequest(job_id=created[0]))
