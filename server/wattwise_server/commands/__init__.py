@@ -1,1 +1,1 @@
-"""`wattwise serve`, `token`, `backup` and `restore`: turn arguments into a Config."""
+"""`wattwise serve`, `token`, `backup`, `restore`, `migrate` and `copy`: turn arguments into a Config."""

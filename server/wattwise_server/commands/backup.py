@@ -9,6 +9,7 @@ from pathlib import Path
 from wattwise_server.commands.options import URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
+from wattwise_server.store.open import is_shared, shown_url
 from wattwise_server.store.sqlite.backup import backup, restore
 from wattwise_server.store.sqlite.open import database_path
 
@@ -26,7 +27,7 @@ class BackupCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Makes and checks the copy; returns 0, or 1 if it failed."""
         try:
-            backup(database_path(args.database), args.file, overwrite=args.force)
+            backup(_file_of("backup", args.database), args.file, overwrite=args.force)
         except StartError as error:
             return _fail("backup", error)
         print(f"copied {args.database} to {args.file}; the copy is intact")  # noqa: T201 - the command's answer
@@ -46,7 +47,7 @@ class RestoreCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Restores; returns 0, or 1 if it failed."""
         try:
-            former = restore(args.file, database_path(args.database), overwrite=args.force)
+            former = restore(args.file, _file_of("restore", args.database), overwrite=args.force)
         except StartError as error:
             return _fail("restore", error)
         kept = f"; the previous database is kept as {former}" if former else ""
@@ -61,6 +62,17 @@ RESTORE = RestoreCommand()
 def _common_options(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "database", URL, Config().database, "the server's database, as sqlite:///FILE")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+
+
+_OTHER_TOOLS = {"backup": "pg_dump or pgBackRest", "restore": "pg_restore or pgBackRest"}
+
+
+def _file_of(command: str, url: str) -> Path:
+    if is_shared(url):
+        raise StartError(
+            f"{shown_url(url)} is a PostgreSQL: use its own tools, {_OTHER_TOOLS[command]}, as docs/operations.md shows"
+        )
+    return database_path(url)
 
 
 def _fail(command: str, error: StartError) -> int:

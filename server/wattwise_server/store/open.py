@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from urllib.parse import urlsplit
 
 from wattwise_server.clock import Clock
@@ -42,10 +43,21 @@ def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> Abs
     """
     if not is_shared(url):
         return open_sqlite(url, clock, observer)
-    try:
+    with needs_asyncpg():
         from wattwise_server.store.postgres.open import open_postgres  # noqa: PLC0415 - the extra may be missing
+    return open_postgres(url, shown_url(url), observer)
+
+
+@contextmanager
+def needs_asyncpg() -> Iterator[None]:
+    """Of a block that imports it.
+
+    Raises:
+        StartError: it is not installed.
+    """
+    try:
+        yield
     except ImportError as error:
         if error.name != "asyncpg":
             raise
         raise StartError("PostgreSQL needs another package: pip install 'wattwise[server,postgres]'") from error
-    return open_postgres(url, shown_url(url), observer)

@@ -98,8 +98,18 @@ def test_backup_of_nothing_and_to_nowhere(server: LiveServer, tmp_path: Path) ->
     assert "there is no file" in error
     assert "--database" in error
     assert "cannot write beside" in wattwise(server, "backup", tmp_path / "no" / "x", fails=True)
-    assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "postgres://x", fails=True)
+    assert "sqlite:///" in wattwise(server, "backup", tmp_path / "x", "--database", "mysql://x", fails=True)
     assert [path.name for path in tmp_path.iterdir()] == ["server"]
+
+
+def test_backup_of_postgres_is_for_its_own_tools(server: LiveServer, tmp_path: Path) -> None:
+    """Of a PostgreSQL, backup and restore name the tools to use, and never show the password."""
+    url = "postgresql://wattwise:sesame@db/wattwise"
+    for command, tool in (("backup", "pg_dump"), ("restore", "pg_restore")):
+        error = wattwise(server, command, tmp_path / "x", "--database", url, fails=True)
+        assert tool in error
+        assert "pgBackRest" in error
+        assert "sesame" not in error
 
 
 def test_backup_that_finds_no_room(server: LiveServer, tmp_path: Path) -> None:

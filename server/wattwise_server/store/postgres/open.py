@@ -20,6 +20,7 @@ from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError
 from wattwise_server.store.postgres.migrate import migrate, migrations
 from wattwise_server.store.postgres.notices import Notices
 from wattwise_server.store.postgres.queries import PostgresQueries
+from wattwise_server.store.postgres.reserving import check_free
 from wattwise_server.store.postgres.saving import Saver
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
     saver = Saver(connector, secrets.randbits(62) + 1, observer)
     try:
         await migrate(writing, connector.shown)
+        await check_free(writing, connector.shown)
         await saver.start(writing)
         async with _pool(connector) as pool:
             queries = PostgresQueries(pool)

@@ -35,7 +35,7 @@ def backup(database: Path, target: Path, *, overwrite: bool) -> None:
     _must_exist(database, "the server's database with --database")
     if target.exists() and target.samefile(database):
         raise StartError(f"{target} is the database itself: name another file")
-    with _new_file(target) as fresh:
+    with new_file(target) as fresh:
         try:
             with closing(connect_read_only(database)) as source, closing(sqlite3.connect(fresh)) as copy:
                 # All pages in one step: the copy is of one moment, and no write of the server restarts it.
@@ -69,9 +69,9 @@ def restore(source: Path, database: Path, *, overwrite: bool) -> Path | None:
             raise StartError(f"{source} is the database itself: name a backup")
         aside: Path | None = None
         try:
-            with _new_file(database) as fresh:
+            with new_file(database) as fresh:
                 _copy(source, fresh, database)
-                _copy_owner(database, fresh)
+                copy_owner(database, fresh)
                 _check_integrity(fresh, source, "is damaged and was not restored; use another backup")
                 aside = _set_aside(database)
         except StartError:
@@ -111,7 +111,7 @@ def _check_integrity(copy: Path, original: Path, fault: str) -> None:
 
 
 @contextmanager
-def _new_file(target: Path) -> Iterator[Path]:
+def new_file(target: Path) -> Iterator[Path]:
     """A file beside the target to fill; it becomes the target, durably, unless the block raises."""
     fresh: Path | None = None
     try:
@@ -126,7 +126,7 @@ def _new_file(target: Path) -> Iterator[Path]:
                 fresh.with_name(fresh.name + side).unlink(missing_ok=True)
 
 
-def _copy_owner(database: Path, fresh: Path) -> None:
+def copy_owner(database: Path, fresh: Path) -> None:
     """When root restores, the server's user must still own the file and its lock."""
     if os.geteuid() == 0:
         former = (database if database.exists() else database.parent).stat()
@@ -135,11 +135,16 @@ def _copy_owner(database: Path, fresh: Path) -> None:
                 os.chown(path, former.st_uid, former.st_gid)
 
 
+def remove_side_files(database: Path) -> None:
+    """Removes the log of a database that is gone, or is to be replaced."""
+    for side in _SIDE_FILES:
+        database.with_name(database.name + side).unlink(missing_ok=True)
+
+
 def _set_aside(database: Path) -> Path | None:
     """Gives a database a second name beside its own, so that the first can be replaced atomically."""
     if not database.exists():
-        for side in _SIDE_FILES:
-            database.with_name(database.name + side).unlink(missing_ok=True)
+        remove_side_files(database)
         return None
     # SQLite would apply a -wal file that is left behind to the new database.
     with suppress(sqlite3.Error), closing(sqlite3.connect(database)) as connection:

@@ -62,9 +62,14 @@ def check(connection: sqlite3.Connection, path: str) -> None:
         raise _foreign(path)
 
 
+def schema_version(connection: sqlite3.Connection) -> int:
+    """A file's schema version; 0 if it has none."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
 def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[int, bool]:
     """A file's schema version, and whether it is a Wattwise database."""
-    current = connection.execute("PRAGMA user_version").fetchone()[0]
+    current = schema_version(connection)
     if current > newest:
         raise StartError(
             f"{path} has schema version {current}, but this program supports versions up to {newest}: "

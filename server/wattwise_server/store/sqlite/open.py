@@ -52,7 +52,7 @@ async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS)
         StartError: another server uses the file, it is not a Wattwise database, or it cannot be opened.
     """
     path = database_path(url)
-    _check_whole(path)
+    check_whole(path)
     with owned(path, create=True):
         _warn_of_folder(path.parent)
         _prepare(path)
@@ -84,7 +84,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check_whole(path: Path) -> None:
+def check_whole(path: Path) -> None:
     """A new database would discard the log of a lost one, with the newest results in it.
 
     Raises:

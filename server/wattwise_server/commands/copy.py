@@ -1,0 +1,71 @@
+"""`wattwise copy` moves everything from one database to another, such as from SQLite to PostgreSQL."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from wattwise_server.errors import StartError
+from wattwise_server.store.copying import Copied, copy
+from wattwise_server.store.open import shown_url
+
+_URLS = "as sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+
+
+class CopyCommand:
+    """The `copy` subcommand of `wattwise`."""
+
+    help = "copy a database to another one, such as from SQLite to PostgreSQL; no server may be using either"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the arguments."""
+        parser.add_argument("source", metavar="SOURCE", help=f"the database to read, {_URLS}")
+        text = f"an empty database, which is created or migrated first, {_URLS}; a password belongs in ~/.pgpass"
+        parser.add_argument("target", metavar="TARGET", help=text)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Copies and compares; returns 0, or 1 if the target was left empty."""
+        progress = _Progress()
+        try:
+            copied = asyncio.run(copy(args.source, args.target, progress.show))
+        except StartError as error:
+            progress.clear()
+            print(f"wattwise copy: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+            return 1
+        except KeyboardInterrupt:
+            progress.clear()
+            raise
+        progress.clear()
+        _print(copied)
+        rows = sum(each.rows for each in copied)
+        both = f"{shown_url(args.source)} to {shown_url(args.target)}"
+        print(f"copied {rows} rows from {both}; the checksums of both are equal")  # noqa: T201 - the command's answer
+        return 0
+
+
+COMMAND = CopyCommand()
+
+
+class _Progress:
+    """One line on a terminal, which is overwritten."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def show(self, action: str, table: str, done: int, total: int) -> None:
+        """Shows how far a table is."""
+        if self._shown:
+            print(f"\r\033[K{action} {table}: {done:,} of {total:,}", end="", file=sys.stderr, flush=True)  # noqa: T201
+
+    def clear(self) -> None:
+        """Removes the line."""
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)  # noqa: T201 - a terminal
+
+
+def _print(copied: Sequence[Copied]) -> None:
+    width = max(len(each.table) for each in copied)
+    for table, rows, checksum in copied:
+        print(f"{table:{width}}  {rows:>12}  {checksum}")  # noqa: T201 - the command's answer
