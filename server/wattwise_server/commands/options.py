@@ -98,10 +98,21 @@ def _path(text: str) -> Path | None:
     return Path(text) if text else None
 
 
-ADDRESS, URL, FILE = Kind("HOST:PORT", str), Kind("URL", str), Kind("FILE", _path)
+def _url(text: str) -> str:
+    """A URL, or what the file behind an @ holds: a password is in neither a command line nor a variable then."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise argparse.ArgumentTypeError(f"{text!r}: the file cannot be read: {why}") from None
+
+
+ADDRESS, URL, FILE = Kind("HOST:PORT", str), Kind("URL", _url), Kind("FILE", _path)
 """Addresses and URLs are checked where they are used; an empty file name means no file."""
 
-DATABASE_HELP = "the database, as sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+DATABASE_HELP = "the database, as sqlite:///FILE, postgresql://USER@HOST/DATABASE, or @FILE for a file with the URL"
 
 
 class _StoreTrue(argparse.Action):

@@ -81,3 +81,19 @@ def test_empty_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in GIVEN:
         monkeypatch.setenv(f"WATTWISE_{name.upper()}", "")
     assert parsed() == Config()
+
+
+def test_database_may_be_named_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """@FILE stands for the URL in a file, as an option and as a variable; a file that cannot be read is named."""
+    file, url = tmp_path / "database", "postgresql://wattwise:secret@db/wattwise"
+    file.write_text(f"{url}\n")
+    assert parsed("--database", f"@{file}").database == url
+    monkeypatch.setenv("WATTWISE_DATABASE", f"@{file}")
+    assert parsed().database == url
+    file.unlink()
+    with pytest.raises(SystemExit) as left:
+        parsed()
+    assert left.value.code == 2
+    assert str(file) in capsys.readouterr().err
