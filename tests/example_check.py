@@ -272,11 +272,15 @@ def refused(program: str, address: str, why: str, **variables: str) -> None:
     assert why in said, said
 
 
-def wait_for_output(example: Example, text: str) -> None:
-    """Wait until it prints a text."""
+def wait_for_output(example: Example, text: str) -> str:
+    """Wait until it prints a text; return the output up to there."""
     assert example.process.stdout is not None
-    seen = next((line for line in example.process.stdout if text in line), None)
-    assert seen is not None, f"it never printed {text!r}"
+    said = ""
+    for line in example.process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"it never printed {text!r}: {said}")
 
 
 def spec() -> v1.JobSpec:

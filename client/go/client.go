@@ -6,11 +6,14 @@ import (
 	crypto "crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"log"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
@@ -22,11 +25,12 @@ const (
 	longestPause = 3 * time.Second
 )
 
-// Client is a connection to a server, opened by the first call. Its methods are safe for concurrent use.
+// Client is a connection to a server, or to one of several. Its methods are safe for concurrent use.
 type Client struct {
 	// Timeout is the time that a call may take with all its retries. Change it only before the first call.
 	Timeout time.Duration
-	// Warn receives each warning about a session's trial once; nil: they are logged. Change it only before the first call.
+	// Warn receives each warning about a session's trial once, and one about each outage; nil: they are logged. Change it
+	// only before the first call.
 	Warn func(message string)
 	// Trainer and Admin are the stubs, for calls without a method here. Pass them a context of Outgoing.
 	Trainer v1.BatchSizeOptimizerClient
@@ -34,21 +38,33 @@ type Client struct {
 
 	connection *grpc.ClientConn
 	token      string
+	address    string
+	// 1 from the first failed try of an outage, which is warned of, to the next answer.
+	away int32
 }
 
-// NewClient creates a client for an address such as "localhost:50051". The first call opens the connection.
+// NewClient creates a client for an address such as "localhost:50051". It connects in the background.
+//
+// Several servers on one database are a list, "host1:50051,host2:50051", "ipv4:10.0.0.1:50051,10.0.0.2:50051" or
+// "ipv6:[fd00::1]:50051,[fd00::2]:50051", or a name with several addresses, "dns:///name:50051". The client uses one of
+// them, in an order drawn at random, and the next if it cannot be reached.
 func NewClient(address string, credentials Credentials) (*Client, error) {
-	transport, err := credentials.dialOption(address)
+	servers, err := parseAddress(address)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := credentials.dialOption(servers)
 	if err != nil {
 		return nil, err
 	}
 	reconnect := grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: firstPause, Multiplier: 2, Jitter: 0.5, MaxDelay: longestPause},
-		MinConnectTimeout: 5 * time.Second,
+		Backoff: backoff.Config{BaseDelay: firstPause, Multiplier: 2, Jitter: 0.5, MaxDelay: longestPause},
+		// Short, since a server that does not answer delays the connection to the next one.
+		MinConnectTimeout: 2 * time.Second,
 	}
 	// Detects a dead connection within 40 seconds.
 	alive := keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
-	connection, err := grpc.Dial(address, transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
+	connection, err := servers.dial(transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +74,7 @@ func NewClient(address string, credentials Credentials) (*Client, error) {
 		Admin:      v1.NewJobAdminClient(connection),
 		connection: connection,
 		token:      credentials.Token,
+		address:    address,
 	}, nil
 }
 
@@ -82,7 +99,11 @@ func random(bytes int) []byte {
 // jittered returns a random duration between half of a pause and the whole, so that the trainers of one server do not all
 // retry at the same time. (Before Go 1.20, math/rand is the same in every process.)
 func jittered(pause time.Duration) time.Duration {
-	return pause/2 + time.Duration(binary.BigEndian.Uint64(random(8))%uint64(pause/2+1))
+	return pause/2 + time.Duration(randomBelow(int(pause/2)+1))
+}
+
+func randomBelow(bound int) int {
+	return int(binary.BigEndian.Uint64(random(8)) % uint64(bound))
 }
 
 // Outgoing adds the metadata of a call: its id in the server's log, and the token.
@@ -105,6 +126,11 @@ func (c *Client) Retrying(callers context.Context, call func(context.Context) er
 			return context.Canceled
 		}
 		refused, ok := err.(*Error)
+		if unavailable(err) {
+			c.warnOfOutage(err)
+		} else if !ok || refused.Code != codes.DeadlineExceeded {
+			atomic.StoreInt32(&c.away, 0)
+		}
 		if !ok || !refused.Retryable() {
 			return err
 		}
@@ -116,6 +142,12 @@ func (c *Client) Retrying(callers context.Context, call func(context.Context) er
 			return err
 		case <-time.After(jittered(pause)):
 		}
+	}
+}
+
+func (c *Client) warnOfOutage(cause error) {
+	if atomic.SwapInt32(&c.away, 1) == 0 {
+		c.warn(fmt.Sprintf("no answer from %s, calls are retried: %v", c.address, cause))
 	}
 }
 

@@ -66,11 +66,11 @@ func (c Credentials) usesTLS() bool {
 	return c.TLS || c.CAFile != "" || c.CertFile != "" || c.KeyFile != ""
 }
 
-func (c Credentials) dialOption(address string) (grpc.DialOption, error) {
+func (c Credentials) dialOption(address destination) (grpc.DialOption, error) {
 	if !c.usesTLS() {
-		if c.Token != "" && !c.Insecure && !isLoopback(address) {
+		if c.Token != "" && !c.Insecure && !address.isLoopback() {
 			return nil, fmt.Errorf("refusing to send the token to %s in clear text: enable TLS (WATTWISE_TLS=1 or TLS), "+
-				"or allow it if the network is trusted (WATTWISE_INSECURE=1 or Insecure)", address)
+				"or allow it if the network is trusted (WATTWISE_INSECURE=1 or Insecure)", address.target)
 		}
 		return grpc.WithInsecure(), nil
 	}
@@ -111,10 +111,13 @@ func (c Credentials) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-func isLoopback(address string) bool {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return strings.HasPrefix(address, "unix:")
+// isLoopback returns whether all traffic stays on this machine.
+func (d destination) isLoopback() bool {
+	for _, server := range d.servers {
+		host, _, _ := net.SplitHostPort(server)
+		if host != "localhost" && !net.ParseIP(host).IsLoopback() {
+			return false
+		}
 	}
-	return host == "localhost" || net.ParseIP(host).IsLoopback()
+	return true
 }

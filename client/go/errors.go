@@ -49,6 +49,11 @@ func ServerAway(err error) bool {
 	return errors.As(err, &refused) && (refused.Retryable() || refused.Code == codes.DeadlineExceeded)
 }
 
+func unavailable(err error) bool {
+	var refused *Error
+	return errors.As(err, &refused) && refused.Code == codes.Unavailable
+}
+
 // ReasonOf returns the reason of an error; empty if it has none.
 func ReasonOf(err error) string {
 	var refused *Error

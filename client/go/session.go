@@ -258,13 +258,19 @@ func (s *TrialSession) ImportRequest(reason v1.EndReason) *v1.ImportTrialRequest
 // while there is no stream.
 func (s *TrialSession) keepAlive(ctx context.Context, interval time.Duration) {
 	defer close(s.done)
+	// How many streams in a row broke soon, which streams through some proxies always do.
+	broken := 0
 	for ctx.Err() == nil && !s.isAlone() {
 		start, pause := time.Now(), interval
-		if s.sendHeartbeat(ctx) && s.undeliveredReport() == nil && !s.isAlone() {
-			s.listen(ctx, interval)
+		if s.sendHeartbeat(ctx) && s.undeliveredReport() == nil && !s.isAlone() && s.listen(ctx, interval) {
+			broken++
+		}
+		lasted := time.Since(start) > longestPause
+		if lasted {
+			broken = 0
 		}
 		// Try again soon if the server is away or a stream broke, but not if the server accepts no stream.
-		if (s.undeliveredReport() != nil || time.Since(start) > longestPause) && pause > longestPause {
+		if (s.undeliveredReport() != nil || lasted || broken == 1) && pause > longestPause {
 			pause = longestPause
 		}
 		select {
@@ -291,13 +297,13 @@ func (s *TrialSession) sendHeartbeat(ctx context.Context) bool {
 	return !ServerAway(err)
 }
 
-// listen holds a stream open with heartbeats until it breaks or the trial ends.
-func (s *TrialSession) listen(ctx context.Context, interval time.Duration) {
+// listen holds a stream open with heartbeats until it breaks or the trial ends. It returns whether its connection broke.
+func (s *TrialSession) listen(ctx context.Context, interval time.Duration) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := s.client.Trainer.StreamResults(s.client.Outgoing(ctx))
 	if err != nil {
-		return
+		return unavailable(FromStatus(err))
 	}
 	go func() {
 		heartbeat := &v1.StreamResultsRequest_Heartbeat{Heartbeat: &v1.HeartbeatRequest{Trial: s.Trial.Id}}
@@ -319,8 +325,9 @@ func (s *TrialSession) listen(ctx context.Context, interval time.Duration) {
 	for {
 		response, err := stream.Recv()
 		if err != nil {
-			s.forgetIfUnknown(FromStatus(err))
-			return
+			err = FromStatus(err)
+			s.forgetIfUnknown(err)
+			return unavailable(err)
 		}
 		s.apply(response.GetDecision())
 	}
