@@ -13,13 +13,14 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.errors import ConflictError, StorageUnavailableError
 from wattwise_server.observability.events import Observers
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import delete_job, insert_job
 from wattwise_server.store.statements import Sql, Statement
 from wattwise_server.store.writer import Submission
 
+from tests.server.rival import Rival
 from tests.server.site import writing_connection
 from tests.server.store.conformance import a_job
 
@@ -129,6 +130,23 @@ async def test_nothing_of_an_owner_is_saved_after_a_failure(tmp_path: Path) -> N
         await bystander.durable()
         saved = await store.queries._all("SELECT job_id FROM deletions")
         assert [row["job_id"] for row in saved] == ["bystander"]
+
+
+async def test_outdated_owner_ends_in_conflicts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What was submitted for an owner that another server has changed is not saved, in this group or a later one."""
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    async with open_store(f"sqlite:///{tmp_path / 'wattwise.db'}", lambda: now) as store:
+        rival, owner = Rival(store, 1), Owner()
+        first, second = (store._writer.submit(owner, insert_job(number, a_job(f"j{number}"))) for number in (1, 2))
+        for submission in (first, second):
+            with pytest.raises(ConflictError):
+                await submission.durable()
+        assert (owner.failed, owner.outdated, rival.met) == (True, True, 1)
+        with pytest.raises(ConflictError):
+            await store._writer.submit(owner, insert_job(3, a_job("j3"))).durable()
+        await store._writer.submit(Owner(), insert_job(4, a_job("j4"))).durable()
+        assert [each.position for each in await store.jobs("", 0, 10)] == [4]
+    assert "commit failed" not in caplog.messages
 
 
 class Commits(Observers):
