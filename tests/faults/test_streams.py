@@ -109,7 +109,7 @@ def test_frozen_clients_are_noticed(limited: LiveServer) -> None:
         client.send_signal(signal.SIGSTOP)
         try:
             assert not has_room(limited, job)
-            wait_until(lambda: has_room(limited, job), seconds=120)
+            wait_until(lambda: has_room(limited, job), seconds=240)
         finally:
             client.kill()
 
