@@ -13,6 +13,7 @@ import pytest
 from wattwise import v1
 
 from tests.live_server import LiveServer
+from tests.postgres import PostgresServer
 from tests.watched import WatchedServer
 
 # Hundreds of processes import NumPy; starting its thread pool costs each of them a tenth of a second.
@@ -75,6 +76,19 @@ def watched(tmp_path: Path) -> Iterator[WatchedServer]:
     with WatchedServer(folder) as live:
         live.start()
         yield live
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running PostgreSQL for tests that leave it as it is."""
+    with PostgresServer.running() as running:
+        yield running
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> str:
+    """The URL of a new, empty database."""
+    return postgres_server.create_database()
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,10 @@ class LiveServer:
     logs: ClassVar[dict[Path, int]] = {}
     """The logs that a running test may have added to, and their sizes when it began."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str = "") -> None:
+        """Starts nothing yet; the database is a file in the folder, unless a URL names another one."""
         self.database = folder / "wattwise.db"
+        self.url = url or f"sqlite:///{self.database}"
         self.log = folder / "server.log"
         # Held, since a stopped server's port would be another's before its next start.
         self._port = hold_port()
@@ -46,7 +48,7 @@ class LiveServer:
 
     def start(self, *arguments: str) -> str:
         """Start a process; return the address that it printed."""
-        options = ["--address", self.address, "--database", f"sqlite:///{self.database}", *arguments]
+        options = ["--address", self.address, "--database", self.url, *arguments]
         environment = {**os.environ, **self.environment}
         self.logs.setdefault(self.log, 0)
         with self.log.open("a") as log:

@@ -39,7 +39,7 @@ class PostgresStore(CachedStore):
     def __init__(self, saver: Saver, queries: PostgresQueries, page_token_key: bytes) -> None:
         super().__init__(Writer(saver), queries, saver.clock, page_token_key)
         self._saver = saver
-        saver.on_reconnect = self._distrust
+        saver.on_reconnect = self.distrust
         self._retention = Retention(queries, self._forget)
         self.notices: _Publisher | None = None
         # Why the schema cannot be used; empty if it can.
@@ -127,8 +127,8 @@ class PostgresStore(CachedStore):
         """The jobs that somebody follows."""
         return sorted(self._subscriptions.job_ids())
 
-    def _distrust(self) -> None:
-        """After a failover a version may have been given twice."""
+    def distrust(self) -> None:
+        """Reads every job again: after a failover a version may have been given twice."""
         for cached in self._cache.values():
             cached.outdated = True
 

