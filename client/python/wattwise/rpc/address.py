@@ -1,4 +1,4 @@
-"""The server's address as users write it."""
+"""The address of a server, or of several, as users write it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import socket
 
 from wattwise.errors import InvalidAddressError
 
-# gRPC's own address schemes, passed on unchanged.
-_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "xds:")
+# gRPC's own address schemes.
+_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "xds:")
+# One server each, in the only way that they can be written, or several in a way of their own.
+_WHOLE = ("unix:", "unix-abstract:", "xds:")
+
+_ADVICE = (
+    "write host:port, such as localhost:50051, without http://; several servers with commas between them, such as "
+    "a.example:50051,b.example:50051"
+)
 
 
 def check_address(address: object) -> str:
@@ -17,18 +24,73 @@ def check_address(address: object) -> str:
     Raises:
         InvalidAddressError: if it is malformed.
     """
-    if isinstance(address, str):
-        host, _, port = address.rpartition(":")
-        in_range = port.isascii() and port.isdecimal() and 0 < int(port) < 65536
-        if address.startswith(_SCHEMES) or (host and in_range and "/" not in host and not any(map(str.isspace, host))):
-            return address
-    raise InvalidAddressError(
-        f"invalid server address {address!r}: write host:port, such as localhost:50051, without http://"
-    )
+    if not isinstance(address, str):
+        raise InvalidAddressError(f"invalid server address {address!r}: {_ADVICE}")
+    entries = _entries(address)
+    if len(entries) == 1 and address.startswith(_SCHEMES):
+        return address
+    for number, entry in enumerate(entries, 1):
+        if not _is_server(entry):
+            where = f" (number {number} of {len(entries)})" if len(entries) > 1 else ""
+            raise InvalidAddressError(f"invalid server address {entry!r}{where}: {_ADVICE}")
+    return address
+
+
+def servers_of(address: str) -> tuple[str, ...]:
+    """The servers of a well-formed address, each as an address of its own, without repetitions."""
+    return tuple(dict.fromkeys(_entries(address)))
+
+
+def may_be_several(address: str) -> bool:
+    """Whether the address may lead to more than one server: a list, or a `dns:` name, which gRPC resolves to all."""
+    return len(servers_of(address)) > 1 or (address.startswith("dns:") and not is_loopback(address))
 
 
 def server_of(address: str) -> str:
-    """The same text for the spellings of a server's address; those of this machine's loopback become localhost."""
+    """The same text for the spellings of a server's address; those of this machine's loopback become localhost.
+
+    For several servers the same text in whatever order they are written.
+    """
+    entries = _entries(address)
+    if not all(map(_is_server, entries)):
+        # Not a list, whatever it contains: the name of a database, for example.
+        entries = [address]
+    return ",".join(sorted(set(map(_spelled, entries))))
+
+
+def is_loopback(address: str) -> bool:
+    """Whether traffic to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket.
+
+    Several servers have to be on this machine, all of them.
+    """
+    return all(map(_is_loopback_server, _entries(address)))
+
+
+def _entries(address: str) -> list[str]:
+    """The servers of a list; a scheme before the first one that names addresses of one kind is that of all."""
+    if "," not in address or address.startswith(_WHOLE):
+        return [address]
+    first, *others = (entry.strip() for entry in address.split(","))
+    scheme = first[:5] if first.startswith(("ipv4:", "ipv6:")) else ""
+    return [first, *(entry if entry.startswith(_SCHEMES) else scheme + entry for entry in others)]
+
+
+def _is_server(entry: str) -> bool:
+    """Whether this is one of several servers, or one without a scheme."""
+    place, size = entry, 0
+    if entry.startswith(("ipv4:", "ipv6:")):
+        place, size = entry[5:], 4 if entry.startswith("ipv4:") else 16
+    elif entry.startswith("dns:"):
+        place = re.sub("^dns:(//[^/]*/)?", "", entry)
+    host, _, port = place.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        return False
+    if size:
+        return len(_packed(host[1:-1] if size == 16 and host[:1] + host[-1:] == "[]" else host)) == size
+    return bool(host) and not re.search(r"[/;\s]", host)
+
+
+def _spelled(address: str) -> str:
     found = re.fullmatch(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:\[([^][]+)\]|([^][:,/]+)):(\w+)", address)
     if found is None:
         return address
@@ -38,11 +100,10 @@ def server_of(address: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def is_loopback(address: str) -> bool:
-    """Whether traffic to an address stays on this machine: localhost, 127.0.0.0/8, ::1 or a Unix socket."""
+def _is_loopback_server(address: str) -> bool:
     if address.startswith(("unix:", "unix-abstract:")):
         return True
-    # A list of addresses, or one with a name server to query, does not match, whatever it starts with.
+    # An address with a name server to query does not match.
     found = re.fullmatch(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:\[([^][]+)\]|([^][:,/]+))(?::\w+)?", address)
     if found is None:
         return False

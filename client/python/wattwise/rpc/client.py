@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,9 +14,8 @@ from google.protobuf.message import Message
 from wattwise import v1
 from wattwise.rpc.address import check_address
 from wattwise.rpc.backoff import check_seconds, pauses, retrying
-from wattwise.rpc.connection import Connection, DecisionStream
+from wattwise.rpc.connection import Connection, DecisionStream, Link, is_old
 from wattwise.rpc.credentials import Credentials
-from wattwise.rpc.statuses import from_rpc_error
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -46,7 +45,9 @@ class Client:
     be reached in time, and the `WattwiseError` for its error otherwise.
 
     Args:
-        address: host and port of the server, such as "localhost:50051".
+        address: host and port of the server, such as "localhost:50051". Several servers of one service are separated
+            by commas, or are all that a name has, as in "dns:///wattwise.example:50051": the client uses one of them,
+            and goes on at another one if it dies. TLS verifies each server against the name by which it is written.
         timeout: seconds for a call with all its retries; each method can override it.
         retry: whether calls are repeated, with growing pauses, while the server is unavailable.
         search_timeout: seconds after which a server that cannot be reached at all, as with a wrong address, is given
@@ -108,7 +109,7 @@ class Client:
             spec.warn_if_doubtful()
             spec = spec.named().to_proto()
         request = v1.RegisterJobRequest(job=spec)
-        return self._call(self._optimizer.RegisterJob, request, timeout)
+        return self._call(lambda link: link.optimizer.RegisterJob, request, timeout)
 
     def get_next_batch_size(
         self,
@@ -139,7 +140,7 @@ class Client:
             resume=resume,
             unconnected_ranks=unconnected_ranks,
         )
-        return self._call(self._optimizer.GetNextBatchSize, request, timeout)
+        return self._call(lambda link: link.optimizer.GetNextBatchSize, request, timeout)
 
     def report_result(self, result: v1.TrainingResult, *, timeout: float | None = None) -> v1.Decision:
         """Reports one epoch's cumulative measurement.
@@ -154,7 +155,7 @@ class Client:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.ReportResultRequest(result=result)
-        return self._call(self._optimizer.ReportResult, request, timeout).decision
+        return self._call(lambda link: link.optimizer.ReportResult, request, timeout).decision
 
     def stream_results(self, requests: Iterator[v1.StreamResultsRequest]) -> DecisionStream:
         """Opens the stream of a trial, without deadline and retries.
@@ -162,7 +163,7 @@ class Client:
         Args:
             requests: the messages to send, iterated by a gRPC thread; their end closes this side of the stream.
         """
-        return DecisionStream(self._connection.link(), requests, self.address, self._call_id())
+        return DecisionStream(self._connection, requests, self._call_id())
 
     def heartbeat(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.Decision:
         """Renews a trial's lease and returns whether it may continue.
@@ -175,7 +176,7 @@ class Client:
             JobNotFoundError: if the job is not registered, or was deleted.
             TrialNotFoundError: if the job has no such trial.
         """
-        return self._call(self._optimizer.Heartbeat, v1.HeartbeatRequest(trial=trial), timeout).decision
+        return self._call(lambda link: link.optimizer.Heartbeat, v1.HeartbeatRequest(trial=trial), timeout).decision
 
     def end_trial(self, trial: v1.TrialId, reason: v1.EndReason.ValueType, *, timeout: float | None = None) -> v1.Trial:
         """Ends a trial because its trainer is done. A trial that is decided already does not change.
@@ -190,7 +191,7 @@ class Client:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.EndTrialRequest(trial=trial, reason=reason)
-        return self._call(self._optimizer.EndTrial, request, timeout).trial
+        return self._call(lambda link: link.optimizer.EndTrial, request, timeout).trial
 
     def import_trial(self, request: v1.ImportTrialRequest, *, timeout: float | None = None) -> v1.ImportTrialResponse:
         """Records a trial, or the end of one, that could not be reported while it ran.
@@ -203,7 +204,7 @@ class Client:
             InvalidRequestError, InvalidResultError: if a field or a measurement is invalid; nothing is recorded.
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(self._optimizer.ImportTrial, request, timeout)
+        return self._call(lambda link: link.optimizer.ImportTrial, request, timeout)
 
     def get_power_limit(self, trial: v1.TrialId, *, timeout: float | None = None) -> v1.GetPowerLimitResponse:
         """The cheapest power limit of a batch size. If none is known and no trial profiles, this trial has to profile.
@@ -222,7 +223,7 @@ class Client:
             trial_number=trial.trial_number,
             request_id=trial.request_id,
         )
-        return self._call(self._optimizer.GetPowerLimit, request, timeout)
+        return self._call(lambda link: link.optimizer.GetPowerLimit, request, timeout)
 
     def report_power_profile(
         self, trial: v1.TrialId, samples: Iterable[v1.PowerSample], *, timeout: float | None = None
@@ -242,7 +243,7 @@ class Client:
             JobNotFoundError, TrialNotFoundError: if there is no such trial, or it was deleted.
         """
         request = v1.ReportPowerProfileRequest(trial=trial, samples=samples)
-        return self._call(self._optimizer.ReportPowerProfile, request, timeout).power_limit_watts
+        return self._call(lambda link: link.optimizer.ReportPowerProfile, request, timeout).power_limit_watts
 
     def get_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """The current state of a job.
@@ -254,7 +255,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(self._admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout).job
+        return self._call(lambda link: link.admin.GetJob, v1.GetJobRequest(job_id=job_id), timeout).job
 
     def list_jobs(
         self, *, job_id_prefix: str = "", page_size: int = 0, timeout: float | None = None
@@ -268,7 +269,7 @@ class Client:
         """
         request = v1.ListJobsRequest(job_id_prefix=job_id_prefix, page_size=page_size)
         while True:
-            page = self._call(self._admin.ListJobs, request, timeout)
+            page = self._call(lambda link: link.admin.ListJobs, request, timeout)
             yield from page.jobs
             request.page_token = page.next_page_token
             if not page.next_page_token:
@@ -297,7 +298,7 @@ class Client:
         """
         request = v1.ListTrialsRequest(job_id=job_id, status=status, batch_size=batch_size, page_size=page_size)
         while True:
-            page = self._call(self._admin.ListTrials, request, timeout)
+            page = self._call(lambda link: link.admin.ListTrials, request, timeout)
             yield from page.trials
             request.page_token = page.next_page_token
             if not page.next_page_token:
@@ -314,7 +315,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
             TrialNotFoundError: if the job has no such trial.
         """
-        return self._call(self._admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout)
+        return self._call(lambda link: link.admin.GetTrial, v1.GetTrialRequest(trial=trial), timeout)
 
     def delete_job(self, job_id: str, *, timeout: float | None = None) -> v1.DeleteJobResponse:
         """Deletes a job and its trials; running trials are stopped.
@@ -326,7 +327,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered, or if the first attempt deleted it and a retry followed.
         """
-        return self._call(self._admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
+        return self._call(lambda link: link.admin.DeleteJob, v1.DeleteJobRequest(job_id=job_id), timeout)
 
     def reset_job(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """Begins the job's search again; its trials stay in the history but no longer count.
@@ -338,7 +339,7 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(self._admin.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout).job
+        return self._call(lambda link: link.admin.ResetJob, v1.ResetJobRequest(job_id=job_id), timeout).job
 
     def set_trial_excluded(
         self, trial: v1.TrialId, *, excluded: bool, timeout: float | None = None
@@ -355,7 +356,7 @@ class Client:
             TrialNotFoundError: if the job has no such trial.
         """
         request = v1.SetTrialExcludedRequest(trial=trial, excluded=excluded)
-        return self._call(self._admin.SetTrialExcluded, request, timeout)
+        return self._call(lambda link: link.admin.SetTrialExcluded, request, timeout)
 
     def set_batch_size_state(
         self, job_id: str, batch_size: int, status: v1.BatchSizeStatus.ValueType, *, timeout: float | None = None
@@ -373,7 +374,7 @@ class Client:
             JobNotFoundError: if the job is not registered.
         """
         request = v1.SetBatchSizeStateRequest(job_id=job_id, batch_size=batch_size, status=status)
-        return self._call(self._admin.SetBatchSizeState, request, timeout).job
+        return self._call(lambda link: link.admin.SetBatchSizeState, request, timeout).job
 
     def set_job_paused(self, job_id: str, *, paused: bool, timeout: float | None = None) -> v1.Job:
         """Pauses the job's search, so that launches get the best known batch size, or resumes it.
@@ -386,7 +387,9 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(self._admin.SetJobPaused, v1.SetJobPausedRequest(job_id=job_id, paused=paused), timeout).job
+        return self._call(
+            lambda link: link.admin.SetJobPaused, v1.SetJobPausedRequest(job_id=job_id, paused=paused), timeout
+        ).job
 
     def request_baseline(self, job_id: str, *, timeout: float | None = None) -> v1.Job:
         """Requests that the job's next launch gets the default batch size, to compare with.
@@ -398,7 +401,9 @@ class Client:
         Raises:
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(self._admin.RequestBaseline, v1.RequestBaselineRequest(job_id=job_id), timeout).job
+        return self._call(
+            lambda link: link.admin.RequestBaseline, v1.RequestBaselineRequest(job_id=job_id), timeout
+        ).job
 
     def set_job_policy(self, job_id: str, policy: v1.Policy.ValueType, *, timeout: float | None = None) -> v1.Job:
         """Changes the job's policy; the search is rebuilt from the job's trials.
@@ -412,7 +417,9 @@ class Client:
             InvalidRequestError: if the policy is unspecified, or the job's configuration has a fault under it.
             JobNotFoundError: if the job is not registered.
         """
-        return self._call(self._admin.SetJobPolicy, v1.SetJobPolicyRequest(job_id=job_id, policy=policy), timeout).job
+        return self._call(
+            lambda link: link.admin.SetJobPolicy, v1.SetJobPolicyRequest(job_id=job_id, policy=policy), timeout
+        ).job
 
     def watch_job(self, job_id: str, *, timeout: float | None = None) -> Iterator[v1.Job]:
         """Yields a job's current state, then its newest state after it has changed, until the job is deleted.
@@ -433,39 +440,43 @@ class Client:
             call = link.admin.WatchJob(v1.WatchJobRequest(job_id=job_id), metadata=link.metadata(call_id))
             try:
                 for response in call:
+                    self._connection.answered(link)
                     yield response.job
                     waits, deadline = pauses(0.1, 3.0), time.monotonic() + patience
             except grpc.RpcError as error:
-                failure, pause = from_rpc_error(error, self.address), next(waits)
-                if not (self._retry and failure.retryable) or time.monotonic() + pause > deadline:
-                    raise failure from None
-                time.sleep(pause)
+                failure = self._connection.broken(link, error)
+                if not is_old(error):
+                    self._connection.leave(link, failure)
+                    pause = next(waits)
+                    if not (self._retry and failure.retryable) or time.monotonic() + pause > deadline:
+                        raise failure from None
+                    time.sleep(pause)
             else:
                 return
             finally:
                 call.cancel()
 
     @property
-    def _optimizer(self) -> v1.BatchSizeOptimizerStub:
-        return self._connection.link().optimizer
-
-    @property
-    def _admin(self) -> v1.JobAdminStub:
-        return self._connection.link().admin
+    def patience(self) -> float | None:
+        """How long one of several servers has to answer before another is asked; None if there is only one."""
+        return self._connection.patience if self._connection.several else None
 
     def _call_id(self) -> str:
         return self._request_id or new_request_id()
 
     def _call(
-        self, method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, timeout: float | None
+        self,
+        method: Callable[[Link], grpc.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+        timeout: float | None,
     ) -> Response:
         call_id = self._call_id()
 
+        def send(link: Link, seconds: float) -> Response:
+            return method(link)(request, timeout=seconds, metadata=link.metadata(call_id))
+
         def attempt(left: float) -> Response:
-            try:
-                return method(request, timeout=left, metadata=self._connection.link().metadata(call_id))
-            except grpc.RpcError as error:
-                raise from_rpc_error(error, self.address) from None
+            return self._connection.ask(send, left)
 
         patience = self._timeout if timeout is None else timeout
         return (

@@ -1,43 +1,82 @@
-"""The channel to a server, opened on first use and once per process, and the stream of decisions."""
+"""The channel to the server that answers, opened on first use and once per process, and the stream of decisions."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import grpc
 
 from wattwise import v1
-from wattwise.errors import CredentialsError, OperationOrderError, WattwiseError
-from wattwise.rpc.address import is_loopback
+from wattwise.errors import (
+    CredentialsError,
+    DeadlineError,
+    OperationOrderError,
+    ServerUnavailableError,
+    WattwiseError,
+    log,
+)
+from wattwise.rpc.address import is_loopback, may_be_several, servers_of
 from wattwise.rpc.credentials import BearerToken, Credentials, Metadata
 from wattwise.rpc.statuses import from_rpc_error
 
+T = TypeVar("T")
+
 _OPTIONS = (
-    # Detects a server that vanished without closing the connection within 40 seconds.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     # This client has its own retries. With gRPC's, a stream that begins while the server closes the connection
     # sometimes never ends.
     ("grpc.enable_retries", 0),
     # Reconnects within seconds, however long the server was away.
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # By default channels to one address share a connection, which a forked process would share with its parent.
     ("grpc.use_local_subchannel_pool", 1),
 )
+_ONE_SERVER = (
+    *_OPTIONS,
+    # Detects a server that vanished without closing the connection within 40 seconds.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # The time for a connection, too.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+)
+_SEVERAL_SERVERS = (
+    *_OPTIONS,
+    # Also a stream on which nothing is sent moves soon. Servers refuse pings more often than every five seconds.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    # The deadline of the call limits the time for a connection. After a server has died, many clients connect to the
+    # others at once, which then takes longer than usual.
+    ("grpc.min_reconnect_backoff_ms", 20_000),
+    # Of the addresses that a name has, gRPC takes a random one, and another one if that does not answer.
+    ("grpc.service_config", '{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}'),
+)
+
+_PATIENCE_SECONDS, _LONGEST_PATIENCE = 2.0, 16.0
+_PATIENCE_FACTOR = 3.0
+_STORAGE_SECONDS = 30.0
+_STORAGE, _SHUTTING_DOWN = "ERROR_REASON_STORAGE_UNAVAILABLE", "ERROR_REASON_SHUTTING_DOWN"
+
+_ORDER = os.urandom(8)
+"""Decides which of several servers the clients of this process prefer."""
+
+_down: set[str] = set()
+"""The servers that were last seen down by this process, which has logged it."""
 
 REQUEST_ID = "x-request-id"
 """Metadata key of a call's id, which the server writes to its log and returns with errors."""
 
 
 class Link(NamedTuple):
-    """A process's channel with its stubs and its token."""
+    """A process's channel to a server, with its stubs and its token."""
 
+    server: str
     channel: grpc.Channel
     optimizer: v1.BatchSizeOptimizerStub
     admin: v1.JobAdminStub
@@ -52,12 +91,23 @@ class Link(NamedTuple):
 class Connection:
     """One channel for each process that uses it, parent and forked children; safe to use from any thread.
 
+    The channel leads to one of the servers of the address, until that does not answer. Each server has a channel of
+    its own, so that each certificate is verified against the name by which its server is listed.
+
+    Args:
+        address: of one server or several.
+        credentials: the token and the certificates.
+
+    Attributes:
+        address: as given.
+        several: whether the address may lead to several servers.
+
     Raises:
         CredentialsError: if `credentials` is not a `Credentials`. The message does not show it: it may be a token.
     """
 
     def __init__(self, address: str, credentials: object) -> None:
-        self._address = address
+        self.address = address
         if not isinstance(credentials, Credentials):
             what = type(credentials).__name__
             raise CredentialsError(f"credentials must be a Credentials, not {what}: use Credentials(token=...)")
@@ -65,6 +115,13 @@ class Connection:
         self._closed = False
         # By process id. A forked child keeps its parent's link untouched: destroying it would disconnect the parent.
         self._links: dict[int, Link] = {}
+        self.several = may_be_several(address)
+        self._servers = sorted(servers_of(address), key=_preference)
+        self._server = self._servers[0]
+        self._patience = _PATIENCE_SECONDS
+        # The servers that were left since the last answer, and why.
+        self._lost: dict[str, str] = {}
+        self._storage_tried_at = -_STORAGE_SECONDS
 
     def link(self) -> Link:
         """The link of this process.
@@ -76,23 +133,136 @@ class Connection:
         link = self._links.get(os.getpid())
         if link is None:
             if self._closed:
-                raise OperationOrderError(f"the client of {self._address} is closed; create a new one")
-            token = self._credentials.bearer_token(self._address)
-            channel = self._channel()
-            mine = Link(channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel), token)
+                raise OperationOrderError(f"the client of {self.address} is closed; create a new one")
+            token, server = self._credentials.bearer_token(self.address), self._server
+            channel = self._channel(server)
+            mine = Link(server, channel, v1.BatchSizeOptimizerStub(channel), v1.JobAdminStub(channel), token)
             # Atomic, without a lock that a fork could leave locked. If two threads get here, one link wins.
             link = self._links.setdefault(os.getpid(), mine)
             if link is not mine:
                 mine.channel.close()
         return link
 
-    def _channel(self) -> grpc.Channel:
+    def _channel(self, server: str) -> grpc.Channel:
+        options: tuple[tuple[str, int | str], ...] = _SEVERAL_SERVERS if self.several else _ONE_SERVER
         secure = self._credentials.channel_credentials()
         if secure is not None:
-            return grpc.secure_channel(self._address, secure, options=_OPTIONS)
+            return grpc.secure_channel(server, secure, options=options)
         # A proxy from the environment cannot reach this machine's loopback, and must not see its token.
-        options = (*_OPTIONS, ("grpc.enable_http_proxy", 0)) if is_loopback(self._address) else _OPTIONS
-        return grpc.insecure_channel(self._address, options=options)
+        options = (*options, ("grpc.enable_http_proxy", 0)) if is_loopback(server) else options
+        return grpc.insecure_channel(server, options=options)
+
+    @property
+    def patience(self) -> float:
+        """How long one of several servers has to answer before another is asked: 2 s, and longer if all are slow."""
+        return self._patience
+
+    def ask(self, send: Callable[[Link, float], T], timeout: float) -> T:
+        """Makes a call to the server, or else to the others, each once; to all of them again if they are slow.
+
+        Args:
+            send: makes the call on a link, within a number of seconds.
+            timeout: seconds for all of them.
+
+        Raises:
+            WattwiseError: the error of the last one.
+        """
+        deadline, left, tries = time.monotonic() + timeout, timeout, 0
+        while True:
+            link, begun = self.link(), time.monotonic()
+            try:
+                answer = send(link, min(left, self._patience) if self.several else left)
+            except (grpc.RpcError, ValueError) as error:
+                failure = self._failure(error, link)
+                if not self.several:
+                    raise failure from None
+                left, tries = deadline - time.monotonic(), tries + 1
+                moved, round_over = self.leave(link, failure), tries % max(2, len(self._servers)) == 0
+                slow = isinstance(failure, DeadlineError)
+                if slow and round_over:
+                    self._patience = min(_LONGEST_PATIENCE, 2 * self._patience)
+                if not moved or left <= 0 or (round_over and not slow):
+                    self._give_up(failure)
+                    raise self._failure(error, link, self.address) from None
+            else:
+                if self.several:
+                    self.answered(link, time.monotonic() - begun)
+                return answer
+
+    def _failure(self, error: grpc.RpcError | ValueError, link: Link, address: str = "") -> WattwiseError:
+        if isinstance(error, grpc.RpcError):
+            return from_rpc_error(error, address or link.server)
+        if self._links.get(os.getpid()) is link:
+            raise error
+        # gRPC's error for a channel that another thread has closed, to leave the server or for good.
+        return ServerUnavailableError(f"the connection to {address or link.server} was closed")
+
+    def leave(self, link: Link, error: WattwiseError) -> bool:
+        """Leaves a server for the next one if its error shows that it is lost; returns whether that was done."""
+        if not (self.several and isinstance(error, ServerUnavailableError)):
+            return False
+        if error.reason == _STORAGE:
+            # If the database is away, another server does not help. One server may be cut off from it.
+            if time.monotonic() < self._storage_tried_at + _STORAGE_SECONDS:
+                return False
+        elif error.reason not in ("", _SHUTTING_DOWN):
+            return False
+        self.note_lost(link, error)
+        place = self._servers.index(link.server) + 1
+        self._go_to(link, self._servers[place % len(self._servers)])
+        return True
+
+    def broken(self, link: Link, error: grpc.RpcError) -> WattwiseError:
+        """The exception for a stream that broke. The server is left only if a call shows that it is lost."""
+        failure = from_rpc_error(error, link.server)
+        if is_old(error):
+            self.spread(link)
+        elif isinstance(failure, ServerUnavailableError) and failure.reason in ("", _SHUTTING_DOWN):
+            self.note_lost(link, failure)
+        return failure
+
+    def note_lost(self, link: Link, error: WattwiseError) -> None:
+        """Notes that a connection broke: if another server answers next, that is logged."""
+        if self.several:
+            self._lost.setdefault(link.server, str(error))
+
+    def spread(self, link: Link) -> None:
+        """Goes on at a random server, since the server closes connections for that after a time."""
+        others = int.from_bytes(os.urandom(4), "big") % len(self._servers)
+        if self._servers[others] != link.server:
+            self._go_to(link, self._servers[others])
+
+    def _go_to(self, link: Link, server: str) -> None:
+        """Opens the next link to this server, unless another thread has left the link before."""
+        if self._links.get(os.getpid()) is link:
+            self._server = server
+            self._links.pop(os.getpid(), None)
+            link.channel.close()
+
+    def answered(self, link: Link, seconds: float = 0.0) -> None:
+        """Notes an answer, and logs which servers were lost before it, each once until it answers again."""
+        self._patience = min(_LONGEST_PATIENCE, max(_PATIENCE_SECONDS, _PATIENCE_FACTOR * seconds))
+        if self._lost:
+            lost, self._lost = self._lost, {}
+            self._log(lost, link.server)
+        _down.discard(link.server)
+
+    def _log(self, lost: dict[str, str], server: str) -> None:
+        if len(self._servers) > 1:
+            lost = {each: cause for each, cause in lost.items() if each != server}
+        level = logging.INFO if lost.keys() <= _down else logging.WARNING
+        _down.update(lost)
+        if lost:
+            causes = "; ".join(lost.values())
+            now = f"{server} answers now" if len(self._servers) > 1 else "a server answers there now"
+            log.log(level, "a Wattwise server was lost: %s. %s", causes, now)
+
+    def _give_up(self, error: WattwiseError) -> None:
+        """Notes that no server answers, which the caller reports."""
+        if isinstance(error, ServerUnavailableError):
+            _down.update(self._lost)
+            if error.reason == _STORAGE:
+                self._storage_tried_at = time.monotonic()
 
     def close(self) -> None:
         """Closes this process's channel permanently; running calls fail."""
@@ -100,6 +270,16 @@ class Connection:
         link = self._links.pop(os.getpid(), None)
         if link is not None:
             link.channel.close()
+
+
+def is_old(error: grpc.RpcError) -> bool:
+    """Whether the server closed the connection because of its age (`--max-connection-age-seconds`)."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and "max connection age" in (error.details() or "")
+
+
+def _preference(server: str) -> tuple[bool, int]:
+    """Sorts servers in an order of this process's own, with those last that are known to be down."""
+    return server in _down, zlib.crc32(_ORDER + server.encode())
 
 
 @contextmanager
@@ -122,11 +302,12 @@ class DecisionStream:
         WattwiseError: if the process is exiting; unary calls still work then.
     """
 
-    def __init__(self, link: Link, requests: Iterator[v1.StreamResultsRequest], address: str, request_id: str) -> None:
+    def __init__(self, connection: Connection, requests: Iterator[v1.StreamResultsRequest], request_id: str) -> None:
+        self._connection = connection
+        self._link = link = connection.link()
         # gRPC starts two.
         with starting_threads():
             self._call = link.optimizer.StreamResults(requests, metadata=link.metadata(request_id))
-        self._address = address
 
     def __iter__(self) -> Iterator[v1.Decision]:
         """Yields decisions as they arrive, until the server ends the stream.
@@ -138,8 +319,13 @@ class DecisionStream:
             for response in self._call:
                 yield response.decision
         except grpc.RpcError as error:
-            raise from_rpc_error(error, self._address) from None
+            raise self._connection.broken(self._link, error) from None
 
     def cancel(self) -> None:
         """Cancels the call; may be called from any thread."""
         self._call.cancel()
+
+    def leave(self) -> None:
+        """Leaves the server, which does not answer on the stream, for another one if there is one."""
+        error = ServerUnavailableError(f"the server at {self._link.server} does not answer on the stream")
+        self._connection.leave(self._link, error)

@@ -45,7 +45,7 @@ class Session:
     ends stays there. A trial that the server does not have is imported once it is over.
 
     Args:
-        address: host and port of the server.
+        address: of the server, or of several.
         trial: the trial; with number 0 the server has not dispatched it.
         journal: the trial's journal.
         lease_seconds: the trial's lease; 0 never expires.
@@ -228,7 +228,8 @@ class Session:
             return
         if self._exchange.over or self._exchange.detached:
             return
-        stream = ResultStream(self._exchange, self._trial, self._beat_seconds, self._timeout)
+        patience = self._client.patience
+        stream = ResultStream(self._exchange, self._trial, self._beat_seconds, self._timeout, patience)
         try:
             stream.talk(self._client)
         except UnsupportedCallError:

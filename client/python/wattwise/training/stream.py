@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from wattwise import v1
-from wattwise.errors import InvalidRequestError, InvalidResultError, WattwiseError
+from wattwise.errors import DeadlineError, InvalidRequestError, InvalidResultError, WattwiseError
 from wattwise.rpc.client import Client
 from wattwise.rpc.connection import DecisionStream, starting_threads
 from wattwise.training.exchange import Exchange, PendingReport
@@ -24,14 +24,24 @@ class ResultStream:
     At most one measurement is unanswered at a time: answers carry no number, only their order identifies them.
 
     A heartbeat is sent after `beat_seconds` of silence. The stream is dead if gRPC does not take a message within
-    `timeout` seconds, or a measurement has no answer by then; after earlier answers, three times as long.
+    `timeout` seconds, or a measurement has no answer by then; after earlier answers, three times as long. Where another
+    server could answer, both times are `patience` seconds at most.
     """
 
-    def __init__(self, exchange: Exchange, trial: v1.TrialId, beat_seconds: float, timeout: float) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        trial: v1.TrialId,
+        beat_seconds: float,
+        timeout: float,
+        patience: float | None = None,
+    ) -> None:
         self._exchange = exchange
         self._trial = trial
         self._beat_seconds = beat_seconds
-        self._timeout = timeout
+        self._timeout, self._answered_timeout = timeout, 3 * timeout
+        if patience is not None:
+            self._timeout = self._answered_timeout = min(timeout, patience)
         self._opened_at = time.monotonic()
         # The first message identifies the trial, so that the server can push a stop at any time.
         self._beat_at = self._opened_at
@@ -67,6 +77,8 @@ class ResultStream:
                 self._closed = True
                 self._exchange.changed.notify_all()
             call.cancel()
+        if isinstance(error, DeadlineError):
+            call.leave()
         if isinstance(error, InvalidResultError | InvalidRequestError) and self._unanswered is not None:
             self._exchange.refuse(self._unanswered, error)
         elif error is not None:
@@ -93,7 +105,7 @@ class ResultStream:
             while self._going_on:
                 left = self._give_up_at - time.monotonic()
                 if left <= 0:
-                    return WattwiseError("the server does not answer on the stream")
+                    return DeadlineError("the server does not answer on the stream")
                 self._exchange.changed.wait(min(left, _LONGEST_WAIT))
             return self._error
 
@@ -108,7 +120,7 @@ class ResultStream:
             oldest = self._writing_at
         if self._unanswered is not None:
             oldest = min(oldest, self._sent_at)
-        return oldest + (3 * self._timeout if self._answered else self._timeout)
+        return oldest + (self._answered_timeout if self._answered else self._timeout)
 
     def _requests(self) -> Iterator[v1.StreamResultsRequest]:
         while (request := self._next_request()) is not None:

@@ -1,0 +1,290 @@
+"""Several servers in one address: which one is used, and what happens when it dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from wattwise import Client, Credentials, ServerUnavailableError, UntrustedServerError
+from wattwise.rpc import connection
+from wattwise.rpc.address import is_loopback, server_of, servers_of
+from wattwise.rpc.connection import Connection
+
+from tests.client.rpc.test_addresses import Place, closed_port, silent_server, unknown_name, web_server
+from tests.client.training.script import job_spec
+from tests.credentials import Authority
+from tests.live_server import LiveServer
+from tests.waiting import wait_until
+
+JOB_ID = "test-several"
+
+Start = Callable[..., LiveServer]
+Prefer = Callable[[str, str], str]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets which servers earlier tests have seen down."""
+    monkeypatch.setattr(connection, "_down", set())
+
+
+@pytest.fixture
+def prefer(monkeypatch: pytest.MonkeyPatch) -> Prefer:
+    """Joins two servers to an address whose clients prefer the first in this process."""
+
+    def preferring(first: str, second: str) -> str:
+        address = f"{first},{second}"
+        for seed in range(1000):
+            monkeypatch.setattr(connection, "_ORDER", seed.to_bytes(8, "big"))
+            if min(servers_of(address), key=connection._preference) == first:
+                return address
+        raise AssertionError("no order has it first")
+
+    return preferring
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers with databases of their own."""
+    with ExitStack() as running:
+
+        def started(*arguments: str) -> LiveServer:
+            folder = tmp_path / f"server-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            live = running.enter_context(LiveServer(folder))
+            live.start(*arguments)
+            return live
+
+        yield started
+
+
+@pytest.fixture
+def pair(start: Start, prefer: Prefer) -> tuple[LiveServer, LiveServer, str]:
+    """Two servers with the same job, and their address; the first is preferred."""
+    first, second = start(), start()
+    for server in (first, second):
+        with Client(server.address) as client:
+            client.register_job(job_spec(job_id=JOB_ID))
+    return first, second, prefer(first.address, second.address)
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def _fails(client: Client) -> bool:
+    try:
+        client.get_job(JOB_ID)
+    except ServerUnavailableError:
+        return True
+    return False
+
+
+def test_another_server_answers_after_a_kill(
+    pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next call is answered by another server, also without retries; one warning per outage names both."""
+    first, second, address = pair
+    with Client(address, retry=False) as client:
+        client.get_job(JOB_ID)
+        first.kill()
+        for _ in range(3):
+            client.get_job(JOB_ID)
+        (warning,) = _warnings(caplog)
+        assert f"at {first.address}:" in warning
+        assert f"{second.address} answers now" in warning
+        first.start()
+        second.kill()
+        for _ in range(3):
+            client.get_job(JOB_ID)
+        (_, warning) = _warnings(caplog)
+        assert f"at {second.address}:" in warning
+        assert f"{first.address} answers now" in warning
+    second.start()
+
+
+def test_suspended_server_is_left(pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture) -> None:
+    """A server that takes calls and answers none is left long before the call's timeout."""
+    first, second, address = pair
+    with Client(address, timeout=60) as client:
+        client.get_job(JOB_ID)
+        os.kill(first.process.pid, signal.SIGSTOP)
+        try:
+            client.get_job(JOB_ID)
+        finally:
+            os.kill(first.process.pid, signal.SIGCONT)
+    (warning,) = _warnings(caplog)
+    assert f"{second.address} answers now" in warning
+
+
+@pytest.mark.parametrize("place", [closed_port, unknown_name, web_server, silent_server])
+def test_servers_that_never_answered(
+    pair: tuple[LiveServer, LiveServer, str], prefer: Prefer, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A wrong entry of a list costs one warning in a process, and no call."""
+    first, _, _ = pair
+    with place() as wrong:
+        address = prefer(wrong, first.address)
+        for _ in range(3):
+            with Client(address, timeout=60, retry=False) as client:
+                assert client.get_job(JOB_ID).spec.job_id == JOB_ID
+    (warning,) = _warnings(caplog)
+    assert wrong in warning
+
+
+def test_all_servers_down(pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture) -> None:
+    """If none answers, the error names the whole address; the first that is back answers, without another warning."""
+    first, second, address = pair
+    with Client(address, timeout=60, search_timeout=0.5) as client:
+        client.get_job(JOB_ID)
+        first.kill()
+        second.kill()
+        with pytest.raises(ServerUnavailableError, match=f"at {address}: "):
+            client.get_job(JOB_ID)
+        (warning,) = _warnings(caplog)
+        assert "retrying for 0.5 seconds" in warning
+        second.start()
+        assert client.get_job(JOB_ID).spec.job_id == JOB_ID
+        assert len(_warnings(caplog)) == 1
+
+
+def test_watch_goes_on_at_another_server(pair: tuple[LiveServer, LiveServer, str]) -> None:
+    """A watch whose server dies goes on at another one."""
+    first, second, address = pair
+    with Client(address) as client:
+        watch = client.watch_job(JOB_ID)
+        assert not next(watch).paused
+        first.kill()
+        with Client(second.address) as admin:
+            admin.set_job_paused(JOB_ID, paused=True)
+        assert next(watch).paused
+        watch.close()  # type: ignore[attr-defined]
+
+
+def test_storage_of_one_server_fails(pair: tuple[LiveServer, LiveServer, str]) -> None:
+    """A server whose database is away is left for one that has it."""
+    first, _, address = pair
+    first.database.rename(first.database.with_name("elsewhere.db"))
+    with Client(first.address, retry=False) as client:
+        wait_until(lambda: _fails(client))
+    with Client(address, retry=False) as client:
+        assert client.get_job(JOB_ID).spec.job_id == JOB_ID
+
+
+def test_old_connections_spread_the_clients(start: Start, prefer: Prefer, caplog: pytest.LogCaptureFixture) -> None:
+    """When a server closes a connection because of its age, any server may be next, without a warning."""
+    age = ("--max-connection-age-seconds", "0.1", "--grace-seconds", "0")
+    address = prefer(start(*age).address, start(*age).address)
+    for each in servers_of(address):
+        with Client(each) as client:
+            client.register_job(job_spec(job_id=JOB_ID))
+    used = set()
+    with Client(address) as client:
+        for _ in client.watch_job(JOB_ID):
+            used.add(client._connection.link().server)
+            if len(used) == 2:
+                break
+    assert _warnings(caplog) == []
+
+
+def test_processes_prefer_different_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes spread over the servers, and all clients of one process prefer the same."""
+    address, first = "a:1,b:1,c:1", Counter[str]()
+    for seed in range(300):
+        monkeypatch.setattr(connection, "_ORDER", seed.to_bytes(8, "big"))
+        (preferred,) = {Connection(address, Credentials())._server for _ in range(3)}
+        first[preferred] += 1
+    assert len(first) == 3
+    assert min(first.values()) > 60
+
+
+@pytest.mark.parametrize("scheme", ["", "ipv4:", "dns:///"])
+def test_schemes_of_lists(pair: tuple[LiveServer, LiveServer, str], scheme: str) -> None:
+    """Lists with gRPC's own schemes lead to all of their servers."""
+    *both, address = pair
+    with Client(scheme + address) as client:
+        client.get_job(JOB_ID)
+        used, other = sorted(both, key=lambda each: not client._connection.link().server.endswith(each.address))
+        used.kill()
+        client.get_job(JOB_ID)
+        assert client._connection.link().server.endswith(other.address)
+
+
+def test_list_of_ipv6_addresses(tmp_path: Path) -> None:
+    """A list of IPv6 addresses leads to its servers."""
+    try:
+        with closing(socket.create_server(("::1", 0), family=socket.AF_INET6)) as held:
+            port = held.getsockname()[1]
+    except OSError:
+        pytest.skip("needs IPv6")
+    with LiveServer(tmp_path) as live:
+        live.address = f"[::1]:{port}"
+        live.start()
+        with Client(f"ipv6:[::1]:1,[::1]:{port}") as client:
+            assert list(client.list_jobs()) == []
+
+
+def test_each_certificate_is_for_the_name_in_the_list(
+    start: Start, prefer: Prefer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TLS verifies every server against the host by which it is listed, and leaves one whose certificate is wrong."""
+    authority = Authority(tmp_path)
+    named, numbered = authority.issue("named", "localhost"), authority.issue("numbered", "127.0.0.1")
+    ports = []
+    for pair in (named, numbered):
+        server = start("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+        ports.append(server.address.rpartition(":")[2])
+    right = [f"localhost:{ports[0]}", f"127.0.0.1:{ports[1]}"]
+    wrong = [f"127.0.0.1:{ports[0]}", f"localhost:{ports[1]}"]
+    for first, second in (right, right[::-1]):
+        address = prefer(first, second)
+        with Client(address, credentials=authority.believing()) as client:
+            assert list(client.list_jobs()) == []
+            assert client._connection.link().server == first
+    assert _warnings(caplog) == []
+    with Client(prefer(wrong[0], right[1]), credentials=authority.believing()) as client:
+        assert list(client.list_jobs()) == []
+    (warning,) = _warnings(caplog)
+    assert f"at {wrong[0]} is not trusted" in warning
+    with Client(",".join(wrong), credentials=authority.believing()) as client, pytest.raises(UntrustedServerError):
+        list(client.list_jobs())
+
+
+def test_threads_share_a_move(pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture) -> None:
+    """When several threads lose their server at once, each is answered, and one of them warns."""
+    first, _, address = pair
+    with Client(address) as client:
+        client.get_job(JOB_ID)
+        first.kill()
+        answers: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(client.get_job(JOB_ID).spec.job_id)) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == [JOB_ID] * 8
+    assert len(_warnings(caplog)) == 1
+
+
+def test_spellings_of_a_list() -> None:
+    """The spool knows several servers by the same name in whatever order and spelling they are listed."""
+    assert server_of("b:1, A:2") == server_of("dns:///a:2,b:1") == "a:2,b:1"
+    assert server_of("ipv4:127.0.0.1:1,10.0.0.1:2") == "10.0.0.1:2,localhost:1"
+    assert server_of("sqlite:///z/b,a.db") == "sqlite:///z/b,a.db"
+
+
+def test_token_for_several_servers() -> None:
+    """A list is on this machine only if all of its servers are."""
+    assert is_loopback("127.0.0.1:1,localhost:2")
+    assert is_loopback("ipv4:127.0.0.1:1,127.0.0.2:2")
+    assert not is_loopback("dns:///localhost:1,elsewhere:2")
