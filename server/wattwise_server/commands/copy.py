@@ -7,11 +7,12 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+from wattwise_server.commands.options import URL
 from wattwise_server.errors import StartError
 from wattwise_server.store.copying import Copied, copy
 from wattwise_server.store.open import shown_url
 
-_URLS = "as sqlite:///FILE or postgresql://USER@HOST/DATABASE"
+_URLS = "as sqlite:///FILE, postgresql://USER@HOST/DATABASE, or @FILE for a file with the URL"
 
 
 class CopyCommand:
@@ -21,9 +22,9 @@ class CopyCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the arguments."""
-        parser.add_argument("source", metavar="SOURCE", help=f"the database to read, {_URLS}")
-        text = f"an empty database, which is created or migrated first, {_URLS}; a password belongs in ~/.pgpass"
-        parser.add_argument("target", metavar="TARGET", help=text)
+        parser.add_argument("source", metavar="SOURCE", type=URL.parse, help=f"the database to read, {_URLS}")
+        text = "an empty database, which is created or migrated first, in the same form"
+        parser.add_argument("target", metavar="TARGET", type=URL.parse, help=text)
 
     def run(self, args: argparse.Namespace) -> int:
         """Copies and compares; returns 0, or 1 if the target was left empty."""

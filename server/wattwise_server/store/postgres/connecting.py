@@ -114,5 +114,5 @@ async def hang_up(connection: Connection) -> None:
     await asyncio.sleep(0)
 
 
-_REFUSALS = ("SQLSTATE 28", "SQLSTATE 3D", "invalid DSN", "unexpected connection parameter")
+_REFUSALS = ("SQLSTATE 28", "SQLSTATE 3D", "SQLSTATE 42704", "invalid DSN", "unexpected connection parameter")
 """Of a password, a user or a database that is wrong, and of an option: waiting does not help."""

@@ -66,6 +66,7 @@ async def reserved(connection: Connection, shown: str) -> AsyncIterator[None]:
         # The first statement that reads decides what is seen: it follows the lock.
         await connection.execute("SET LOCAL lock_timeout = '10s'")
         await connection.execute("LOCK TABLE servers IN EXCLUSIVE MODE")
+        await connection.execute("SET LOCAL lock_timeout = 0")
         _must_be_unused(await _users(connection), shown)
         yield
 
