@@ -86,9 +86,11 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> str:
-    """The URL of a new, empty database."""
-    return postgres_server.create_database()
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The URL of a new, empty database, for one test."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
 
 
 @pytest.fixture(scope="module")

