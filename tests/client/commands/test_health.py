@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from wattwise.commands.main import main
 
 from tests.client.commands.conftest import Ask
 from tests.client.commands.test_main import AWAY
@@ -30,6 +31,14 @@ def test_absent_and_unknown_are_unhealthy(refused: Ask) -> None:
     assert f"cannot reach a Wattwise server at {AWAY}" in refused("health", "--address", AWAY, status=1)
     assert "no service 'cache'" in refused("health", "--service", "cache", status=1)
     assert "'http://here'" in refused("health", "--address", "http://here", status=1)
+
+
+def test_each_of_several_servers_is_asked(ask: Ask, address: str) -> None:
+    """Of several servers each has to serve."""
+    other = address.replace("127.0.0.1", "localhost")
+    assert ask("health", "--address", f"{address},{other}") == f"{address}: SERVING\n{other}: SERVING\n"
+    assert main(["health", "--address", f"{AWAY},{address}"]) == 1
+    assert main(["health", "--address", f"{address},{AWAY}"]) == 1
 
 
 def test_server_that_cannot_serve_is_unhealthy(tmp_path: Path, refused: Ask) -> None:

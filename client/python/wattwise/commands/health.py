@@ -12,8 +12,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from wattwise.commands.main import FAILED, complain, say
 from wattwise.commands.options import add_credential_options, credentials_of
-from wattwise.errors import InvalidArgumentError
-from wattwise.rpc.address import check_address
+from wattwise.errors import InvalidArgumentError, WattwiseError
+from wattwise.rpc.address import check_address, servers_of
 from wattwise.rpc.backoff import check_seconds
 from wattwise.rpc.connection import Connection
 from wattwise.rpc.credentials import Credentials
@@ -30,7 +30,7 @@ _STATES = health_pb2.HealthCheckResponse.ServingStatus
 class HealthCommand:
     """The `health` subcommand of `wattwise`."""
 
-    help = "check whether a server is serving; the exit status is 0 if it is, else 1"
+    help = "check whether a server is serving; the exit status is 0 if it is, and each of several, else 1"
 
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Declares the options."""
@@ -57,31 +57,24 @@ class HealthCommand:
         add_credential_options(parser)
 
     def run(self, args: argparse.Namespace, /) -> int:
-        """Asks the server; returns 0 if it is serving, else 1.
+        """Asks the server, or each of several; returns 0 if it is serving, else 1.
 
         Raises:
-            WattwiseError: the server does not answer.
+            WattwiseError: the only server does not answer.
         """
         timeout = check_seconds("timeout", args.timeout)
         address, credentials = _asked(args)
-        connection = Connection(address, credentials)
-        try:
-            # No token: the health service needs none.
-            stub: Any = health_pb2_grpc.HealthStub(connection.link().channel)
-            answer = stub.Check(health_pb2.HealthCheckRequest(service=args.service), timeout=timeout)
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.NOT_FOUND:
-                raise InvalidArgumentError(f"the server at {address} has no service {args.service!r}") from None
-            raise from_rpc_error(error, address) from None
-        finally:
-            connection.close()
-        state = _STATES.Name(answer.status)
-        what = f"{args.service} of {address}" if args.service else address
-        if answer.status != health_pb2.HealthCheckResponse.SERVING:
-            complain(f"wattwise health: {what}: {state}")
-            return FAILED
-        say(f"{what}: {state}")
-        return 0
+        servers = servers_of(address)
+        if len(servers) == 1:
+            return _check(address, credentials, args.service, timeout)
+        status = 0
+        for server in servers:
+            try:
+                status = max(status, _check(server, credentials, args.service, timeout))
+            except WattwiseError as error:  # noqa: PERF203 - a few iterations
+                complain(f"wattwise health: {error}")
+                status = FAILED
+        return status
 
 
 COMMAND = HealthCommand()
@@ -95,6 +88,27 @@ def _asked(args: argparse.Namespace) -> tuple[str, Credentials]:
         return _reachable(check_address(probed)), Credentials()
     address = args.address or os.environ.get("WATTWISE_SERVER") or "localhost:50051"
     return _reachable(check_address(address)), credentials_of(args)
+
+
+def _check(address: str, credentials: Credentials, service: str, timeout: float) -> int:
+    connection = Connection(address, credentials)
+    try:
+        # No token: the health service needs none.
+        stub: Any = health_pb2_grpc.HealthStub(connection.link().channel)
+        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            raise InvalidArgumentError(f"the server at {address} has no service {service!r}") from None
+        raise from_rpc_error(error, address) from None
+    finally:
+        connection.close()
+    state = _STATES.Name(answer.status)
+    what = f"{service} of {address}" if service else address
+    if answer.status != health_pb2.HealthCheckResponse.SERVING:
+        complain(f"wattwise health: {what}: {state}")
+        return FAILED
+    say(f"{what}: {state}")
+    return 0
 
 
 def _reachable(address: str) -> str:
