@@ -287,6 +287,7 @@ class StoreConformance:
             async with store.transaction("j") as tx:
                 tx.save_job(a_job())
 
+            @retried
             async def increment() -> None:
                 async with store.transaction("j") as tx:
                     assert tx.job is not None

@@ -1,15 +1,20 @@
-"""The PostgreSQL backend meets the storage contract."""
+"""The PostgreSQL backend meets the storage contract, also when two servers use the database in turns."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
 import pytest
 from wattwise_server.clock import steady_clock
+from wattwise_server.errors import ConflictError
 from wattwise_server.store.base import Store
 from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
 
 from tests.postgres import PostgresServer
-from tests.server.store.conformance import Opener, StoreConformance
+from tests.server.store.conformance import Opener, StoreConformance, a_job
+from tests.server.store.two_stores import InTurns, two_stores
 
 
 class TestPostgresStore(StoreConformance):
@@ -27,7 +32,45 @@ class TestPostgresStore(StoreConformance):
         micros = int(seconds * 1e6)
         moved = f"UPDATE leases SET expires = expires - {micros}, claimed = claimed - {micros}"  # noqa: S608
         self.postgres.execute(moved, self.database)
-        if isinstance(store, PostgresStore):
-            store.distrust()
-        else:
+        for each in store.stores if isinstance(store, InTurns) else [store]:
+            if isinstance(each, PostgresStore):
+                each.distrust()
+        if store is None:
             self.postgres.execute(f"UPDATE servers SET seen = seen - {micros}", self.database)  # noqa: S608
+
+
+@pytest.fixture(scope="module")
+def newest_postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL of the newest version for tests that leave it as it is."""
+    with PostgresServer.running(major=18) as running:
+        yield running
+
+
+class TestTwoPostgresStores(TestPostgresStore):
+    """Two stores over one database of the newest PostgreSQL, used in turns."""
+
+    @pytest.fixture
+    def opener(self, newest_postgres: PostgresServer) -> Opener:
+        """Opens the database twice."""
+        self.postgres, url = newest_postgres, newest_postgres.create_database()
+        self.database = url.rpartition("/")[2]
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Store]:
+            async with two_stores(url) as stores:
+                yield InTurns(stores)
+
+        return opened
+
+    async def test_transactions_of_a_new_job_are_serialized(self, opener: Opener) -> None:
+        """Of two blocks that create one job at two servers, the later one ends in a conflict and finds it then."""
+        async with opener() as store:
+            with pytest.raises(ConflictError):  # noqa: PT012 - the conflict is raised by the block's exit
+                async with store.transaction("j") as late:
+                    async with store.transaction("j") as early:
+                        early.save_job(a_job(eta_knob=0.25))
+                    assert late.job is None
+                    late.save_job(a_job())
+            for _ in range(2):
+                async with store.transaction("j") as tx:
+                    assert tx.job == a_job(eta_knob=0.25)
