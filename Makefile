@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve examples bench replay belief decisions ablation conformance test-clients test soak test-gpu test-libraries \
   test-torch test-jax test-zeus test-trainers mutants check lint types imports protos protos-image protos-check wheel-check \
-  lock lock-check sbom audit readme-check figures clean
+  deploy-check lock lock-check sbom audit readme-check figures clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -130,6 +130,10 @@ protos-check: $(PROTOS_VENV)/.done ## compare the committed stubs with what the 
 
 wheel-check: $(VENV)/.dev ## build the wheel and test it in a new environment
 	$(BIN)/python tests/wheel_check.py
+
+deploy-check: $(VENV)/.dev ## check the Dockerfile, the compose file, the manifests and the dashboard of deploy/, without an engine or a cluster
+	$(BIN)/python -m pytest tests/deploy
+	$(BIN)/python -m tests.deploy.dockerfile_check
 
 lock: $(VENV)/.dev ## update requirements/server.lock, what a server needs with its hashes (LOCK=--upgrade takes newer versions)
 	@mkdir -p requirements
