@@ -57,6 +57,9 @@ class EventLog:
     def commit_failed(self) -> None:
         """Logs nothing: the writer logs it with the cause."""
 
+    def conflicted(self) -> None:
+        """Logs nothing: the calls are run again."""
+
 
 def _ignore() -> None:
     pass

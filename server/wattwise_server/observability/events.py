@@ -168,6 +168,9 @@ class Observer(Protocol):
     def commit_failed(self) -> None:
         """A commit failed; nothing of it was kept."""
 
+    def conflicted(self) -> None:
+        """A transaction was not kept since another server had changed its job; its call runs again."""
+
 
 class Observers:
     """Several observers as one. What one of them raises is logged and does not reach the others or the call."""
@@ -195,6 +198,10 @@ class Observers:
     def commit_failed(self) -> None:
         """Notifies each."""
         _notify(observer.commit_failed for observer in self._observers)
+
+    def conflicted(self) -> None:
+        """Notifies each."""
+        _notify(observer.conflicted for observer in self._observers)
 
 
 def _prepared(observer: Observer, event: Event) -> Notification:

@@ -133,6 +133,8 @@ class Metrics:
         )
         self._rows = Histogram("wattwise_commit_rows", "Rows written by one commit.", buckets=_ROWS, **self._here)
         self._failures = Counter("wattwise_commit_failures", "Commits that failed.", **self._here)
+        text = "Transactions whose job another server had changed; their calls were run again."
+        self._conflicts = Counter("wattwise_conflicts", text, **self._here)
 
     @property
     def _here(self) -> dict[str, Any]:
@@ -192,6 +194,10 @@ class Metrics:
     def commit_failed(self) -> None:
         """Counts the failure."""
         self._failures.inc()
+
+    def conflicted(self) -> None:
+        """Counts the transaction."""
+        self._conflicts.inc()
 
     def call_started(self, call: Call) -> Callable[[], None]:
         """Counts the call when it has ended; measures its time unless it is a stream."""

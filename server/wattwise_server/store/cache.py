@@ -24,7 +24,7 @@ from types import TracebackType
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
-from wattwise_server.errors import ServiceError
+from wattwise_server.errors import ConflictError, ServiceError
 from wattwise_server.store import rows
 from wattwise_server.store.queries import Queries, readable
 from wattwise_server.store.statements import Statement
@@ -173,6 +173,9 @@ class CachedStore(ABC):
 
     def deleted(self, key: int) -> None:  # noqa: B027 - a hook
         """Notes that the deletion of a job has become durable."""
+
+    def conflicted(self) -> None:  # noqa: B027 - a hook
+        """Notes that a transaction lost against another server."""
 
     def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:  # noqa: B027 - a hook
         """Notes that a transaction's changes have become durable."""
@@ -334,6 +337,9 @@ class CachedTransaction:
     ) -> None:
         try:
             await self._leave(error)
+        except ConflictError:
+            self.store.conflicted()
+            raise
         finally:
             self.store.release(self.job_id, self.cached)
             if self.kept is not None:

@@ -45,6 +45,9 @@ class Faulty:
     def commit_failed(self) -> None:
         raise OSError("failed")
 
+    def conflicted(self) -> None:
+        raise OSError("conflicted")
+
 
 async def test_failing_observer_is_logged_and_disturbs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

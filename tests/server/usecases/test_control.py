@@ -431,6 +431,9 @@ class Changes:
     def commit_failed(self) -> None:
         """Of no interest here."""
 
+    def conflicted(self) -> None:
+        """Of no interest here."""
+
     def prepare(self, event: Event) -> Notification:
         assert isinstance(event, JobChanged)
         return lambda: self.seen.append((event.change, event.batch_size, event.trial_number))

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from wattwise_server.domain import TrialKey
 from wattwise_server.errors import ConflictError, StorageUnavailableError, TooManyJobsError
+from wattwise_server.observability.events import Observer
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.postgres.notices import Notice
 from wattwise_server.store.postgres.queries import PostgresQueries
@@ -36,9 +37,10 @@ class PostgresStore(CachedStore):
     shared = True
     _loads_at_once = 6
 
-    def __init__(self, saver: Saver, queries: PostgresQueries, page_token_key: bytes) -> None:
+    def __init__(self, saver: Saver, queries: PostgresQueries, page_token_key: bytes, observer: Observer) -> None:
         super().__init__(Writer(saver), queries, saver.clock, page_token_key)
         self._saver = saver
+        self._observer = observer
         saver.on_reconnect = self.distrust
         self._retention = Retention(queries, self._forget)
         self.notices: _Publisher | None = None
@@ -98,6 +100,10 @@ class PostgresStore(CachedStore):
         if statements:
             statements += [Statement(EXPIRED, (key, number)) for number in tx.expired]
         return statements
+
+    def conflicted(self) -> None:
+        """Counts it."""
+        self._observer.conflicted()
 
     def changed(self, cached: CachedJob, tx: CachedTransaction) -> None:
         """Tells the other servers."""

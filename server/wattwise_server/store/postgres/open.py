@@ -54,7 +54,7 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
         async with _pool(connector) as pool:
             queries = PostgresQueries(pool)
             key = await writing.fetchval("SELECT value FROM secrets WHERE name = 'page tokens'")
-            store = PostgresStore(saver, queries, bytes(key))
+            store = PostgresStore(saver, queries, bytes(key), observer)
             notices = Notices(connector, saver.server, store, queries.versions)
             store.notices = notices
             observer.opened(*await store.content())
