@@ -20,6 +20,8 @@ from tests.credentials import Authority
 from tests.jobs import Trainer, result
 from tests.live_server import LiveServer
 from tests.ports import hold_port, port_of
+from tests.postgres import PostgresServer
+from tests.refusals import refused
 from tests.server.commands.test_serve import refuse
 from tests.waiting import wait_until
 
@@ -104,6 +106,34 @@ def test_server_that_waits_for_its_database_is_alive_and_not_ready(probed: Probe
             assert probed.state("readiness") == probed.state() == STATES.NOT_SERVING
         finally:
             waiting.kill()
+
+
+def test_server_whose_postgresql_is_away_is_ready(probed: ProbedServer) -> None:
+    """No server leaves its service when the database that all share is away: calls are to be made again later."""
+    with PostgresServer.running() as postgres:
+        probed.start("--database", postgres.create_database())
+        job = Trainer(probed.trainer)
+        trial = job.next()
+        postgres.kill()
+        for call in (
+            lambda: job.report(trial, 10.0, metric=0.1),
+            job.next,
+            lambda: probed.admin.ListJobs(v1.ListJobsRequest()),
+        ):
+            with refused() as refusal:
+                call()
+            assert (refusal.code, refusal.reason) == (grpc.StatusCode.UNAVAILABLE, "ERROR_REASON_STORAGE_UNAVAILABLE")
+            assert (refusal.metadata["retryable"], refusal.retry_seconds) == ("true", 1.0)
+            assert probed.state("readiness") == probed.state() == probed.state("liveness") == STATES.SERVING
+        postgres.start()
+        wait_until(lambda: _is_reported(job, trial))
+
+
+def _is_reported(job: Trainer, trial: v1.Trial) -> bool:
+    try:
+        return job.report(trial, 10.0, metric=0.95).converged
+    except grpc.RpcError:
+        return False
 
 
 def test_port_for_probes_has_no_tls_and_nothing_else(probed: ProbedServer, tmp_path: Path) -> None:
