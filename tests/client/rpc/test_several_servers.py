@@ -18,6 +18,7 @@ from wattwise.rpc import connection
 from wattwise.rpc.address import is_loopback, server_of, servers_of
 from wattwise.rpc.connection import Connection
 
+from tests.client.rpc.name_server import NAME, name_server
 from tests.client.rpc.test_addresses import Place, closed_port, silent_server, unknown_name, web_server
 from tests.client.training.script import job_spec
 from tests.credentials import Authority
@@ -256,6 +257,37 @@ def test_each_certificate_is_for_the_name_in_the_list(
     assert f"at {wrong[0]} is not trusted" in warning
     with Client(",".join(wrong), credentials=authority.believing()) as client, pytest.raises(UntrustedServerError):
         list(client.list_jobs())
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSTOP])
+def test_name_with_several_addresses(
+    start: Start, tmp_path: Path, death: signal.Signals, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A `dns:` name leads to all of its servers, whose certificates have that name; one that dies is left."""
+    authority = Authority(tmp_path)
+    pair, trusting = authority.issue("several", NAME), authority.believing()
+    tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    first = start(*tls)
+    port = first.address.rpartition(":")[2]
+    second = start(*tls, "--address", f"127.0.0.2:{port}")
+    both = {"127.0.0.1": first, "127.0.0.2": second}
+    for host in both:
+        with name_server([host]) as names, Client(f"dns://{names}/{NAME}:{port}", credentials=trusting) as client:
+            client.register_job(job_spec(job_id=f"test-{host}"))
+    with (
+        name_server(list(both)) as names,
+        Client(f"dns://{names}/{NAME}:{port}", timeout=60, credentials=trusting) as client,
+    ):
+        (job,) = client.list_jobs()
+        host = job.spec.job_id.removeprefix("test-")
+        os.kill(both[host].process.pid, death)
+        for _ in range(3):
+            (job,) = client.list_jobs()
+            assert job.spec.job_id != f"test-{host}"
+        if death is signal.SIGSTOP:
+            os.kill(both[host].process.pid, signal.SIGCONT)
+            (warning,) = _warnings(caplog)
+            assert f"{NAME}:{port}" in warning
 
 
 def test_threads_share_a_move(pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture) -> None:
