@@ -2,20 +2,28 @@
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type CallOptions as GrpcOptions, type Client as Stub, Metadata, type ServiceError } from "@grpc/grpc-js";
+import {
+  type CallOptions as GrpcOptions,
+  type ClientUnaryCall,
+  connectivityState,
+  Metadata,
+  type ServiceError,
+} from "@grpc/grpc-js";
 import { type CallOptions, pauses, retrying } from "./backoff.js";
-import { Credentials, isLoopback } from "./credentials.js";
+import { Credentials } from "./credentials.js";
 import {
   ConfigurationError,
+  DeadlineError,
   fromServiceError,
   JobNotFoundError,
   NoBatchSizeConvergedError,
+  ServerUnavailableError,
   WattwiseError,
 } from "./errors.js";
 import { present, ResultStream } from "./results.js";
+import { type Link, Servers } from "./servers.js";
 import { type EpochReport, isOutage, type TrainerReason, type TrialCalls, TrialSession, warn } from "./session.js";
 import {
-  BatchSizeOptimizerClient,
   type GetNextBatchSizeResponse,
   ImportTrialRequest,
   type ImportTrialResponse,
@@ -25,7 +33,6 @@ import { type BatchSizeStatus, type Job, JobSpec, type Policy } from "./stubs/wa
 import {
   type DeleteJobResponse,
   type GetTrialResponse,
-  JobAdminClient,
   ListJobsRequest,
   ListTrialsRequest,
   type SetTrialExcludedResponse,
@@ -62,23 +69,19 @@ type Unary<Q, A> = (
   metadata: Metadata,
   options: Partial<GrpcOptions>,
   callback: (error: ServiceError | null, answer: A) => void,
-) => unknown;
+) => ClientUnaryCall;
+
+const TRAINER = ({ trainer }: Link) => trainer;
+const ADMIN = ({ admin }: Link) => admin;
 
 const TIMEOUT_MS = 30_000;
 const REPORT_TIMEOUT_MS = 10_000;
-
-const CHANNEL = {
-  // Detects a dead connection within 40 seconds.
-  "grpc.keepalive_time_ms": 30_000,
-  "grpc.keepalive_timeout_ms": 10_000,
-  // Reconnects within seconds, however long the server was away.
-  "grpc.initial_reconnect_backoff_ms": 200,
-  "grpc.max_reconnect_backoff_ms": 2_000,
-};
+/** The time to connect to one of several servers before the next one is tried. */
+const CONNECT_MS = 2_000;
 
 /**
- * A connection to a Wattwise server, opened by the first call. Calls throw `ServerUnavailableError` if the server cannot
- * be reached in time, and another `WattwiseError` if it refuses the call.
+ * A connection to a Wattwise server, or to one of several on one database, opened by the first call. Calls throw
+ * `ServerUnavailableError` if no server can be reached in time, and another `WattwiseError` if it refuses the call.
  */
 export class Client implements TrialCalls {
   readonly address: string;
@@ -86,30 +89,29 @@ export class Client implements TrialCalls {
   readonly #retry: boolean;
   readonly #requestId: string | undefined;
   readonly #credentials: Credentials;
-  readonly #trainerStub: BatchSizeOptimizerClient;
-  readonly #adminStub: JobAdminClient;
+  readonly #servers: Servers;
+  /** Whether the last try of a call found no server, which was warned of. */
+  #away = false;
 
   /**
-   * @param address host and port of the server, such as "localhost:50051".
+   * @param address host and port of the server, such as "localhost:50051". Several servers are a list,
+   *   "host1:50051,host2:50051", "ipv4:10.0.0.1:50051,10.0.0.2:50051" or "ipv6:[fd00::1]:50051,[fd00::2]:50051", or a name
+   *   with several addresses, "dns:///name:50051". The client uses one, in an order drawn at random, and the next if that
+   *   one cannot be reached.
    * @throws ConfigurationError if the address, the token or a certificate is invalid.
    */
   constructor(address: string, options: ClientOptions = {}) {
-    checkAddress(address);
     this.address = address;
     this.#timeoutMs = options.timeoutMs ?? TIMEOUT_MS;
     this.#retry = options.retry ?? true;
     this.#requestId = options.requestId;
     this.#credentials = options.credentials ?? Credentials.fromEnv();
-    // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
-    const settings = isLoopback(address) ? { ...CHANNEL, "grpc.enable_http_proxy": 0 } : CHANNEL;
-    const secure = this.#credentials.channel(address);
-    this.#trainerStub = new BatchSizeOptimizerClient(address, secure, settings);
-    this.#adminStub = new JobAdminClient(address, secure, { channelOverride: this.#trainerStub.getChannel() });
+    this.#servers = new Servers(address, this.#credentials);
   }
 
   /** Closes the connection. Calls in progress fail. */
   close(): void {
-    this.#trainerStub.close();
+    this.#servers.close();
   }
 
   /**
@@ -206,7 +208,7 @@ export class Client implements TrialCalls {
   /** Creates the job, or confirms that the one under its id has the identical configuration. */
   registerJob(job: JobOptions, options?: CallOptions): Promise<RegisterJobResponse> {
     const request = { job: JobSpec.fromPartial(withId(job)) };
-    return this.#call(this.#trainerStub, this.#trainerStub.registerJob, request, options);
+    return this.#call(TRAINER, (stub) => stub.registerJob, request, options);
   }
 
   /**
@@ -219,30 +221,31 @@ export class Client implements TrialCalls {
   ): Promise<GetNextBatchSizeResponse> {
     const { requestId, resume } = options ?? {};
     const request = { jobId, requestId: requestId || randomUUID(), resume: resume ?? false, unconnectedRanks: 0 };
-    return this.#call(this.#trainerStub, this.#trainerStub.getNextBatchSize, request, options);
+    return this.#call(TRAINER, (stub) => stub.getNextBatchSize, request, options);
   }
 
   /** Reports an epoch with the sums since the trial's first epoch. */
   async reportResult(report: EpochReport & Pick<TrainingResult, "trial">, options?: CallOptions): Promise<Decision> {
     const request = { result: TrainingResult.fromPartial(report) };
-    const answer = await this.#call(this.#trainerStub, this.#trainerStub.reportResult, request, options);
+    const answer = await this.#call(TRAINER, (stub) => stub.reportResult, request, options);
     return present(answer.decision, "decision");
   }
 
   /** Opens a stream for one trial, without deadline and retries. `launch` and `openSession` manage one for you. */
   streamResults(): ResultStream {
-    return new ResultStream(this.#trainerStub.streamResults(this.#metadata(this.#newRequestId())), this.address);
+    const { target, trainer } = this.#servers.current();
+    return new ResultStream(trainer.streamResults(this.#metadata(this.#newRequestId())), target);
   }
 
   /** Renews a trial's lease and returns whether to continue. */
   async heartbeat(trial: TrialId, options?: CallOptions): Promise<Decision> {
-    const answer = await this.#call(this.#trainerStub, this.#trainerStub.heartbeat, { trial }, options);
+    const answer = await this.#call(TRAINER, (stub) => stub.heartbeat, { trial }, options);
     return present(answer.decision, "decision");
   }
 
   /** Ends a trial whose trainer exits. A trial that has ended before does not change. */
   async endTrial(trial: TrialId, reason: TrainerReason, options?: CallOptions): Promise<Trial> {
-    const answer = await this.#call(this.#trainerStub, this.#trainerStub.endTrial, { trial, reason }, options);
+    const answer = await this.#call(TRAINER, (stub) => stub.endTrial, { trial, reason }, options);
     return present(answer.trial, "trial");
   }
 
@@ -252,19 +255,19 @@ export class Client implements TrialCalls {
    */
   importTrial(trial: TrialToImport, options?: CallOptions): Promise<ImportTrialResponse> {
     const request = ImportTrialRequest.fromPartial(trial);
-    return this.#call(this.#trainerStub, this.#trainerStub.importTrial, request, options);
+    return this.#call(TRAINER, (stub) => stub.importTrial, request, options);
   }
 
   /** Returns one job. */
   async getJob(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(this.#adminStub, this.#adminStub.getJob, { jobId }, options)).job, "job");
+    return present((await this.#call(ADMIN, (stub) => stub.getJob, { jobId }, options)).job, "job");
   }
 
   /** Iterates over all jobs, oldest first. */
   async *listJobs(filter: Partial<ListJobsRequest> = {}, options?: CallOptions): AsyncGenerator<Job> {
     const request = ListJobsRequest.fromPartial(filter);
     do {
-      const page = await this.#call(this.#adminStub, this.#adminStub.listJobs, request, options);
+      const page = await this.#call(ADMIN, (stub) => stub.listJobs, request, options);
       yield* page.jobs;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);
@@ -278,7 +281,7 @@ export class Client implements TrialCalls {
   ): AsyncGenerator<Trial> {
     const request = ListTrialsRequest.fromPartial({ ...filter, jobId });
     do {
-      const page = await this.#call(this.#adminStub, this.#adminStub.listTrials, request, options);
+      const page = await this.#call(ADMIN, (stub) => stub.listTrials, request, options);
       yield* page.trials;
       request.pageToken = page.nextPageToken;
     } while (request.pageToken);
@@ -286,22 +289,22 @@ export class Client implements TrialCalls {
 
   /** Returns one trial with its measurements. */
   getTrial(trial: TrialId, options?: CallOptions): Promise<GetTrialResponse> {
-    return this.#call(this.#adminStub, this.#adminStub.getTrial, { trial }, options);
+    return this.#call(ADMIN, (stub) => stub.getTrial, { trial }, options);
   }
 
   /** Deletes a job with its trials. Running trials are stopped. */
   deleteJob(jobId: string, options?: CallOptions): Promise<DeleteJobResponse> {
-    return this.#call(this.#adminStub, this.#adminStub.deleteJob, { jobId }, options);
+    return this.#call(ADMIN, (stub) => stub.deleteJob, { jobId }, options);
   }
 
   /** Begins the job's search again. Its trials stay in the history but no longer count. */
   async resetJob(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(this.#adminStub, this.#adminStub.resetJob, { jobId }, options)).job, "job");
+    return present((await this.#call(ADMIN, (stub) => stub.resetJob, { jobId }, options)).job, "job");
   }
 
   /** Excludes a trial from the job's search, or includes it again. */
   setTrialExcluded(trial: TrialId, excluded: boolean, options?: CallOptions): Promise<SetTrialExcludedResponse> {
-    return this.#call(this.#adminStub, this.#adminStub.setTrialExcluded, { trial, excluded }, options);
+    return this.#call(ADMIN, (stub) => stub.setTrialExcluded, { trial, excluded }, options);
   }
 
   /**
@@ -315,24 +318,24 @@ export class Client implements TrialCalls {
     options?: CallOptions,
   ): Promise<Job> {
     const request = { jobId, batchSize, status };
-    const answer = await this.#call(this.#adminStub, this.#adminStub.setBatchSizeState, request, options);
+    const answer = await this.#call(ADMIN, (stub) => stub.setBatchSizeState, request, options);
     return present(answer.job, "job");
   }
 
   /** Pauses the job's search, so that launches get the best known batch size, or resumes it. */
   async setJobPaused(jobId: string, paused: boolean, options?: CallOptions): Promise<Job> {
-    const answer = await this.#call(this.#adminStub, this.#adminStub.setJobPaused, { jobId, paused }, options);
+    const answer = await this.#call(ADMIN, (stub) => stub.setJobPaused, { jobId, paused }, options);
     return present(answer.job, "job");
   }
 
   /** Requests that the job's next launch gets the default batch size, to compare with. */
   async requestBaseline(jobId: string, options?: CallOptions): Promise<Job> {
-    return present((await this.#call(this.#adminStub, this.#adminStub.requestBaseline, { jobId }, options)).job, "job");
+    return present((await this.#call(ADMIN, (stub) => stub.requestBaseline, { jobId }, options)).job, "job");
   }
 
   /** Changes the job's policy; the search is rebuilt from the job's trials. */
   async setJobPolicy(jobId: string, policy: Policy, options?: CallOptions): Promise<Job> {
-    const answer = await this.#call(this.#adminStub, this.#adminStub.setJobPolicy, { jobId, policy }, options);
+    const answer = await this.#call(ADMIN, (stub) => stub.setJobPolicy, { jobId, policy }, options);
     return present(answer.job, "job");
   }
 
@@ -345,7 +348,8 @@ export class Client implements TrialCalls {
     const requestId = this.#newRequestId();
     let [waits, deadline] = [pauses(), Date.now() + timeoutMs];
     for (;;) {
-      const call = this.#adminStub.watchJob({ jobId }, this.#metadata(requestId));
+      const link = this.#servers.current();
+      const call = link.admin.watchJob({ jobId }, this.#metadata(requestId));
       try {
         for await (const { job } of call) {
           yield present(job as Job | undefined, "job");
@@ -353,7 +357,8 @@ export class Client implements TrialCalls {
         }
         return;
       } catch (error) {
-        const failure = error instanceof WattwiseError ? error : fromServiceError(error as ServiceError, this.address);
+        const failure = error instanceof WattwiseError ? error : fromServiceError(error as ServiceError, link.target);
+        this.#note(link, failure);
         const pause = waits.next().value;
         if (!this.#retry || !failure.retryable || Date.now() + pause > deadline) {
           throw failure;
@@ -379,16 +384,63 @@ export class Client implements TrialCalls {
     return metadata;
   }
 
-  #call<Q, A>(stub: Stub, method: Unary<Q, A>, request: Q, options?: CallOptions): Promise<A> {
+  #call<S, Q, A>(
+    stub: (link: Link) => S,
+    method: (stub: S) => Unary<Q, A>,
+    request: Q,
+    options?: CallOptions,
+  ): Promise<A> {
     const requestId = this.#newRequestId();
-    const attempt = (deadline: number): Promise<A> =>
-      new Promise((resolve, reject) => {
-        method.call(stub, request, this.#metadata(requestId), { deadline }, (error, answer) =>
-          error === null ? resolve(answer) : reject(fromServiceError(error, this.address)),
-        );
-      });
+    const attempt = async (deadline: number): Promise<A> => {
+      const link = this.#servers.current();
+      try {
+        const answer = await this.#try(link, method(stub(link)).bind(stub(link)), request, requestId, deadline);
+        this.#away = false;
+        return answer;
+      } catch (error) {
+        this.#note(link, error);
+        throw error;
+      }
+    };
     const deadline = Date.now() + (options?.timeoutMs ?? this.#timeoutMs);
     return this.#retry ? retrying(attempt, deadline) : attempt(deadline);
+  }
+
+  #try<Q, A>(link: Link, method: Unary<Q, A>, request: Q, requestId: string, deadline: number): Promise<A> {
+    return new Promise((resolve, reject) => {
+      let unconnected = false;
+      const call = method(request, this.#metadata(requestId), { deadline }, (error, answer) => {
+        clearTimeout(timer);
+        if (unconnected) {
+          const message = `cannot reach a Wattwise server at ${link.target}: no connection within ${CONNECT_MS / 1000} s`;
+          reject(new ServerUnavailableError(message, { status: "UNAVAILABLE", cause: error }));
+        } else if (error === null) {
+          resolve(answer);
+        } else {
+          reject(fromServiceError(error, link.target));
+        }
+      });
+      const timer = setTimeout(() => {
+        unconnected =
+          this.#servers.several && link.trainer.getChannel().getConnectivityState(false) !== connectivityState.READY;
+        if (unconnected) {
+          call.cancel();
+        }
+      }, CONNECT_MS);
+    });
+  }
+
+  /** Moves to another server if this one could not be reached, and warns once of each outage. */
+  #note(link: Link, error: unknown): void {
+    if (error instanceof ServerUnavailableError || error instanceof DeadlineError) {
+      this.#servers.moveFrom(link);
+      if (this.#retry && error.retryable && !this.#away) {
+        this.#away = true;
+        warn(`no answer from ${link.target}, calls are retried: ${error.message}`);
+      }
+    } else {
+      this.#away = false;
+    }
   }
 }
 
@@ -397,14 +449,4 @@ type NamedJob = JobOptions & { jobId: string };
 /** The job with an id. It is generated here, not by the server, so that a retry registers the same job. */
 function withId(job: JobOptions): NamedJob {
   return { ...job, jobId: job.jobId ?? `${job.jobIdPrefix}-${randomUUID().slice(0, 8)}` };
-}
-
-/** Refuses a malformed address, which would otherwise look like a server that is away. */
-function checkAddress(address: string): void {
-  const port = Number(/^[^\s/]+:(\d{1,5})$/.exec(address)?.[1] ?? 0);
-  if (!/^(dns|ipv4|ipv6|unix):/.test(address) && !(port > 0 && port < 65536)) {
-    throw new ConfigurationError(
-      `invalid server address '${address}': write host:port, such as localhost:50051, without http://`,
-    );
-  }
 }

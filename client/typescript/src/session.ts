@@ -57,6 +57,8 @@ export interface LaunchedTrial {
 const HEARTBEATS_PER_LEASE = 3;
 const LONGEST_HEARTBEAT_MS = 60_000;
 const SHORTEST_TIMEOUT_MS = 500;
+/** The longest wait before a broken stream is opened again, at random, since the trainers of a server lose theirs together. */
+const REOPEN_MS = 2_000;
 
 /** A report on the stream that has no answer yet. */
 interface Unanswered {
@@ -86,6 +88,9 @@ export class TrialSession {
   #unanswered: Unanswered | undefined;
   #queue: Promise<unknown> = Promise.resolve();
   #streamless = false;
+  #reopening: NodeJS.Timeout | undefined;
+  /** Whether the stream before broke soon, as each does through some proxies. */
+  #brokeSoon = false;
   #heartbeatRuns = false;
   #closed = false;
   #decision: Decision | undefined;
@@ -217,6 +222,7 @@ export class TrialSession {
   close(): void {
     this.#closed = true;
     clearInterval(this.#timer);
+    clearTimeout(this.#reopening);
     this.#stream?.close();
     this.#stream = undefined;
     this.#unanswered?.resolve(undefined);
@@ -347,6 +353,7 @@ export class TrialSession {
   }
 
   async #listen(stream: ResultStream): Promise<void> {
+    const start = Date.now();
     let failure: WattwiseError | undefined;
     try {
       for await (const decision of stream) {
@@ -361,12 +368,25 @@ export class TrialSession {
     }
     // The server, or a proxy in front of it, does not support streams: use unary calls only.
     this.#streamless ||= failure instanceof UnsupportedCallError;
+    if (failure?.status === "UNAVAILABLE") {
+      this.#reopenSoon(Date.now() - start);
+    }
     if (failure === undefined || failure.retryable || this.#streamless) {
       this.#unanswered?.resolve(undefined);
     } else {
       this.#unanswered?.reject(failure);
       this.#forgetIfUnknown(failure);
     }
+  }
+
+  /** Opens a stream again, perhaps to another server, before the next heartbeat. */
+  #reopenSoon(lastedMs: number): void {
+    const soon = lastedMs < REOPEN_MS;
+    if (!this.#closed && !this.#alone && !(soon && this.#brokeSoon)) {
+      this.#reopening = setTimeout(() => void this.#heartbeat(), Math.random() * REOPEN_MS);
+      this.#reopening.unref();
+    }
+    this.#brokeSoon = soon;
   }
 
   async #heartbeat(): Promise<void> {

@@ -1,0 +1,118 @@
+/** The servers of a client: one, or several on one database. */
+
+import { randomInt } from "node:crypto";
+import { isIPv4, isIPv6 } from "node:net";
+import { type Credentials, isLoopback } from "./credentials.js";
+import { ConfigurationError } from "./errors.js";
+import { BatchSizeOptimizerClient } from "./stubs/wattwise/v1/batch_size_optimizer.js";
+import { JobAdminClient } from "./stubs/wattwise/v1/job_admin.js";
+
+const CHANNEL = {
+  // Detects a dead connection within 40 seconds.
+  "grpc.keepalive_time_ms": 30_000,
+  "grpc.keepalive_timeout_ms": 10_000,
+  // Reconnects within seconds, however long the server was away.
+  "grpc.initial_reconnect_backoff_ms": 200,
+  "grpc.max_reconnect_backoff_ms": 2_000,
+  // Spreads the clients over the addresses of one name.
+  "grpc.service_config": JSON.stringify({ loadBalancingConfig: [{ pick_first: { shuffleAddressList: true } }] }),
+};
+/** After this time a client that has moved tries the first of its servers again, so that a rollout does not leave one idle. */
+const RETURN_MS = 30 * 60_000;
+
+/** A server, or a name of several, with its stubs, which share a channel. */
+export interface Link {
+  readonly target: string;
+  readonly trainer: BatchSizeOptimizerClient;
+  readonly admin: JobAdminClient;
+}
+
+/**
+ * The servers in an order drawn at random. Each has a channel of its own, which connects when it is used: gRPC's lists of
+ * addresses take no names, and verify every certificate by the first address.
+ */
+export class Servers {
+  readonly #links: Link[] = [];
+  #current = 0;
+  #movedAt = 0;
+
+  /** @throws ConfigurationError if the address, the token or a certificate is invalid. */
+  constructor(address: string, credentials: Credentials) {
+    for (const target of parseAddress(address)) {
+      // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
+      const settings = isLoopback(target) ? { ...CHANNEL, "grpc.enable_http_proxy": 0 } : CHANNEL;
+      const secure = credentials.channel(target);
+      const trainer = new BatchSizeOptimizerClient(target, secure, settings);
+      const channel = trainer.getChannel();
+      const link = {
+        target,
+        channel,
+        trainer,
+        admin: new JobAdminClient(target, secure, { channelOverride: channel }),
+      };
+      this.#links.splice(randomInt(this.#links.length + 1), 0, link);
+    }
+  }
+
+  get several(): boolean {
+    return this.#links.length > 1;
+  }
+
+  /** The server to use now. */
+  current(): Link {
+    if (this.#current > 0 && Date.now() - this.#movedAt > RETURN_MS) {
+      this.#current = 0;
+    }
+    return this.#links[this.#current]!;
+  }
+
+  /** Uses the next server, unless another call has moved already. */
+  moveFrom(link: Link): void {
+    if (this.#links[this.#current] === link) {
+      this.#current = (this.#current + 1) % this.#links.length;
+      this.#movedAt = Date.now();
+    }
+  }
+
+  close(): void {
+    for (const { trainer } of this.#links) {
+      trainer.close();
+    }
+  }
+}
+
+/**
+ * The targets of gRPC in host:port, a list host:port,host:port, ipv4:a:port,b:port, ipv6:[a]:port,[b]:port, or
+ * dns:///name:port.
+ *
+ * @throws ConfigurationError if the address is malformed, which would otherwise look like a server that is away.
+ */
+export function parseAddress(address: string): string[] {
+  if (/^unix(-abstract)?:/.test(address)) {
+    return [address];
+  }
+  const dns = /^dns:(?:\/\/[^/]*\/)?(.*)$/s.exec(address);
+  if (dns) {
+    check(address, dns[1]!, () => true, "is not host:port");
+    return [address];
+  }
+  const scheme = /^ipv[46]:/.exec(address)?.[0] ?? "";
+  const isOf = { "ipv4:": isIPv4, "ipv6:": isIPv6 }[scheme] ?? (() => true);
+  const servers = address.slice(scheme.length).split(",");
+  for (const server of servers) {
+    check(address, server, isOf, scheme ? `is not an ${scheme.slice(0, 4)} address with a port` : "is not host:port");
+  }
+  return servers.map((server) => scheme + server);
+}
+
+function check(address: string, server: string, isHost: (host: string) => boolean, fault: string): void {
+  const found = /^(?:\[([^\][\s/]+)\]|([^\][:,/\s]+)):(\d{1,5})$/.exec(server);
+  const port = Number(found?.[3]);
+  const host = found?.[1] ?? found?.[2] ?? "";
+  if (!(port > 0 && port < 65536) || !isHost(host) || (found?.[1] !== undefined && !isIPv6(host))) {
+    throw new ConfigurationError(
+      `invalid server address '${address}': '${server}' ${fault}; write host:port, such as localhost:50051, a list ` +
+        "host1:50051,host2:50051, or dns:///name:50051, without http://",
+    );
+  }
+}
