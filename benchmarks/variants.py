@@ -191,9 +191,13 @@ def _started(stack: AsyncExitStack, variant: str, database: Path) -> str:
 
 
 async def _callers(stack: AsyncExitStack, address: str, trials: list[Any]) -> _Callers:
-    channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
-    calls = crowd.unary_callers(channel, trials[: crowd.CALLERS])
-    return calls, crowd.stream_callers(channel, trials[crowd.CALLERS :])
+    # Calls and streams on connections of their own: together they would exceed the limit of one.
+    own = (("grpc.use_local_subchannel_pool", 1),)
+    calls, streams = [await stack.enter_async_context(grpc.aio.insecure_channel(address, own)) for _ in range(2)]
+    return (
+        crowd.unary_callers(calls, trials[: crowd.CALLERS]),
+        crowd.stream_callers(streams, trials[crowd.CALLERS :]),
+    )
 
 
 if __name__ == "__main__":
