@@ -17,6 +17,8 @@ from wattwise_server.errors import StartError
 from wattwise_server.store.postgres.connecting import Connection
 
 _LOCK = "SELECT pg_advisory_xact_lock(8677, 0)"
+# By its rows: after a wait for the lock, `to_regclass` may still answer from what this connection knew before it.
+_IS_THERE = "SELECT count(*) > 0 FROM pg_class WHERE relname = $1 AND pg_table_is_visible(oid)"
 _FIRST_LINE = re.compile(r"-- min_reader_version: (\d+)\n")
 _TABLE = """
     CREATE TABLE IF NOT EXISTS wattwise_schema (version bigint NOT NULL, min_reader_version bigint NOT NULL)
@@ -101,7 +103,7 @@ async def migrate(connection: Connection, shown: str, steps: dict[int, Migration
 
 async def read_schema(connection: Connection) -> Schema:
     """The version of a database; 0 if it has none."""
-    if not await connection.fetchval("SELECT to_regclass('wattwise_schema') IS NOT NULL"):
+    if not await connection.fetchval(_IS_THERE, "wattwise_schema"):
         return Schema(0, 0)
     row = await connection.fetchrow("SELECT version, min_reader_version FROM wattwise_schema")
     return Schema(*row) if row else Schema(0, 0)
@@ -114,6 +116,6 @@ async def _check(connection: Connection, shown: str, newest: int) -> Schema:
             f"{shown} has schema version {found.version}, which needs a program of version {found.min_reader} or "
             f"newer; this one has {newest}: run a newer Wattwise"
         )
-    if not found.version and await connection.fetchval("SELECT to_regclass('jobs') IS NOT NULL"):
+    if not found.version and await connection.fetchval(_IS_THERE, "jobs"):
         raise StartError(f"{shown} has tables of another program: name another database")
     return found

@@ -47,7 +47,7 @@ class PostgresQueries(Queries):
     async def versions(self, job_ids: Sequence[str]) -> dict[str, int]:
         """The versions of jobs, as far as they exist."""
         sql = "SELECT job_id, version FROM jobs JOIN job_versions USING (job_key) WHERE job_id = ANY ($1)"
-        return {row["job_id"]: row["version"] for row in await self._all(sql, job_ids)}
+        return {row["job_id"]: row["version"] for row in await self._all(sql, list(map(_storable, job_ids)))}
 
     async def expired_leases(self) -> Sequence[Row]:
         """Rows of job_id and trial_number, which this server is to give up."""
@@ -85,6 +85,11 @@ class PostgresQueries(Queries):
 
     async def _fetch(self, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
         try:
-            return cast(Sequence[Row], await self._pool.fetch(sql, *parameters))
+            return cast(Sequence[Row], await self._pool.fetch(sql, *map(_storable, parameters)))
         except ERRORS as error:
             raise StorageUnavailableError(f"the database could not be read ({explain(error)}); retry") from error
+
+
+def _storable(value: object) -> object:
+    """What equals no text in the database either, if a text has NUL characters, which PostgreSQL refuses."""
+    return value.replace("\0", "\x01") if isinstance(value, str) and "\0" in value else value

@@ -1,0 +1,239 @@
+"""What only a database that several servers share has: conflicts, notices, leases by its clock, migrations at once."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, TrialKey, TrialStatus
+from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
+from wattwise_server.store.postgres.backend import PostgresStore
+from wattwise_server.usecases.retries import retried
+
+from tests.postgres import PostgresServer
+from tests.server.store.conformance import (
+    NOW,
+    a_job,
+    a_trial,
+    look_for_room,
+    save_with_leases,
+    save_with_trial,
+    with_trials,
+)
+from tests.server.store.two_stores import open_postgres_store, refresh, two_stores
+
+
+async def observe(store: PostgresStore, number: int) -> None:
+    """Sets the number of observations of the job `j`."""
+    async with store.transaction("j") as tx:
+        assert tx.job is not None
+        tx.save_job(replace(tx.job, num_observations=number))
+
+
+@retried
+async def job_of(store: PostgresStore, job_id: str = "j") -> Job | None:
+    """The job as a store sees it."""
+    async with store.transaction(job_id) as tx:
+        return tx.job
+
+
+async def test_later_of_two_writers_changes_nothing(postgres_url: str) -> None:
+    """Two blocks at two servers: the second to leave ends in a conflict, without any of what it saved."""
+    async with two_stores(postgres_url) as (one, other):
+        await save_with_trial(one, "j")
+        called: list[str] = []
+        with pytest.raises(ConflictError):  # noqa: PT012 - the conflict is raised by the block's exit
+            async with one.transaction("j") as late:
+                await observe(other, 1)
+                assert late.job is not None
+                late.save_job(replace(with_trials(late.job, 2), num_observations=2))
+                late.save_trial(a_trial(2))
+                late.add_measurement(a_trial(1, last=Measurement(1, 1, 1, 1, NOW)))
+                late.after_commit(lambda: called.append("saved"))
+        assert called == []
+        for store in (one, other):
+            await refresh(store, "j")
+            async with store.transaction("j") as tx:
+                assert tx.job is not None
+                assert (tx.job.num_observations, tx.job.num_trials) == (1, 1)
+                assert [trial.number for trial in tx.running()] == [1]
+                assert await tx.measurements(1) == []
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_answer_rests_on_the_newest_version(postgres_url: str, refuses: bool) -> None:
+    """A block that only reads, or that refuses, ends in a conflict if another server has changed the job."""
+    async with two_stores(postgres_url) as (one, other):
+        await save_with_trial(one, "j")
+        with pytest.raises(ConflictError):  # noqa: PT012 - the conflict is raised by the block's exit
+            async with one.transaction("j") as tx:
+                await observe(other, 1)
+                assert tx.job is not None
+                assert tx.job.num_observations == 0
+                if refuses:
+                    raise TooManyJobsError("j", 1)
+        found = await job_of(one)
+        assert found is not None
+        assert found.num_observations == 1
+
+
+async def test_deleted_job_is_gone_for_other_servers(postgres_url: str) -> None:
+    """A server that knows the job from before ends in a conflict, then finds none, or the one created since."""
+    async with two_stores(postgres_url) as (one, other):
+        await save_with_trial(one, "j")
+        with pytest.raises(ConflictError):  # noqa: PT012 - the conflict is raised by the block's exit
+            async with other.transaction("j") as late:
+                async with one.transaction("j") as tx:
+                    tx.delete_job()
+                assert late.job is not None
+                late.save_job(with_trials(late.job, 2))
+        assert await job_of(other) is None
+        async with other.transaction("j") as tx:
+            tx.save_job(a_job(eta_knob=0.25))
+        assert await job_of(one) == await job_of(other) == a_job(eta_knob=0.25)
+
+
+async def test_bad_submission_fails_alone(postgres_url: str) -> None:
+    """Of a group with one block that PostgreSQL refuses, the others are saved, and the connection stays."""
+    async with open_postgres_store(postgres_url) as store:
+        connection = store._saver._connection
+
+        async def create(number: int) -> None:
+            gpu = GpuConfig(250.5, 2, "Test\0GPU" if number == 4 else "Test GPU")
+            async with store.transaction(f"j{number}") as tx:
+                tx.save_job(a_job(f"j{number}", gpu=gpu))
+
+        outcomes = await asyncio.gather(*(create(number) for number in range(8)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes if outcome is not None] == [StorageUnavailableError]
+        assert isinstance(outcomes[4], StorageUnavailableError)
+        saved = {each.job.spec.job_id for each in await store.jobs("", 0, 10)}
+        assert saved == {f"j{number}" for number in range(8) if number != 4}
+        assert store._saver._connection is connection
+
+
+async def test_texts_with_nul_equal_none(postgres_url: str) -> None:
+    """A text that PostgreSQL could not store is looked for without success, like any other that there is not."""
+    async with open_postgres_store(postgres_url) as store:
+        await save_with_trial(store, "j")
+        assert await job_of(store, "j\0") is None
+        assert await store.jobs("j\0", 0, 10) == []
+        assert await store.trials("\0", None, None, 0, 10) == []
+        assert not await store.was_deleted(TrialKey("j\0", 8, 1, "\0"))
+        assert await store.queries.versions(["j", "j\0"]) == {"j": 1}
+        async with store.transaction("j") as tx:
+            assert await tx.trial_of_request("request\0") is None
+
+
+async def test_infinite_costs_are_kept(postgres_url: str) -> None:
+    """Costs that overflow are read as they were saved, beside numbers that are next to zero."""
+    trial = a_trial(1, status=TrialStatus.SUCCEEDED, end_reason=EndReason.MAX_EPOCHS, end_time=NOW, observation=1)
+    trial = trial._replace(cost=math.inf, cost_bound=5e-324, last=Measurement(1, 5e-324, 1.7e308, -math.inf, NOW))
+    async with open_postgres_store(postgres_url) as store, store.transaction("j") as tx:
+        tx.save_job(with_trials(a_job(mab_seed=2**63 - 1), 1))
+        tx.save_trial(trial)
+    async with open_postgres_store(postgres_url) as store, store.transaction("j") as tx:
+        assert tx.job is not None
+        assert tx.job.spec.mab_seed == 2**63 - 1
+        assert await tx.trial(1) == trial
+
+
+async def test_room_is_shared(postgres_url: str) -> None:
+    """Two servers that create jobs at once keep to a limit together."""
+
+    @retried
+    async def create(store: PostgresStore, number: int) -> None:
+        async with store.transaction(f"j-{number}") as tx:
+            await tx.make_room("j-", 5)
+            await asyncio.sleep(0)
+            tx.save_job(a_job(f"j-{number}"))
+
+    async with two_stores(postgres_url) as stores:
+        creating = (create(stores[number % 2], number) for number in range(20))
+        outcomes = await asyncio.gather(*creating, return_exceptions=True)
+        assert outcomes.count(None) == 5
+        assert sum(isinstance(outcome, TooManyJobsError) for outcome in outcomes) == 15
+        for store in stores:
+            assert len(await store.jobs("j-", 0, 30)) == 5
+            await look_for_room(store, "j-", 6)
+
+
+async def test_lease_renewed_elsewhere_is_not_given_up(postgres_url: str) -> None:
+    """A server that knows only the old lease conflicts when it gives up the trial, and then knows the new one."""
+    async with two_stores(postgres_url) as (one, other):
+        await save_with_trial(one, "j")
+        async with one.transaction("j") as tx:
+            tx.save_trial(a_trial(1, lease_expire_time=one.clock()))
+        await refresh(other, "j")
+        async with other.transaction("j") as tx:
+            (trial,) = tx.running()
+            tx.renew_lease(trial._replace(lease_expire_time=other.clock() + timedelta(hours=1)))
+        assert await one.expired_leases() == await other.expired_leases() == []
+        with pytest.raises(ConflictError):  # noqa: PT012 - the conflict is raised by the block's exit
+            async with one.transaction("j") as tx:
+                (trial,) = tx.running()
+                assert tx.lease_expired(trial)
+                tx.save_trial(trial._replace(status=TrialStatus.FAILED, end_reason=EndReason.LOST))
+        async with one.transaction("j") as tx:
+            (trial,) = tx.running()
+            assert not tx.lease_expired(trial)
+
+
+async def test_expired_lease_goes_to_one_server(postgres_server: PostgresServer) -> None:
+    """Each expired trial is given up by one of the servers; by another one if it has not done so for two seconds."""
+    url = postgres_server.create_database()
+    async with two_stores(url) as stores:
+        await save_with_leases(stores[0], "j", 150)
+        postgres_server.execute("UPDATE leases SET expires = expires - 3700000000", url.rpartition("/")[2])
+        swept = await asyncio.gather(*(stores[number % 2].expired_leases() for number in range(4)))
+        assert max(map(len, swept)) <= 100
+        assert sorted(key.trial_number for keys in swept for key in keys) == list(range(1, 151))
+        postgres_server.execute("UPDATE leases SET claimed = claimed - 2000000", url.rpartition("/")[2])
+        assert len(await stores[1].expired_leases()) == 100
+
+
+async def test_servers_that_start_at_once_migrate_once(postgres_server: PostgresServer) -> None:
+    """Eight servers on an empty database: all serve it, with one schema and one key for page tokens."""
+    url = postgres_server.create_database()
+    async with AsyncExitStack() as stack:
+        opened = [stack.enter_async_context(open_postgres_store(url)) for _ in range(8)]
+        stores = await asyncio.gather(*opened)
+        for store in stores:
+            store.check()
+        assert len({store.page_token_key for store in stores}) == 1
+        await save_with_trial(stores[0], "j")
+        assert [await store.content() for store in stores] == [(1, 1)] * 8
+    versions = "SELECT version, min_reader_version FROM wattwise_schema"
+    assert len(postgres_server.execute(versions, url.rpartition("/")[2])) == 1
+
+
+async def test_schema_of_a_newer_program_is_refused(
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does not start on it, and one that runs says that it cannot serve, until the schema is as before."""
+    monkeypatch.setattr("wattwise_server.store.postgres.open._SCHEMA_SECONDS", 0.05)
+    url = postgres_server.create_database()
+    database = url.rpartition("/")[2]
+
+    async def looked(store: PostgresStore, unusable: bool) -> None:
+        while bool(store.unusable) is not unusable:  # noqa: ASYNC110 - the store tells nobody
+            await asyncio.sleep(0.02)
+
+    async with open_postgres_store(url) as store:
+        store.check()
+        postgres_server.execute("UPDATE wattwise_schema SET version = 99, min_reader_version = 99", database)
+        await asyncio.wait_for(looked(store, unusable=True), 20)
+        with pytest.raises(StorageUnavailableError):
+            store.check()
+        with pytest.raises(StartError, match="99"):
+            async with open_postgres_store(url):
+                pass
+        postgres_server.execute("UPDATE wattwise_schema SET min_reader_version = 1", database)
+        await asyncio.wait_for(looked(store, unusable=False), 20)
+        store.check()
+        # Additions of a newer program do not keep this one away.
+        async with open_postgres_store(url) as second:
+            second.check()
