@@ -203,6 +203,11 @@ class PostgresServer:
         return self._port
 
     @property
+    def data(self) -> Path:
+        """The folder with the data and the configuration."""
+        return self._data
+
+    @property
     def binaries(self) -> Path:
         """The folder of its programs: psql, pg_dump and the others."""
         return self._binaries

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from urllib.parse import urlsplit
 
 from wattwise_server.clock import Clock
 from wattwise_server.errors import StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.open import open_sqlite
+
+_OPTIONS = re.compile("[?#]")
+_HOST = r"(\[[^]]*\]|[^][:/,]*)(:\d*)?"
+_HOSTS = re.compile(f"{_HOST}(,{_HOST})*(/.*)?")
 
 POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 
@@ -24,10 +28,14 @@ def shown_url(url: str) -> str:
     """A URL without its password."""
     if not is_shared(url):
         return url
-    parts = urlsplit(url)
-    user, at, hosts = parts.netloc.rpartition("@")
+    scheme, _, rest = url.partition("://")
+    user, at, hosts = _OPTIONS.split(rest)[0].rpartition("@")
+    if not at and not _HOSTS.fullmatch(hosts):
+        # The password has characters that a URL must escape, or the host is missing.
+        user, at, hosts = rest.rpartition("@")
+        user, hosts = (user, _OPTIONS.split(hosts)[0]) if at else (hosts, "")
     name, colon, _ = user.partition(":")
-    return parts._replace(netloc=f"{name}{':***' if colon else ''}{at}{hosts}", query="").geturl()
+    return f"{scheme}://{name}{':***' if colon else ''}{at}{hosts}"
 
 
 def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> AbstractAsyncContextManager[CachedStore]:

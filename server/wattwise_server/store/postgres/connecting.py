@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import asyncpg
 
 from wattwise_server.errors import StartError
-from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, explain
+from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, RefusedError, explain
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -36,7 +36,10 @@ class Connector:
         Raises:
             StartError: it is malformed.
         """
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise StartError(f"{shown} is malformed: a password's special characters are written as %XX") from error
         user, at, hosts = parts.netloc.rpartition("@")
         self.shown = shown
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -69,8 +72,9 @@ class Connector:
 
         Raises:
             DatabaseAwayError: there is none; with what every host said.
+            RefusedError: likewise, and a host refuses this user, database or option.
         """
-        said = []
+        said, kind = [], DatabaseAwayError
         for place, (name, url) in enumerate(zip(self._names, self._urls, strict=True)):
             try:
                 connection: Connection = await asyncpg.connect(
@@ -81,11 +85,13 @@ class Connector:
                 )
             except (*ERRORS, ValueError) as error:  # noqa: PERF203 - each host may fail
                 said.append(f"{name}: {explain(error)}")
+                if _is_refusal(error):
+                    kind = RefusedError
             else:
                 self._urls.insert(0, self._urls.pop(place))
                 self._names.insert(0, self._names.pop(place))
                 return connection
-        raise DatabaseAwayError("; ".join(said))
+        raise kind("; ".join(said))
 
     async def connect_at_start(self) -> Connection:
         """A connection, once there is one: the database may start at the same time as this server.
@@ -98,8 +104,7 @@ class Connector:
             try:
                 return await self.connect()
             except DatabaseAwayError as error:
-                refused = any(words in str(error) for words in _REFUSALS)
-                if refused or asyncio.get_running_loop().time() > give_up:
+                if isinstance(error, RefusedError) or asyncio.get_running_loop().time() > give_up:
                     raise StartError(f"cannot use {self.shown} as a database: {error}") from error
             await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -114,5 +119,10 @@ async def hang_up(connection: Connection) -> None:
     await asyncio.sleep(0)
 
 
-_REFUSALS = ("SQLSTATE 28", "SQLSTATE 3D", "SQLSTATE 42704", "invalid DSN", "unexpected connection parameter")
-"""Of a password, a user or a database that is wrong, and of an option: waiting does not help."""
+def _is_refusal(error: Exception) -> bool:
+    code = (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
+    return code.startswith(_REFUSALS) or isinstance(error, ValueError)
+
+
+_REFUSALS = ("28", "3D", "42704")
+"""Of a password, a user or a database that is wrong, and of an option."""

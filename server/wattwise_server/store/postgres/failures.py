@@ -14,6 +14,10 @@ class DatabaseAwayError(Exception):
     """The database cannot be reached; the message says why."""
 
 
+class RefusedError(DatabaseAwayError):
+    """A host refuses this user, database or option: waiting does not help."""
+
+
 class InDoubtError(Exception):
     """The connection was lost during a commit, and nobody could say since whether it happened."""
 

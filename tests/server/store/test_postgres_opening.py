@@ -1,0 +1,156 @@
+"""Which PostgreSQL a server opens, what it changes there, and what it says of one that it cannot use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+from wattwise_server.errors import StartError
+from wattwise_server.store.open import shown_url
+from wattwise_server.store.postgres.migrate import migrate, migrations
+
+from tests.postgres import PostgresServer
+from tests.server.store.conformance import a_job
+from tests.server.store.two_stores import open_postgres_store
+
+NEWEST = max(migrations())
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[PostgresServer]:
+    """A PostgreSQL whose settings tests change; one role has a password."""
+    with PostgresServer.running() as server:
+        rules = server.data / "pg_hba.conf"
+        rules.write_text(f"host all locked 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        server.execute("CREATE ROLE locked LOGIN PASSWORD 'sesame'")
+        server.configure(log_connections="on")
+        yield server
+
+
+async def refusal(url: str) -> str:
+    """Why a database cannot be opened."""
+    with pytest.raises(StartError) as caught:
+        async with open_postgres_store(url):
+            pass
+    return str(caught.value)
+
+
+async def test_migration_that_fails_changes_nothing(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """All missing versions are applied, or none."""
+    steps = migrations()
+    broken = steps | {NEWEST + 1: steps[1]._replace(sql="CREATE TABLE extra (n int); SELECT 1 / 0;")}
+    connection = await asyncpg.connect(postgres_url)
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await migrate(connection, "it", broken)
+    assert postgres_server.execute("SELECT to_regclass('extra'), to_regclass('jobs')", postgres_url) == [["", ""]]
+    await migrate(connection, "it")
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await migrate(connection, "it", broken)
+    assert postgres_server.execute("SELECT version FROM wattwise_schema", postgres_url) == [[str(NEWEST)]]
+    await connection.close()
+
+
+async def test_tables_of_another_program_are_refused(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """A database with a table `jobs` that is not Wattwise's is refused and unchanged."""
+    postgres_server.execute("CREATE TABLE jobs (n int)", postgres_url)
+    assert "another program" in await refusal(postgres_url)
+    assert postgres_server.execute("SELECT to_regclass('wattwise_schema')", postgres_url) == [[""]]
+
+
+async def test_owner_migrates_for_a_user_with_fewer_rights(own: PostgresServer) -> None:
+    """A user that may not create tables is told who may; once they exist, the rights on their rows suffice."""
+    url = own.create_database()
+    own.execute("CREATE ROLE clerk LOGIN")
+    as_clerk = url.replace("postgres@", "clerk@")
+    assert "wattwise migrate" in await refusal(as_clerk)
+    async with open_postgres_store(url):
+        pass
+    own.execute(
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk;"
+        "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO clerk",
+        url,
+    )
+    async with open_postgres_store(as_clerk) as store:
+        async with store.transaction("j") as tx:
+            tx.save_job(a_job())
+        async with store.transaction("j") as tx:
+            tx.delete_job()
+
+
+async def test_server_that_may_lose_commits_is_refused(own: PostgresServer) -> None:
+    """With fsync=off a crash may lose what was acknowledged."""
+    url = own.create_database()
+    own.configure(fsync="off")
+    assert "fsync=off" in await refusal(url)
+    own.configure(fsync="on")
+    async with open_postgres_store(url):
+        pass
+
+
+async def test_commits_are_flushed_whatever_the_default_says(own: PostgresServer) -> None:
+    """A default of synchronous_commit=off does not hold for what a server acknowledges."""
+    url = own.create_database()
+    name = url.rpartition("/")[2]
+    for default, used in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
+        own.execute(f"ALTER DATABASE {name} SET synchronous_commit = {default}")
+        async with open_postgres_store(url) as store:
+            connection = store._saver._connection
+            assert connection is not None
+            assert await connection.fetchval("SHOW synchronous_commit") == used
+
+
+async def test_wrong_password_or_names_are_told_without_the_password(own: PostgresServer) -> None:
+    """A wrong password, user or database is refused at once, by what PostgreSQL said."""
+    url = own.create_database()
+    name = url.rpartition("/")[2]
+    for wrong, code in (
+        (f"locked:open@{own.host}/{name}", "28P01"),
+        (f"nobody:open@{own.host}/{name}", "28000"),
+        (f"locked:sesame@{own.host}/missing", "3D000"),
+    ):
+        error = await refusal(f"postgresql://{wrong}")
+        assert code in error
+        assert own.host in error
+        assert "open@" not in error
+        assert ":open" not in error
+        assert "sesame" not in error
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("postgresql://a:sesame@db", "names no database"),
+        ("postgresql://a:sesame@db:port/x", "port"),
+        ("postgresql://a:sesame@db:0/x", "port 0"),
+        ("postgresql://a:sesame@db:5432,other:99999/x", "port"),
+        ("postgresql://a:sesame@db/x?target_session_attrs=standby", "target_session_attrs"),
+        ("postgresql://a:sesame@127.0.0.1:1/x?sslmode=perhaps", "sslmode"),
+        ("postgresql://a@127.0.0.1:1/x?password=sesame&sslmode=perhaps", "sslmode"),
+        ("postgresql://a:ses/ame@db:5432/x", ""),
+        ("postgresql://a:ses?ame@db:5432/x", ""),
+        ("postgresql://a:ses#ame@db:5432/x", ""),
+        ("postgresql://a:s[sesame@db:5432/x", ""),
+    ],
+)
+async def test_malformed_url_is_refused_without_its_password(url: str, named: str) -> None:
+    """A URL with a mistake is refused with what is wrong; its password is not shown, whatever is in it."""
+    error = await refusal(url)
+    assert named in error
+    assert "ses" not in error.replace("postgres", "").replace("target_session", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://a:b@h/x", "postgresql://a:***@h/x"),
+        ("postgresql://a@h:1,i:2/x?password=b", "postgresql://a@h:1,i:2/x"),
+        ("postgresql:///x?host=/run", "postgresql:///x"),
+        ("postgresql://h:5432/x?application_name=a@b", "postgresql://h:5432/x"),
+        ("postgresql://a:b/c@d@h/x", "postgresql://a:***@h/x"),
+        ("sqlite:///a:b@c", "sqlite:///a:b@c"),
+    ],
+)
+def test_shown_url_has_no_password(url: str, shown: str) -> None:
+    """Everything between a user's name and the last @ is the password."""
+    assert shown_url(url) == shown
