@@ -1,0 +1,135 @@
+"""Commits in doubt: the connection is lost while nobody knows whether the group was saved."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import pytest
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.postgres.backend import PostgresStore
+
+from tests.postgres import PostgresServer
+from tests.server.store.conformance import a_job
+from tests.server.store.two_stores import open_postgres_store
+from tests.stalling_proxy import StallingProxy
+
+_WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%save_1%'"
+"""Whether a commit waits for a standby."""
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """A running PostgreSQL whose settings these tests change."""
+    with PostgresServer.running() as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(postgres: PostgresServer) -> Iterator[StallingProxy]:
+    """A proxy in front of it."""
+    with StallingProxy(postgres.port) as between:
+        yield between
+
+
+@pytest.fixture
+async def store(
+    postgres: PostgresServer, proxy: StallingProxy, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[PostgresStore]:
+    """A store behind the proxy, with the job `j`, which writes nothing by itself."""
+    monkeypatch.setattr("wattwise_server.store.postgres.open._NOTE_SECONDS", 3600.0)
+    database = postgres.create_database().rpartition("/")[2]
+    async with open_postgres_store(f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}") as opened:
+        async with opened.transaction("j") as tx:
+            tx.save_job(a_job())
+        yield opened
+
+
+async def observe(store: PostgresStore) -> None:
+    """Adds one to the number of observations."""
+    async with store.transaction("j") as tx:
+        assert tx.job is not None
+        tx.save_job(replace(tx.job, num_observations=tx.job.num_observations + 1))
+
+
+async def state(store: PostgresStore) -> tuple[int, int]:
+    """The job's version and number of observations in the database."""
+    found = await store.queries.job("j")
+    assert found is not None
+    return found.version, found.job.num_observations
+
+
+async def until(postgres: PostgresServer, sql: str, database: str = "postgres") -> None:
+    """Returns once a query answers true."""
+
+    async def look() -> None:
+        while await asyncio.to_thread(postgres.execute, sql, database) != [["t"]]:
+            pass
+
+    await asyncio.wait_for(look(), 20)
+
+
+async def test_commit_that_happened_succeeds_once(
+    postgres: PostgresServer, proxy: StallingProxy, store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection is cut before the answer: the caller sees success, once, and nothing is repeated."""
+    caplog.set_level(logging.INFO)
+    called: list[int] = []
+
+    async def write() -> None:
+        async with store.transaction("j") as tx:
+            assert tx.job is not None
+            tx.save_job(replace(tx.job, num_observations=7))
+            tx.after_commit(lambda: called.append(1))
+
+    postgres.configure(synchronous_standby_names="nobody")
+    try:
+        writing = asyncio.create_task(write())
+        await until(postgres, _WAITS)
+        proxy.cut()
+    finally:
+        postgres.configure(synchronous_standby_names="")
+    await asyncio.wait_for(writing, 30)
+    assert called == [1]
+    assert await state(store) == (2, 7)
+    await observe(store)
+    assert await state(store) == (3, 8)
+    assert [record.message for record in caplog.records].count("database lost") == 1
+    assert "commit failed" not in caplog.messages
+
+
+async def test_commit_that_never_arrived_is_repeated(proxy: StallingProxy, store: PostgresStore) -> None:
+    """The connection is cut before the group has arrived: the next connection commits it, once."""
+    proxy.stall(to_client=False)
+    writing = asyncio.create_task(observe(store))
+    while store._saver._using.locked() is False:  # noqa: ASYNC110 - until the group is on its way
+        await asyncio.sleep(0)
+    proxy.cut()
+    proxy.flow()
+    await asyncio.wait_for(writing, 30)
+    assert await state(store) == (2, 1)
+    await observe(store)
+    assert await state(store) == (3, 2)
+
+
+async def test_unknown_outcome_is_not_called_unsaved(
+    postgres: PostgresServer, proxy: StallingProxy, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the database stays away, a caller whose group was committed does not learn that nothing was saved."""
+    monkeypatch.setattr("wattwise_server.store.postgres.saving._AWAY_SECONDS", 0.2)
+    proxy.stall(to_target=False)
+    writing = asyncio.create_task(observe(store))
+    database = store._saver._connector.shown.rpartition("/")[2]
+    await until(postgres, "SELECT num_observations = 1 FROM jobs", database)
+    proxy.refuse()
+    proxy.cut()
+    with pytest.raises(StorageUnavailableError) as caught:
+        await asyncio.wait_for(writing, 20)
+    assert "nothing was saved" not in str(caught.value)
+    proxy.flow()
+    proxy.accept()
+    await asyncio.wait_for(store._saver._connected.wait(), 20)
+    await observe(store)
+    assert await state(store) == (3, 2)
