@@ -18,13 +18,13 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-from benchmarks import attacks, choice, pause
+from benchmarks import attacks, choice, moves, pause
 from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 from benchmarks.victim import trainer
 
-_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks")
+_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "moves")
 _WIDE_JOBS, _WIDE_RUNNING, _WIDE_SIZES = 2_000, 5, range(8, 72)
 _IDLE_SECONDS = 5
 
@@ -139,6 +139,14 @@ def _attacks(_args: argparse.Namespace, folder: Path, samples: dict[str, Samples
         yield Figure(f"ReportResult, 99th percentile: {name}", 1e3 * median(seconds), target, unit="ms")
 
 
+def _moves(args: argparse.Namespace, _folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
+    found = samples["moves"] = moves.measure(max(3, args.rounds // 4))
+    for what, seconds in found.items():
+        yield Figure(
+            f"a trainer's server {what}: until another answers its report, the longest", max(seconds), 3, unit="s"
+        )
+
+
 def _document(figures: list[Figure], samples: dict[str, Samples]) -> dict[str, Any]:
     versions = {"python": platform.python_version(), "grpcio": grpc.__version__, "sqlite": sqlite3.sqlite_version}
     machine = {"system": platform.platform(), "processors": Path("/proc/cpuinfo").read_text().count("processor\t")}
@@ -157,6 +165,7 @@ _MEASURES = {
     "choice": _choice,
     "import": _import,
     "attacks": _attacks,
+    "moves": _moves,
 }
 
 

@@ -134,7 +134,7 @@ def _common_options() -> argparse.ArgumentParser:
         "--server",
         default=os.environ.get("WATTWISE_SERVER") or "localhost:50051",
         metavar="ADDRESS",
-        help="the server's host:port ($WATTWISE_SERVER; default: localhost:50051)",
+        help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: localhost:50051)",
     )
     add_credential_options(common)
     common.add_argument("--json", action="store_true", help="print a JSON document with the fields of the API")

@@ -62,7 +62,7 @@ class BatchSizeOptimizer:
     gone. The remaining ranks then end the trial. A rank that waits for another handles SIGTERM after the wait.
 
     Args:
-        server: host and port of the server, such as "localhost:50051".
+        server: host and port of the server, such as "localhost:50051", or several servers; see `Client`.
         job: the job. Without `gpu` the GPUs are read from the monitor.
         monitor: the energy monitor of rank 0; None measures all GPUs that are visible to the process.
         timeout: seconds that `get_batch_size` looks for the server. None waits ten seconds if no server can be reached
