@@ -47,7 +47,8 @@ class RunCommand:
             "--server",
             default=os.environ.get("WATTWISE_SERVER") or None,
             metavar="ADDRESS",
-            help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: start one in the run's folder)",
+            help="the server's host:port, or several with commas ($WATTWISE_SERVER; default: start one in the run's "
+            "folder)",
         )
         parser.add_argument("--fresh", action="store_true", help="start a new run beside the existing ones")
         parser.add_argument(
