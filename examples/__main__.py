@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.digits.__main__ import serving
+from examples.digits.servers import one_on_sqlite
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("smallest.py", "plain_pytorch.py", "huggingface.py", "lightning_digits.py", "keras_digits.py")
@@ -24,9 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the examples in turn; returns the exit status."""
     args = _arguments(argv)
     failed = []
-    with tempfile.TemporaryDirectory(prefix="wattwise-examples-") as name, serving(Path(name)) as server:
+    with tempfile.TemporaryDirectory(prefix="wattwise-examples-") as name, one_on_sqlite(Path(name)) as servers:
         for script in args.scripts or SCRIPTS:
-            fault = _fault(script, server, args.seconds)
+            fault = _fault(script, servers.address, args.seconds)
             if fault:
                 failed.append(f"{script} {fault}")
     print("\n" + ("; ".join(failed) or "every example reached its target"))

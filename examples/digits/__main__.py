@@ -1,28 +1,29 @@
-"""The demo: starts a server, runs the recurring job, and prints the savings."""
+"""The demo: starts a server, or two on a PostgreSQL, runs the recurring job, and prints the savings."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from wattwise import Client, WattwiseError
+from wattwise import Client, WattwiseError, v1
 
 from examples.digits.job import PREFIX
 from examples.digits.monitor import energy_monitor
-from examples.digits.processes import StoppedError, child, stop_on_signals
+from examples.digits.processes import StoppedError, stop_on_signals
 from examples.digits.recurrence import DemoLaunch, RecurringJob
 from examples.digits.saving import report
+from examples.digits.servers import FILE, Servers, one_on_sqlite, two_on_postgres
 from examples.digits.table import DemoTable
 
 BATCH_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 DEFAULT = 16
-FILE = "wattwise.db"
 
 
 @dataclass(frozen=True)
@@ -38,39 +39,56 @@ class Plan:
         return self.seed * 10_000 + run
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """Runs a server on a free port with a new database; yields its address."""
-    arguments = ("--address", "127.0.0.1:0", "--database", f"sqlite:///{folder / FILE}", "--log-level", "warning")
-    with child("wattwise_server", *arguments) as server:
-        if server.stdout is None or not (line := server.stdout.readline()):
-            raise RuntimeError("the server did not start; see its output above")
-        yield line.split()[-1]
+def demonstrate(servers: Servers, table: DemoTable, plan: Plan) -> None:
+    """Runs the recurring job, and the default batch size beside it, and prints the savings.
 
-
-def demonstrate(server: str, table: DemoTable, plan: Plan) -> None:
-    """Runs the recurring job, and the default batch size beside it, and prints the savings."""
+    Of several servers one is killed in mid-run.
+    """
+    server, several = servers.address, len(servers.processes) > 1
     monitor = energy_monitor()
     kind = "the processor's RAPL counters" if monitor.kind == "rapl" else f"an estimate (not measured), {monitor!r}"
-    table.say(f"Server: {server}. Energy: {kind}.")
+    where = f"Servers: {server.replace(',', ' and ')}, on one PostgreSQL" if several else f"Server: {server}"
+    table.say(f"{where}. Energy: {kind}.")
     table.say(f"Batch sizes {', '.join(map(str, BATCH_SIZES))}; default batch size {DEFAULT}.")
     with Client(server) as client, table.shown():
-        launches, baseline = train_again_and_again(client, server, table, plan)
-    for line in report(launches, baseline, kind):
+        halfway = partial(_kill_one, servers, table) if several else None
+        launches, baseline = train_again_and_again(client, server, table, plan, halfway)
+        after = _after_the_kill(client) if several else ()
+    for line in (*report(launches, baseline, kind), *after):
         table.say(line)
 
 
+def _kill_one(servers: Servers, table: DemoTable) -> None:
+    killed, *others = servers.kill_one(), *servers.address.split(",")[1:]
+    table.say(
+        f"Killed the server {killed} while a trial was running. Both servers kept everything in one PostgreSQL: "
+        f"{others[0]} goes on with the same jobs, and trainers move to it."
+    )
+
+
+def _after_the_kill(client: Client) -> Sequence[str]:
+    """What became of all trials."""
+    jobs = list(client.list_jobs(job_id_prefix=PREFIX))
+    trials = [trial for job in jobs for trial in client.list_trials(job.spec.job_id)]
+    lost = sum(trial.end_reason == v1.END_REASON_LOST for trial in trials)
+    return (f"One of two servers was killed in mid-run: of {len(trials)} trials {lost or 'none'} got lost.",)
+
+
 def train_again_and_again(
-    client: Client, server: str, table: DemoTable, plan: Plan
+    client: Client, server: str, table: DemoTable, plan: Plan, halfway: Callable[[], None] | None = None
 ) -> tuple[list[DemoLaunch], list[DemoLaunch]]:
-    """All launches of the job, and those of the default batch size, which is a separate job."""
+    """All launches of the job, and those of the default batch size, which is a separate job.
+
+    `halfway` is called while a trial of the middle recurrence runs.
+    """
     job = RecurringJob(client, server, f"{PREFIX}-nightly", _sizes(*BATCH_SIZES))
     default = RecurringJob(client, server, f"{PREFIX}-default", (*_sizes(DEFAULT), "--no-early-stopping"))
     launches: list[DemoLaunch] = []
     baseline: list[DemoLaunch] = []
     baseline_runs = 0
     for recurrence in range(1, plan.recurrences + 1):
-        for launch in job.recur(recurrence, plan.seed_of(recurrence)):
+        during = halfway if recurrence == plan.recurrences // 2 + 1 else None
+        for launch in job.recur(recurrence, plan.seed_of(recurrence), during):
             launches.append(launch)
             table.add(launch)
         # Evenly distributed, so that a slower machine affects both.
@@ -86,11 +104,11 @@ def _sizes(*sizes: int) -> tuple[str, ...]:
     return ("--batch-sizes", *map(str, sizes), "--default", str(DEFAULT))
 
 
-def run(table: DemoTable, folder: Path, plan: Plan) -> int:
-    """Runs the demo with its state in a folder; returns the exit status."""
+def run(table: DemoTable, serving: AbstractContextManager[Servers], plan: Plan) -> int:
+    """Runs the demo on these servers; returns the exit status."""
     try:
-        with serving(folder) as server:
-            demonstrate(server, table, plan)
+        with serving as servers:
+            demonstrate(servers, table, plan)
     except StoppedError as stopped:
         table.say(f"{stopped}; the trainer and the server have ended")
         return stopped.status
@@ -106,12 +124,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--recurrences", type=int, default=40, help="number of recurrences (default: 40)")
     parser.add_argument("--baseline-runs", type=int, default=8, help="runs of the default batch size (default: 8)")
     parser.add_argument("--seed", type=int, default=0, help="seed of data splits, weights and data order (default: 0)")
-    parser.add_argument("--keep", type=Path, help="folder for the server's database, which is kept")
+    parser.add_argument("--keep", type=Path, help="folder for the server's database, which is kept; only with sqlite")
+    parser.add_argument(
+        "--database",
+        choices=("sqlite", "postgres"),
+        default="sqlite",
+        help="postgres: two servers on a PostgreSQL of the demo's own, of which one is killed in mid-run "
+        "(default: sqlite, one server)",
+    )
     args = parser.parse_args()
     if args.recurrences < 1 or args.baseline_runs < 1:
         parser.error("--recurrences and --baseline-runs take 1 or more")
     if not 0 <= args.seed <= 9999:
         parser.error("--seed takes 0 to 9999")
+    if args.keep and args.database != "sqlite":
+        parser.error("--keep is for --database sqlite; a PostgreSQL of the demo is deleted at its end")
     if args.keep and (args.keep / FILE).exists():
         parser.error(f"{args.keep / FILE} exists already; choose another folder")
     return args
@@ -123,13 +150,15 @@ def main() -> int:
     table = DemoTable(Console())
     plan = Plan(args.recurrences, args.baseline_runs, args.seed)
     stop_on_signals()
+    if args.database == "postgres":
+        return run(table, two_on_postgres(), plan)
     if args.keep is None:
         with tempfile.TemporaryDirectory(prefix="wattwise-demo-") as name:
-            status = run(table, Path(name), plan)
+            status = run(table, one_on_sqlite(Path(name)), plan)
         table.say("The database was temporary; keep it with --keep FOLDER to inspect it with `wattwise jobs`.")
         return status
     args.keep.mkdir(parents=True, exist_ok=True)
-    status = run(table, args.keep, plan)
+    status = run(table, one_on_sqlite(args.keep), plan)
     wattwise = Path(sys.executable).with_name("wattwise")
     table.say(
         f"Inspect the result: {wattwise} serve --database sqlite:///{args.keep / FILE}, then {wattwise} jobs list"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from wattwise import Client, v1
@@ -37,14 +37,19 @@ class RecurringJob:
     job_id: str
     arguments: tuple[str, ...] = ()
 
-    def recur(self, recurrence: int, seed: int) -> Iterator[DemoLaunch]:
+    def recur(self, recurrence: int, seed: int, halfway: Callable[[], None] | None = None) -> Iterator[DemoLaunch]:
         """Launches trials until one reaches the target; yields each as it ends.
+
+        Args:
+            recurrence: the number of this recurrence.
+            seed: the seed of its trials.
+            halfway: called while the first of them runs.
 
         Raises:
             RuntimeError: a trainer crashed, or no trial reached the target; has the trainer's last output.
         """
         for attempt in range(MAX_TRIES):
-            done = self._launch(seed * MAX_TRIES + attempt)
+            done = self._launch(seed * MAX_TRIES + attempt, None if attempt else halfway)
             if done.returncode not in (0, TARGET_MISSED):
                 last = "\n".join(done.stderr.splitlines()[-15:])
                 raise RuntimeError(f"the trainer exited with status {done.returncode}:\n{last}")
@@ -56,13 +61,18 @@ class RecurringJob:
             f"{MAX_TRIES} trials in a row missed the target; choose an easier target or other batch sizes"
         )
 
-    def _launch(self, seed: int) -> subprocess.CompletedProcess[str]:
+    def _launch(self, seed: int, halfway: Callable[[], None] | None) -> subprocess.CompletedProcess[str]:
         arguments = ("--server", self.server, "--job-id", self.job_id, "--seed", str(seed), *self.arguments)
-        # The server runs on this machine: if it does not answer soon, it has died.
+        # The servers run on this machine: if none answers soon, they have died.
         arguments += ("--timeout", "15")
         with child("examples.digits.train", *arguments, log=subprocess.PIPE) as trainer:
+            reason = ""
+            if halfway is not None and trainer.stdout is not None:
+                # All that a trainer prints, before its first epoch.
+                reason = trainer.stdout.readline()
+                halfway()
             output, errors = trainer.communicate()
-        return subprocess.CompletedProcess(trainer.args, trainer.returncode, output, errors)
+        return subprocess.CompletedProcess(trainer.args, trainer.returncode, reason + output, errors)
 
     def _newest(self, recurrence: int, reason: str, *, target_reached: bool) -> DemoLaunch:
         job = self.client.get_job(self.job_id)

@@ -48,6 +48,62 @@ def test_demo_prints_its_choices_and_what_it_measured(tmp_path: Path) -> None:
     assert (tmp_path / "wattwise.db").exists()
 
 
+@pytest.mark.timeout(300)
+def test_demo_goes_on_when_one_of_two_servers_is_killed() -> None:
+    """On PostgreSQL one of two servers is killed during a trial; all trials end, and the demo says what happened."""
+    arguments = ("--database", "postgres", "--recurrences", "4", "--baseline-runs", "2")
+    done = run("examples.digits", *arguments, timeout=280)
+    assert done.returncode == 0, done.stderr
+    (both,) = re.findall(r"^Servers: (\S+) and (\S+), on one PostgreSQL", done.stdout, re.MULTILINE)
+    (killed,) = re.finditer(
+        r"^Killed the server (\S+) while a trial was running.* (\S+) goes on", done.stdout, re.MULTILINE
+    )
+    assert killed.groups() == both
+    before, after = (set(re.findall(r"^recurrence (\d+)", part, re.MULTILINE)) for part in _parts(done.stdout, killed))
+    assert (before, after) == ({"1", "2"}, {"3", "4"})
+    assert re.search(r"of (\d+) trials none got lost", done.stdout)
+
+
+def _parts(text: str, at: re.Match[str]) -> tuple[str, str]:
+    return text[: at.start()], text[at.end() :]
+
+
+def test_demo_with_postgresql_that_is_stopped_leaves_no_process_behind() -> None:
+    """Stopped by a signal, the demo ends its servers and its PostgreSQL, and deletes its files."""
+    command = [sys.executable, "-m", "examples.digits", "--database", "postgres"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=HOUSE) as demo:
+        assert demo.stdout is not None
+        assert any(line.startswith("recurrence 1,") for line in demo.stdout)
+        children = [
+            process for process in map(_command, Path("/proc").glob("[0-9]*")) if "wattwise-demo-postgres" in process
+        ]
+        assert children
+        demo.send_signal(signal.SIGTERM)
+        assert "stopped by SIGTERM" in demo.stdout.read()
+    assert demo.returncode == 128 + signal.SIGTERM
+    (folder,) = {found for process in children for found in re.findall(r"-D (\S+)/data", process)}
+    assert not Path(folder).exists()
+    assert not [process for process in map(_command, Path("/proc").glob("[0-9]*")) if folder in process]
+
+
+def _command(process: Path) -> str:
+    """The command line of a process; empty if it has ended."""
+    try:
+        return (process / "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def test_demo_refuses_to_keep_a_postgresql(tmp_path: Path) -> None:
+    """Nothing is kept of a PostgreSQL, and another database is unknown: both are said before anything starts."""
+    kept = run("examples.digits", "--database", "postgres", "--keep", str(tmp_path / "kept"))
+    assert (kept.returncode, "--keep" in kept.stderr) == (2, True)
+    assert not (tmp_path / "kept").exists()
+    other = subprocess.run(["make", "demo", "DATABASE=oracle"], capture_output=True, text=True, check=False, cwd=HOUSE)
+    assert other.returncode == 2
+    assert "DATABASE=oracle" in other.stderr
+
+
 def test_demo_that_is_stopped_leaves_no_process_behind(tmp_path: Path) -> None:
     """Stopped by a signal, the demo ends its server, which releases its database."""
     command = [sys.executable, "-m", "examples.digits", "--keep", str(tmp_path)]
