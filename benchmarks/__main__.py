@@ -18,13 +18,21 @@ from typing import Any
 import grpc
 from wattwise import v1
 
+<<<<<<< HEAD
 from benchmarks import attacks, choice, moves, pause
+=======
+from benchmarks import attacks, choice, pause, postgres
+>>>>>>> 96b87a3 (wip)
 from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 from benchmarks.victim import trainer
 
+<<<<<<< HEAD
 _SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "moves")
+=======
+_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "postgres")
+>>>>>>> 96b87a3 (wip)
 _WIDE_JOBS, _WIDE_RUNNING, _WIDE_SIZES = 2_000, 5, range(8, 72)
 _IDLE_SECONDS = 5
 
@@ -59,7 +67,9 @@ def main() -> None:
 
 def _calls(args: argparse.Namespace, folder: Path, samples: dict[str, Samples]) -> Iterator[Figure]:
     with echo_server() as (echo, _), wattwise_server(folder / "fresh.db") as (server, _):
-        one = samples["one_caller"] = client("one_caller", echo=echo, server=server, folder=folder, rounds=args.rounds)
+        one = samples["one_caller"] = client(
+            "one_caller", echo=echo, server=server, database=folder / "baseline.db", rounds=args.rounds
+        )
         report = ratio(one, "report", lambda baseline: baseline["echo"] + baseline["commit"])
         yield Figure("ReportResult, one caller ÷ (echo + commit)", report, 1.2)
         trial = ratio(one, "trial", lambda baseline: 7 * (baseline["echo"] + baseline["commit"]))
@@ -165,7 +175,11 @@ _MEASURES = {
     "choice": _choice,
     "import": _import,
     "attacks": _attacks,
+<<<<<<< HEAD
     "moves": _moves,
+=======
+    "postgres": postgres.measure,
+>>>>>>> 96b87a3 (wip)
 }
 
 

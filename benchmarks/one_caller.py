@@ -12,10 +12,11 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import aiosqlite
+import asyncpg
 import grpc
 from wattwise import v1
 
@@ -27,31 +28,30 @@ _TRIALS = 8
 Seconds = dict[str, list[float]]
 """Seconds per kind of call."""
 
+Commit = Callable[[], Awaitable[object]]
+
 
 def main() -> None:
     """Prints the median seconds of each kind of call, round by round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--echo", required=True)
     parser.add_argument("--server", required=True)
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--database", required=True, help="of the commits: a file, or the URL of a PostgreSQL")
     parser.add_argument("--rounds", type=int, default=20)
     args = parser.parse_args()
     with grpc.insecure_channel(args.echo) as echo, grpc.insecure_channel(args.server) as server:
-        json.dump(asyncio.run(_measure(echo, server, args.folder, args.rounds)), sys.stdout)
+        json.dump(asyncio.run(_measure(echo, server, args.database, args.rounds)), sys.stdout)
 
 
-async def _measure(echo: grpc.Channel, server: grpc.Channel, folder: Path, rounds: int) -> Seconds:
+async def _measure(echo: grpc.Channel, server: grpc.Channel, database: str, rounds: int) -> Seconds:
     found: Seconds = {}
     baseline, stub = v1.BatchSizeOptimizerStub(echo), v1.BatchSizeOptimizerStub(server)
     epochs = jobs.reports(jobs.next_trial(stub, jobs.register(stub).job_id))
     short_job = jobs.register(stub).job_id
-    async with aiosqlite.connect(folder / "baseline.db", isolation_level=None) as connection:
-        await connection.execute_fetchall("PRAGMA journal_mode = WAL")
-        await connection.execute_fetchall("PRAGMA synchronous = FULL")
-        await connection.execute_fetchall("CREATE TABLE baseline (place INTEGER PRIMARY KEY, energy REAL)")
+    async with (_committing_postgres if "://" in database else _committing_file)(database) as commit:
         # The first round is a warm-up.
         for counts in range(-1, rounds):
-            taken = await _baselines(baseline, connection, epochs)
+            taken = await _baselines(baseline, commit, epochs)
             taken["report"] = [_seconds(lambda: stub.ReportResult(next(epochs), timeout=60)) for _ in range(_CALLS)]
             taken["trial"] = [_seconds(lambda: _whole_trial(stub, short_job)) for _ in range(_TRIALS)]
             for kind, seconds in taken.items():
@@ -61,15 +61,35 @@ async def _measure(echo: grpc.Channel, server: grpc.Channel, folder: Path, round
     return found
 
 
-async def _baselines(
-    baseline: v1.BatchSizeOptimizerStub, connection: aiosqlite.Connection, epochs: jobs.Reports
-) -> Seconds:
-    """Alternates an empty call and a commit of one row through aiosqlite, as the server commits."""
+@asynccontextmanager
+async def _committing_file(path: str) -> AsyncIterator[Commit]:
+    """Commits of one row through aiosqlite, as the server commits."""
+    async with aiosqlite.connect(path, isolation_level=None) as connection:
+        await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+        await connection.execute_fetchall("PRAGMA synchronous = FULL")
+        await connection.execute_fetchall("CREATE TABLE baseline (place INTEGER PRIMARY KEY, energy REAL)")
+        yield lambda: connection.execute_fetchall("INSERT INTO baseline (energy) VALUES (?)", (12345.678,))
+
+
+@asynccontextmanager
+async def _committing_postgres(url: str) -> AsyncIterator[Commit]:
+    """Commits of one row through asyncpg, as the server commits."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("CREATE TABLE baseline (place bigserial PRIMARY KEY, energy double precision)")
+        insert = await connection.prepare("INSERT INTO baseline (energy) VALUES ($1)")
+        yield lambda: insert.fetch(12345.678)
+    finally:
+        await connection.close()
+
+
+async def _baselines(baseline: v1.BatchSizeOptimizerStub, commit: Commit, epochs: jobs.Reports) -> Seconds:
+    """Alternates an empty call and a commit."""
     echoes, commits = [], []
     for _ in range(_CALLS):
         echoes.append(_seconds(lambda: baseline.ReportResult(next(epochs), timeout=60)))
         start = time.perf_counter()
-        await connection.execute_fetchall("INSERT INTO baseline (energy) VALUES (?)", (12345.678,))
+        await commit()
         commits.append(time.perf_counter() - start)
     return {"echo": echoes, "commit": commits}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def wattwise_server(database: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A Wattwise server on a database: its address and its process."""
-    command = ["wattwise_server", "--address", "127.0.0.1:0", "--database", f"sqlite:///{database}"]
-    with _server([*command, "--log-level", "warning"]) as found:
+def wattwise_server(database: Path | str, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A Wattwise server on a file, or on the database of a URL: its address and its process."""
+    url = database if isinstance(database, str) else f"sqlite:///{database}"
+    command = ["wattwise_server", "--address", "127.0.0.1:0", "--database", url, "--log-level", "warning"]
+    with _server([*command, *arguments]) as found:
         yield found
 
 
@@ -49,6 +51,12 @@ def client(module: str, **arguments: object) -> Any:
     command = [sys.executable, "-m", f"benchmarks.{module}", *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
+
+
+def processor_seconds(process: subprocess.Popen[str]) -> float:
+    """CPU time that a process has used in all of its threads."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_megabytes(process: subprocess.Popen[str]) -> float:
