@@ -18,21 +18,13 @@ from typing import Any
 import grpc
 from wattwise import v1
 
-<<<<<<< HEAD
-from benchmarks import attacks, choice, moves, pause
-=======
-from benchmarks import attacks, choice, pause, postgres
->>>>>>> 96b87a3 (wip)
+from benchmarks import attacks, choice, moves, pause, postgres
 from benchmarks.figures import Figure, Samples, medians, ratio
 from benchmarks.filling import TRIALS, fill, job_id
 from benchmarks.processes import client, echo_server, resident_megabytes, wattwise_server
 from benchmarks.victim import trainer
 
-<<<<<<< HEAD
-_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "moves")
-=======
-_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "postgres")
->>>>>>> 96b87a3 (wip)
+_SECTIONS = ("calls", "size", "wide", "choice", "import", "attacks", "postgres", "moves")
 _WIDE_JOBS, _WIDE_RUNNING, _WIDE_SIZES = 2_000, 5, range(8, 72)
 _IDLE_SECONDS = 5
 
@@ -175,11 +167,8 @@ _MEASURES = {
     "choice": _choice,
     "import": _import,
     "attacks": _attacks,
-<<<<<<< HEAD
-    "moves": _moves,
-=======
     "postgres": postgres.measure,
->>>>>>> 96b87a3 (wip)
+    "moves": _moves,
 }
 
 
