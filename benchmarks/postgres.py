@@ -8,18 +8,18 @@ import itertools
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 from prometheus_client.parser import text_string_to_metric_families
 from wattwise import v1
 
 from benchmarks import jobs
-from benchmarks.crowd import rate, two_trials_each, unary_callers
+from benchmarks.crowd import Caller, rate, two_trials_each, unary_callers
 from benchmarks.figures import Figure, Samples, ratio
 from benchmarks.processes import client, echo_server, processor_seconds, wattwise_server
 from tests.ports import hold_port, port_of
@@ -136,16 +136,16 @@ async def _shared_job(one: Server, other: Server) -> tuple[float, float]:
         job_id = jobs.register(stub).job_id
         trials = [jobs.next_trial(stub, job_id) for _ in range(_TRIALS)]
     async with grpc.aio.insecure_channel(one.address) as first, grpc.aio.insecure_channel(other.address) as second:
-        stubs = [v1.BatchSizeOptimizerStub(first), v1.BatchSizeOptimizerStub(second)]
+        stubs: list[Any] = [v1.BatchSizeOptimizerStub(first), v1.BatchSizeOptimizerStub(second)]
 
-        def caller(place: int, trial: v1.Trial) -> Callable[[], grpc.aio.UnaryUnaryCall]:
+        def caller(place: int, trial: v1.Trial) -> Caller:
             epochs, turns = jobs.reports(trial), itertools.cycle([stubs[place % 2], stubs[1 - place % 2]])
-            return lambda: next(turns).ReportResult(next(epochs), timeout=60)  # type: ignore[return-value]
+            return lambda: next(turns).ReportResult(next(epochs), timeout=60)
 
         callers = [caller(place, trial) for place, trial in enumerate(trials)]
-        await rate(callers, 0.5)  # type: ignore[arg-type]
+        await rate(callers, 0.5)
         before = one.figure("wattwise_conflicts_total") + other.figure("wattwise_conflicts_total")
-        found = await rate(callers, 2 * _SECONDS)  # type: ignore[arg-type]
+        found = await rate(callers, 2 * _SECONDS)
         conflicts = one.figure("wattwise_conflicts_total") + other.figure("wattwise_conflicts_total") - before
     return found, 1 + conflicts / (found * 2 * _SECONDS)
 

@@ -27,6 +27,8 @@ _SLACK, _SLACK_SHARE = timedelta(seconds=0.5), 0.05
 
 
 class _Publisher(Protocol):
+    met_others: bool
+
     def publish(self, notice: Notice) -> None: ...
 
 
@@ -109,7 +111,8 @@ class PostgresStore(CachedStore):
         """Tells the other servers."""
         if tx.deleted:
             cached.outdated = True
-        if self._saver.servers < 2 or self.notices is None:
+        # A server that has just started is heard before it is counted.
+        if self.notices is None or (self._saver.servers < 2 and not self.notices.met_others):
             return
         if any(statement.sql is not LEASE for statement in tx.statements):
             numbers = [number for _, number in tx.topics if number is not None]

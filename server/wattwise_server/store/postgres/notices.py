@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _CHANNEL = "wattwise"
 _GATHER_SECONDS = 0.003
-"""How long a notice waits for others. A timer of the event loop has a resolution of a millisecond."""
+"""The first notice is sent at once, further ones wait for each other."""
 
 _LARGEST_PAYLOAD = 7_900
 """Of PostgreSQL's 8,000 bytes."""
@@ -62,7 +62,11 @@ class Listener(Protocol):
 
 
 class Notices:
-    """Sends and receives notices, and polls."""
+    """Sends and receives notices, and polls.
+
+    Attributes:
+        met_others: Whether another server has ever said anything.
+    """
 
     def __init__(
         self,
@@ -77,14 +81,21 @@ class Notices:
         self._listener = listener
         self._versions = versions
         self._connection: Connection | None = None
+        # A connection runs one statement at a time.
+        self._using = asyncio.Lock()
         self._unsent: dict[str, Notice] = {}
-        self._sending: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: asyncio.Task[None] | None = None
         self._pinged, self._heard = 0, 0
+        self.met_others = False
         self._known: dict[str, int] = {}
 
     def publish(self, notice: Notice) -> None:
         """Tells the other servers, soon."""
+        self._keep(notice)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+
+    def _keep(self, notice: Notice) -> None:
         before = self._unsent.get(notice.job_id)
         if before is not None:
             numbers = None
@@ -94,8 +105,6 @@ class Notices:
         if notice.numbers is not None and len(notice.numbers) > _MOST_NUMBERS:
             notice = notice._replace(numbers=None)
         self._unsent[notice.job_id] = notice
-        if self._sending is None:
-            self._sending = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._send)
 
     async def follow(self) -> None:
         """Listens and polls until it is cancelled."""
@@ -111,8 +120,6 @@ class Notices:
         finally:
             if self._sending is not None:
                 self._sending.cancel()
-            for task in self._tasks:
-                task.cancel()
             if self._connection is not None:
                 await hang_up(self._connection)
 
@@ -129,6 +136,9 @@ class Notices:
             # The writing connection tells what is wrong.
             if self._connection is not None:
                 self._connection.terminate()
+            return
+        if self._unsent and self._sending is None:
+            self._sending = asyncio.create_task(self._send())
 
     async def _poll(self) -> None:
         followed = self._listener.followed()
@@ -138,7 +148,8 @@ class Notices:
             return
         for job_id in followed:
             version = found.get(job_id, 0)
-            if self._known.get(job_id, version) != version:
+            # A job that is followed since the last poll may have changed before this one.
+            if self._known.get(job_id) != version:
                 self._listener.notice(Notice(job_id, version, job=True, numbers=None))
         self._known = {job_id: found.get(job_id, 0) for job_id in followed}
 
@@ -146,23 +157,33 @@ class Notices:
         self._pinged += 1
         await self._notify(json.dumps([self._server, self._pinged]))
 
-    def _send(self) -> None:
-        self._sending = None
-        unsent, self._unsent = self._unsent, {}
-        for payload in _payloads(self._server, unsent.values()):
-            task = asyncio.create_task(self._notify(payload))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _notify(self, payload: str) -> None:
-        connection = self._connection
-        if connection is None or connection.is_closed():
-            return
+    async def _send(self) -> None:
         try:
-            await connection.execute("SELECT pg_notify($1, $2)", _CHANNEL, payload)
-        except ERRORS:
-            # The other servers poll.
-            connection.terminate()
+            while self._unsent:
+                sent, self._unsent = self._unsent, {}
+                for payload in _payloads(self._server, sent.values()):
+                    if not await self._notify(payload):
+                        # Sent when there is a connection; a notice may come twice.
+                        later, self._unsent = self._unsent, sent
+                        for notice in later.values():
+                            self._keep(notice)
+                        return
+                await asyncio.sleep(_GATHER_SECONDS)
+        finally:
+            self._sending = None
+
+    async def _notify(self, payload: str) -> bool:
+        async with self._using:
+            connection = self._connection
+            if connection is None or connection.is_closed():
+                return False
+            try:
+                await connection.execute("SELECT pg_notify($1, $2)", _CHANNEL, payload)
+            except ERRORS:
+                # The other servers poll.
+                connection.terminate()
+                return False
+            return True
 
     def _receive(self, _connection: object, _process: int, _channel: str, payload: object) -> None:
         try:
@@ -171,6 +192,7 @@ class Notices:
                 if rest and isinstance(rest[0], int):
                     self._heard = rest[0]
                 return
+            self.met_others = True
             for each in rest:
                 if isinstance(each, list):
                     self._listener.notice(Notice(*each))
