@@ -7,8 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import grpc
 from wattwise import v1
@@ -18,6 +20,8 @@ from tests.ports import hold_port, port_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_Server = TypeVar("_Server", bound="LiveServer")
 
 CHANNEL_OPTIONS = (("grpc.max_reconnect_backoff_ms", 200), ("grpc.initial_reconnect_backoff_ms", 50))
 
@@ -126,3 +130,18 @@ class LiveServer:
     def admin(self) -> v1.JobAdminStub:
         """The stub of `JobAdmin`."""
         return v1.JobAdminStub(self.channel)
+
+
+@contextmanager
+def servers_on(folder: Path, url: str, count: int, kind: type[_Server]) -> Iterator[Sequence[_Server]]:
+    """Running servers of one kind on one database, each with its own port and log."""
+    with ExitStack() as stack:
+        servers: list[_Server] = []
+        for number in range(count):
+            own = folder / f"server-{number}"
+            own.mkdir()
+            server = kind(own, url)
+            stack.enter_context(server)
+            server.start()
+            servers.append(server)
+        yield servers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from wattwise_server.usecases.power_limits import PowerLimitProfiler
 
 from tests.conformance.refusal import Refused, refusal_of
 from tests.conformance.replay import Replay
-from tests.live_server import LiveServer
+from tests.live_server import LiveServer, servers_on
+from tests.postgres import PostgresServer
 
 _ids = itertools.count()
 
@@ -125,6 +127,19 @@ class OverGrpc:
         return OverGrpcStream(self.trainers.StreamResults())
 
 
+class InTurns:
+    """Calls several servers on one database in turns; so do the streams that are opened."""
+
+    def __init__(self, channels: Iterable[grpc.aio.Channel]) -> None:
+        self.turns = itertools.cycle([OverGrpc(channel) for channel in channels])
+
+    async def call(self, method: str, request: Message) -> Any:
+        return await next(self.turns).call(method, request)
+
+    async def open(self) -> OverGrpcStream:
+        return await next(self.turns).open()
+
+
 class OverGrpcStream:
     """A stream over gRPC."""
 
@@ -167,3 +182,19 @@ async def test_over_grpc(scenario: dict[str, Any], grpc_server: LiveServer) -> N
     """The table holds for the real server."""
     async with grpc.aio.insecure_channel(grpc_server.address) as channel:
         await Replay(scenario, OverGrpc(channel), f"test-{next(_ids)}").run()
+
+
+@pytest.fixture(scope="module")
+def addresses(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[str]]:
+    """Those of two servers on one PostgreSQL."""
+    folder, url = tmp_path_factory.mktemp("servers"), postgres_server.create_database()
+    with servers_on(folder, url, 2, LiveServer) as servers:
+        yield [server.address for server in servers]
+
+
+@pytest.mark.parametrize("scenario", scenarios())
+async def test_over_two_servers(scenario: dict[str, Any], addresses: Sequence[str]) -> None:
+    """The table holds for two servers on one PostgreSQL, each of which gets every other call."""
+    async with AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(grpc.aio.insecure_channel(address)) for address in addresses]
+        await Replay(scenario, InTurns(channels), f"test-{next(_ids)}").run()

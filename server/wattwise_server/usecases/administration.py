@@ -74,7 +74,12 @@ class Administration:
         Raises:
             JobNotFoundError: there is no such job, or it was deleted.
         """
+        shown = None
         with self._store.subscribe(job_id) as changes:
             while True:
-                yield await self.job(job_id)
+                job = await self.job(job_id)
+                # Of another server's change nobody may know whether it has been shown.
+                if job != shown:
+                    shown = job
+                    yield job
                 await changes.wait()

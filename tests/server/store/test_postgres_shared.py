@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, TrialKey, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
 from wattwise_server.store.postgres.backend import PostgresStore
+from wattwise_server.store.postgres.notices import Notice, Notices
 from wattwise_server.usecases.retries import retried
 
 from tests.postgres import PostgresServer
@@ -237,3 +239,48 @@ async def test_schema_of_a_newer_program_is_refused(
         # Additions of a newer program do not keep this one away.
         async with open_postgres_store(url) as second:
             second.check()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_change_reaches_subscribers_of_other_servers(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """By a notice alone, or without notices by the next poll, although it happened before the first one."""
+    if not lost:
+        monkeypatch.setattr("wattwise_server.store.postgres.notices._POLL_SECONDS", 3600.0)
+    async with two_stores(postgres_url) as (one, other):
+        await save_with_trial(one, "j")
+        notices = notices_of(other)
+        while notices._heard != 1:  # noqa: ASYNC110 - until both listen, and have polled
+            await asyncio.sleep(0.01)
+        if lost:
+            assert notices._connection is not None
+            await notices._connection.execute("UNLISTEN *")
+        with other.subscribe("j") as job, other.subscribe("j", 1) as trial:
+            async with one.transaction("j") as tx:
+                assert tx.job is not None
+                tx.save_job(replace(tx.job, num_observations=1))
+                tx.save_trial(a_trial(1, power_limit_watts=100.0))
+            await asyncio.wait_for(asyncio.gather(job.wait(), trial.wait()), 20)
+
+
+async def test_notices_at_the_same_moment_are_all_sent(postgres_url: str) -> None:
+    """Several that are sent while one is under way reach the other server, over a connection that stays."""
+    async with two_stores(postgres_url) as (one, other):
+        notices = notices_of(one)
+        connection = notices._connection
+        with contextlib.ExitStack() as stack:
+            followed = [stack.enter_context(other.subscribe(f"j{number}")) for number in range(5)]
+            for number in range(5):
+                notices.publish(Notice(f"j{number}", 1, job=True, numbers=()))
+                await asyncio.gather(notices._ping(), notices._ping())
+            await asyncio.wait_for(asyncio.gather(*(each.wait() for each in followed)), 20)
+        assert notices._connection is connection
+        assert connection is not None
+        assert not connection.is_closed()
+
+
+def notices_of(store: PostgresStore) -> Notices:
+    """What sends and receives a store's notices."""
+    assert isinstance(store.notices, Notices)
+    return store.notices
