@@ -8,19 +8,19 @@ from __future__ import annotations
 import math
 import random
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 from wattwise import v1
 
 from tests.faults.ledger import JobBook, Ledger, SentReport, TrialBook
 from tests.jobs import job_spec, power_sample
-from tests.live_server import LiveServer
 
 T = TypeVar("T")
 
@@ -28,6 +28,20 @@ REASONS = (v1.END_REASON_COMPLETED, v1.END_REASON_ERROR, v1.END_REASON_OUT_OF_ME
 NVML = v1.Monitor(kinds=["nvml"])
 MONITORS = (NVML, NVML, None, v1.Monitor(kinds=["estimate"], estimated=True))
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+_PAUSE_SECONDS = 0.01
+"""After a call that failed, so that trainers of a server that is away leave the processors to the others."""
+
+
+class Served(Protocol):
+    """A server, or several that look like one: the stubs may be those of another one at every call."""
+
+    @property
+    def trainer(self) -> v1.BatchSizeOptimizerStub:
+        """The stub of `BatchSizeOptimizer`."""
+
+    @property
+    def admin(self) -> v1.JobAdminStub:
+        """The stub of `JobAdmin`."""
 
 
 class GaveUpError(Exception):
@@ -255,8 +269,9 @@ class Worker:
                     return attempt()
             except grpc.RpcError as error:  # noqa: PERF203 - it asks again
                 if error.code() in _AWAY:
-                    if self._random.random() < 0.2:
+                    if self._random.random() < self._load.impatience:
                         raise GaveUpError from None
+                    time.sleep(_PAUSE_SECONDS)
                 elif error.code() is grpc.StatusCode.NOT_FOUND and job.delete_requested:
                     # A valid response too: the trainer may register the job again.
                     job.deleted = True
@@ -274,16 +289,20 @@ class Load:
     """Trainers in threads, with a few jobs at a time.
 
     Args:
-        server: the server.
+        server: the server, or several.
         seed: of what the trainers do.
         workers: how many trainers.
         jobs: how many jobs at a time.
         tidy: whether jobs without a batch size left are deleted, so that the server keeps a few jobs only.
+        impatience: how often a trainer that got no response gives up instead of asking again.
     """
 
-    def __init__(self, server: LiveServer, seed: int, workers: int, jobs: int, *, tidy: bool = False) -> None:
+    def __init__(
+        self, server: Served, seed: int, workers: int, jobs: int, *, tidy: bool = False, impatience: float = 0.2
+    ) -> None:
         self.server = server
         self.tidy = tidy
+        self.impatience = impatience
         self.seed = seed
         self.ledger = Ledger()
         self.gate = Gate()
@@ -344,6 +363,7 @@ class Load:
             except grpc.RpcError as error:  # noqa: PERF203 - it asks again
                 if error.code() not in _AWAY:
                     raise
+                time.sleep(_PAUSE_SECONDS)
         return job
 
 

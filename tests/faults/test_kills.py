@@ -11,7 +11,7 @@ import pytest
 from wattwise import v1
 
 from tests.faults.audit import check_file, check_replay
-from tests.faults.load import Load
+from tests.faults.load import Load, Served
 from tests.faults.soak import number
 from tests.live_server import LiveServer
 
@@ -59,8 +59,8 @@ def kill_again_and_again(server: LiveServer, kills: int, workers: int, then: Cal
     assert "Traceback" not in server.log.read_text()
 
 
-def check_requests(server: LiveServer, load: Load, rng: random.Random) -> None:
-    """A request that was answered before the kill gets the same trial after it."""
+def check_requests(server: Served, load: Load, rng: random.Random) -> None:
+    """A request that was answered before a fault gets the same trial after it."""
     known = [
         (book.trial, request_id)
         for job in load.ledger.jobs.values()

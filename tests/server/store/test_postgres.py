@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +14,7 @@ from wattwise_server.store.open import open_store
 from wattwise_server.store.postgres.backend import PostgresStore
 
 from tests.postgres import PostgresServer
-from tests.server.store.conformance import Opener, StoreConformance, a_job
+from tests.server.store.conformance import Opener, StoreConformance, a_job, a_trial, with_trials
 from tests.server.store.two_stores import InTurns, two_stores
 
 
@@ -74,3 +75,24 @@ class TestTwoPostgresStores(TestPostgresStore):
             for _ in range(2):
                 async with store.transaction("j") as tx:
                     assert tx.job == a_job(eta_knob=0.25)
+
+
+async def test_a_job_that_is_read_again_during_a_block(postgres_url: str) -> None:
+    """Of two blocks that share a commit, but have read their job at different times, one runs again."""
+    async with open_store(postgres_url, steady_clock()) as store:
+        assert isinstance(store, PostgresStore)
+        async with store.transaction("j") as tx:
+            tx.save_job(a_job())
+        blocks = [store.transaction("j"), store.transaction("j")]
+        for number, block in enumerate(blocks):
+            tx = await block.__aenter__()
+            assert tx.job is not None
+            tx.save_job(with_trials(tx.job, 1))
+            tx.save_trial(a_trial(1, request_id=f"request {number}"))
+            store.distrust()
+        ends = await asyncio.gather(*(block.__aexit__(None, None, None) for block in blocks), return_exceptions=True)
+        assert [type(end) for end in ends].count(ConflictError) == 1
+        async with store.transaction("j") as tx:
+            kept = await tx.trial(1)
+            assert kept is not None
+            assert kept.request_id == f"request {[type(end) for end in ends].index(type(None))}"

@@ -106,7 +106,7 @@ async def _pool(connector: Connector) -> AsyncIterator[asyncpg.Pool[asyncpg.Reco
         """Nothing that a query does outlasts it."""
 
     pool = await asyncpg.create_pool(
-        min_size=1, max_size=_READERS, max_inactive_connection_lifetime=300.0, connect=connect, reset=reset
+        min_size=0, max_size=_READERS, max_inactive_connection_lifetime=300.0, connect=connect, reset=reset
     )
     try:
         yield pool

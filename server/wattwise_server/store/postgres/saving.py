@@ -268,8 +268,8 @@ class Saver:
             asyncpg.PostgresError: nothing was saved.
         """
         began = perf_counter()
-        outdated: set[Owner] = set()
-        todo = group
+        outdated: set[Owner] = _replaced(group)
+        todo = [submission for submission in group if submission.owner not in outdated]
         try:
             while todo:
                 call = GroupCall(todo)
@@ -417,6 +417,22 @@ class Saver:
         assert row is not None  # noqa: S101 - a function returns a row
         self.clock.set(row["now"], asked, monotonic())
         self.servers = row["num_servers"]
+
+
+def _replaced(group: Sequence[Submission]) -> set[Owner]:
+    """The cached jobs of a group that were read again, and for which the group has submissions of both readings.
+
+    Together they would be one change of the newer version, although the older one's know nothing of the other's.
+    """
+    latest: dict[int, CachedJob] = {}
+    replaced: set[Owner] = set()
+    for submission in group:
+        owner = cast(CachedJob, submission.owner)
+        other = latest.setdefault(owner.key, owner)
+        if other is not owner:
+            older, latest[owner.key] = (owner, other) if owner.outdated else (other, owner)
+            replaced.add(older)
+    return replaced
 
 
 def _raise_versions(call: GroupCall) -> None:
