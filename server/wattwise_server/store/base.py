@@ -173,7 +173,10 @@ class Store(Protocol):
         """Running trials whose lease has expired; of several servers one at a time learns of a trial."""
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
-        """Notifies of every durable change of the job, or of one trial's start, end and revival."""
+        """Notifies of every durable change of the job, or of one trial's start, end and revival.
+
+        Where servers share the database, it also notifies when something may have changed.
+        """
 
     async def close(self) -> None:
         """Waits for pending commits and closes the storage."""

@@ -624,5 +624,6 @@ class StoreConformance:
                 await asyncio.wait_for(first.wait(), 10)
                 other = asyncio.ensure_future(second.wait())
                 await asyncio.sleep(0)
-                assert not other.done()
+                # A poll of the database may notify of everything.
+                assert store.shared or not other.done()
                 other.cancel()

@@ -14,7 +14,7 @@ from wattwise_server.observability.events import Observer
 from wattwise_server.store.cache import CachedJob, CachedStore, CachedTransaction, with_running
 from wattwise_server.store.postgres.notices import Notice
 from wattwise_server.store.postgres.queries import PostgresQueries
-from wattwise_server.store.postgres.saving import EXPIRED, LEASE, ROOM, Saver
+from wattwise_server.store.postgres.saving import EXPIRED, FIRST_LEASE, LEASE, ROOM, Saver
 from wattwise_server.store.retention import FORGET, Retention
 from wattwise_server.store.statements import Statement
 from wattwise_server.store.writer import Writer
@@ -96,9 +96,10 @@ class PostgresStore(CachedStore):
                 leases.pop(number, None)
                 statements.append(Statement(LEASE, (key, number, None)))
             elif expires is not None and (number not in leases or leases[number] < expires):
+                sql = LEASE if number in leases else FIRST_LEASE
                 # A little longer: of many reports in a moment only the first renews it.
                 leases[number] = expires + min(_SLACK, _SLACK_SHARE * (expires - self.clock()))
-                statements.append(Statement(LEASE, (key, number, leases[number])))
+                statements.append(Statement(sql, (key, number, leases[number])))
         if statements:
             statements += [Statement(EXPIRED, (key, number)) for number in tx.expired]
         return statements

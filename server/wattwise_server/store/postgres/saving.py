@@ -16,6 +16,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from time import monotonic, perf_counter
 from typing import Any, cast
 
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 
 LEASE = Sql("", name="leases", columns=("job_key", "trial_number", "expires"), keys=2)
 """The lease of a running trial; None if it has ended."""
+
+FIRST_LEASE = Sql("", name="first leases", columns=("job_key", "trial_number", "expires"), keys=2)
+"""The lease of a trial that starts to run."""
 
 EXPIRED = Sql("", name="expired", columns=("job_key", "trial_number"), keys=2)
 """A trial whose lease must have expired."""
@@ -73,7 +77,7 @@ _JSON = (
     "deleted",
     "forgotten",
 )
-_PARAMETERS = 23 + len(_JSON)
+_PARAMETERS = 28 + len(_JSON)
 _SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
 _SETTLE = "SELECT settle_1($1, $2, $3, $4)"
 _JOB_ID = 1
@@ -106,6 +110,8 @@ class GroupCall:
         self._rows: dict[str, list[tuple[Any, ...]]] = {}
         self._latest: dict[str, dict[tuple[Any, ...], tuple[Any, ...]]] = {}
         self._columns: dict[str, Sequence[str]] = {}
+        # Until when, and whether the trial starts to run.
+        self._leases: dict[tuple[Any, ...], tuple[datetime | None, bool]] = {}
         for submission in group:
             self._add(submission)
 
@@ -122,6 +128,11 @@ class GroupCall:
                 changes = True
                 self.num_rows += 1
             if not sql.name:
+                continue
+            if sql is LEASE or sql is FIRST_LEASE:
+                place = parameters[:2]
+                starts = sql is FIRST_LEASE or (place in self._leases and self._leases[place][1])
+                self._leases[place] = (cast(datetime | None, parameters[2]), starts)
                 continue
             if sql.name == "new_jobs":
                 self.created[owner.key] = str(parameters[_JOB_ID])
@@ -142,14 +153,16 @@ class GroupCall:
 
     def arguments(self, now: int) -> list[object]:
         """Those of `save_1` after the server and the group's number; `now` is the database's time in microseconds."""
-        rooms = self._room()
+        rooms, leases = self._room(), self._sorted_leases(now)
         arrays: list[object] = [
             *_pairs(self.changed),
             *_pairs(self.read),
             *_pairs(self.created),
             *_transposed(rooms, 3),
             *_transposed(self._latest.get("expired", {}).values(), 2),
-            *_transposed(self._leases(now), 3),
+            *_transposed(leases[True], 3),
+            *_transposed(leases[False], 3),
+            *_transposed(leases[None], 2),
             *_transposed(self._rows.get("measurements", ()), 7),
         ]
         return arrays + [self._json(name) for name in _JSON]
@@ -163,9 +176,15 @@ class GroupCall:
             for prefix, limit, key in self._rows.get("room", ())
         ]
 
-    def _leases(self, now: int) -> Iterable[tuple[int, int, int | None]]:
-        for key, number, expires in self._latest.get("leases", {}).values():
-            yield key, number, None if expires is None else to_micros(expires) - now
+    def _sorted_leases(self, now: int) -> Mapping[bool | None, Sequence[tuple[int, ...]]]:
+        """Those of trials that start to run, of others, and None: of trials that have ended."""
+        found: dict[bool | None, list[tuple[int, ...]]] = {True: [], False: [], None: []}
+        for place, (expires, starts) in self._leases.items():
+            if expires is None:
+                found[None].append(place)
+            else:
+                found[starts].append((*place, to_micros(expires) - now))
+        return found
 
     def _json(self, name: str) -> str | None:
         rows = [*self._latest.get(name, {}).values(), *self._rows.get(name, ())]

@@ -309,7 +309,8 @@ $$;
 -- created_ids: ids of new jobs, none of which may exist.
 -- prefixes, limits, limited: how many jobs may exist under a prefix before the job of that key is created.
 -- expired_jobs, expired_trials: trials whose lease must have expired.
--- leases_…: how long the leases of running trials last from now; NULL: the trial has ended.
+-- started_…, leased_…: how long the leases of trials that start to run, and of others, last from now.
+-- ended_…: trials that have ended.
 -- measured_…: measurements without computed sums. …_rows: JSON objects, NULL if there are none.
 CREATE FUNCTION save_1(
     this bigint, number bigint,
@@ -317,7 +318,9 @@ CREATE FUNCTION save_1(
     created bigint[], created_ids text[],
     prefixes text[], limits bigint[], limited bigint[],
     expired_jobs bigint[], expired_trials bigint[],
+    started_jobs bigint[], started_trials bigint[], started_micros bigint[],
     leased_jobs bigint[], leased_trials bigint[], leased_micros bigint[],
+    ended_jobs bigint[], ended_trials bigint[],
     measured_jobs bigint[], measured_trials bigint[], measured_epochs bigint[], measured_seconds double precision[],
     measured_joules double precision[], measured_metrics double precision[], measured_times bigint[],
     new_jobs_rows json, job_states_rows json, arms_rows json, power_limits_rows json, trials_rows json,
@@ -365,7 +368,7 @@ BEGIN
             RETURN moved;
         END IF;
     END IF;
-    IF leased_jobs IS NOT NULL OR expired_jobs IS NOT NULL THEN
+    IF leased_jobs IS NOT NULL OR started_jobs IS NOT NULL OR expired_jobs IS NOT NULL THEN
         now := micros_now();
     END IF;
     IF expired_jobs IS NOT NULL THEN
@@ -548,15 +551,16 @@ BEGIN
         END IF;
         UPDATE leases l SET expires = greatest(l.expires, now + e.micros), claimed = 0
         FROM unnest(leased_jobs, leased_trials, leased_micros) AS e (job_key, trial_number, micros)
-        WHERE l.job_key = e.job_key AND l.trial_number = e.trial_number AND e.micros IS NOT NULL;
-        IF trials_rows IS NOT NULL THEN
-            INSERT INTO leases SELECT e.job_key, e.trial_number, now + e.micros
-            FROM unnest(leased_jobs, leased_trials, leased_micros) AS e (job_key, trial_number, micros)
-            WHERE e.micros IS NOT NULL ON CONFLICT (job_key, trial_number) DO NOTHING;
-            DELETE FROM leases l USING unnest(leased_jobs, leased_trials, leased_micros) AS e (
-                job_key, trial_number, micros
-            ) WHERE l.job_key = e.job_key AND l.trial_number = e.trial_number AND e.micros IS NULL;
-        END IF;
+        WHERE l.job_key = e.job_key AND l.trial_number = e.trial_number;
+    END IF;
+    IF started_jobs IS NOT NULL THEN
+        INSERT INTO leases AS l SELECT e.job_key, e.trial_number, now + e.micros
+        FROM unnest(started_jobs, started_trials, started_micros) AS e (job_key, trial_number, micros)
+        ON CONFLICT (job_key, trial_number) DO UPDATE SET expires = greatest(l.expires, excluded.expires), claimed = 0;
+    END IF;
+    IF ended_jobs IS NOT NULL THEN
+        DELETE FROM leases l USING unnest(ended_jobs, ended_trials) AS e (job_key, trial_number)
+        WHERE l.job_key = e.job_key AND l.trial_number = e.trial_number;
     END IF;
     IF forgotten_rows IS NOT NULL THEN
         DELETE FROM deleted_trials t USING json_to_recordset(forgotten_rows) AS f (delete_time bigint)
