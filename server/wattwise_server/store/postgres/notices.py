@@ -130,8 +130,9 @@ class Notices:
         try:
             # A lost notice is made up for by the poll: it need not be durable.
             settings = {"synchronous_commit": "off"}
-            self._connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
-            await self._connection.add_listener(_CHANNEL, self._receive)
+            async with self._using:
+                self._connection = await self._connector.connect(settings, command_timeout=_ANSWER_SECONDS)
+                await self._connection.add_listener(_CHANNEL, self._receive)
         except ERRORS:
             # The writing connection tells what is wrong.
             if self._connection is not None:
