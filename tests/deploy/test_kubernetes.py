@@ -15,7 +15,7 @@ from tests.deploy.files import BASE, EXAMPLE, containers, dockerfile, image_sett
 from tests.deploy.options import options_of
 
 OLDEST = "1.30"
-SECRET_FILES = ("database", "server.pem", "server.key", "server.tokens")
+SECRET_FILES = ("database", "database-owner", "server.pem", "server.key", "server.tokens")
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def test_resources_are_valid(found: list[dict[str, Any]]) -> None:
         "Namespace",
         "NetworkPolicy",
         "PodDisruptionBudget",
+        "Secret",
         "Secret",
         "Secret",
         "Secret",
@@ -90,6 +91,8 @@ def test_secrets_are_those_that_are_mounted(found: list[dict[str, Any]]) -> None
         for file in files:
             assert file.name in keys[mounts[str(file.parent)]]
         assert {str(file.parent) for file in files} == set(mounts)
+        owns = "wattwise-database-owner" in volumes.values()
+        assert owns is (pod["metadata"]["labels"]["app.kubernetes.io/component"] == "migrate")
 
 
 def test_commands_and_variables_exist(found: list[dict[str, Any]]) -> None:
