@@ -194,14 +194,18 @@ v1::ImportTrialRequest TrialSession::import_request(v1::EndReason reason) const 
 // Renews the lease until the trial ends: by a stream, on which the server can push a stop, or by unary calls while there
 // is no stream.
 void TrialSession::keep_alive(Seconds interval) {
+  // How many streams in a row broke soon, which streams through some proxies always do.
+  int broken = 0;
   std::unique_lock lock(mutex_);
   while (!closed_ && !decision_ && !alone_) {
     const auto start = Clock::now();
     lock.unlock();
-    if (send_heartbeat() && !undelivered() && !alone()) listen(interval);
+    if (send_heartbeat() && !undelivered() && !alone() && listen(interval)) ++broken;
     lock.lock();
+    const bool lasted = Clock::now() - start > kLongestPause;
+    if (lasted) broken = 0;
     // Try again soon if the server is away or a stream broke, but not if the server accepts no stream.
-    const bool soon = undelivered_ || Clock::now() - start > kLongestPause;
+    const bool soon = undelivered_ || lasted || broken == 1;
     changed_.wait_for(lock, jittered(soon ? std::min(interval, kLongestPause) : interval),
                       [this] { return closed_ || decision_ || woken_ || alone_; });
     woken_ = false;
@@ -223,12 +227,13 @@ bool TrialSession::send_heartbeat() {
   return true;
 }
 
-// Holds a stream open with heartbeats until it breaks, the trial ends, or a report could not be delivered.
-void TrialSession::listen(Seconds interval) {
+// Holds a stream open with heartbeats until it breaks, the trial ends, or a report could not be delivered. Returns whether
+// its connection broke.
+bool TrialSession::listen(Seconds interval) {
   grpc::ClientContext context;
   client_.prepare(context, new_request_id());
   std::unique_lock lock(mutex_);
-  if (closed_) return;
+  if (closed_) return false;
   stream_ = &context;
   lock.unlock();
   const auto stream = client_.trainer().StreamResults(&context);
@@ -247,14 +252,17 @@ void TrialSession::listen(Seconds interval) {
   while (stream->Write(request)) {
     lock.lock();
     const bool done = changed_.wait_for(lock, interval, [&] { return broken || closed_ || decision_ || undelivered_; });
+    // A broken stream keeps its status.
+    if (done && !broken) context.TryCancel();
     lock.unlock();
     if (done) break;
   }
-  context.TryCancel();
   reading.join();
-  if (const grpc::Status status = stream->Finish(); !status.ok()) forget_if_unknown(Error(status));
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) forget_if_unknown(Error(status));
   lock.lock();
   stream_ = nullptr;
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE;
 }
 
 // Sends a report, and keeps it if the server is away. Returns nullopt if the server does not know the trial.

@@ -60,7 +60,7 @@ class TrialSession {
  private:
   void keep_alive(std::chrono::duration<double> interval);
   bool send_heartbeat();
-  void listen(std::chrono::duration<double> interval);
+  bool listen(std::chrono::duration<double> interval);
   void request_trial(int fallback, bool registered);
   std::optional<v1::Decision> deliver(const v1::TrainingResult& result);
   bool forget_if_unknown(const Error& error);

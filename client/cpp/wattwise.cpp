@@ -47,10 +47,17 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-bool is_loopback(const std::string& address) {
-  const auto starts = [&](const std::string& text) { return address.rfind(text, 0) == 0; };
-  // Not any prefix 127.: a name such as 127.example.org has it, too.
-  return starts("unix:") || starts("localhost:") || starts("127.0.0.1:") || starts("[::1]:");
+bool is_loopback(const std::string& target) {
+  const auto starts = [&](const std::string& text) { return target.rfind(text, 0) == 0; };
+  if (starts("unix:") || starts("unix-abstract:")) return true;
+  // With dns://NAME-SERVER/, localhost may be any machine.
+  for (const std::string scheme : {"", "ipv4:", "ipv6:", "dns:", "dns:///"}) {
+    // Not any prefix 127.: a name such as 127.example.org has it, too.
+    for (const char* host : {"localhost:", "127.0.0.1:", "[::1]:"}) {
+      if (starts(scheme + host)) return true;
+    }
+  }
+  return false;
 }
 
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const std::string& address, const Credentials& credentials) {
@@ -87,6 +94,8 @@ std::shared_ptr<grpc::Channel> channel(const std::string& address, const Credent
   // This client has its own retries. With gRPC's, a stream that begins while the server closes the connection sometimes
   // never ends.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // Spreads the clients over the addresses of one name, from gRPC 1.55 on.
+  arguments.SetServiceConfigJSON(R"({"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]})");
   // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
   if (is_loopback(address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, channel_credentials(address, credentials), arguments);
@@ -161,9 +170,12 @@ v1::JobSpec named(v1::JobSpec spec) {
 }
 
 Client::Client(const std::string& address, const Credentials& credentials) : token_(credentials.token) {
-  const auto opened = channel(address, credentials);
-  trainer_ = v1::BatchSizeOptimizer::NewStub(opened);
-  admin_ = v1::JobAdmin::NewStub(opened);
+  std::vector<Server> servers;
+  for (const std::string& target : parse_address(address)) {
+    const auto opened = channel(target, credentials);
+    servers.push_back({target, v1::BatchSizeOptimizer::NewStub(opened), v1::JobAdmin::NewStub(opened)});
+  }
+  servers_ = std::make_unique<Servers>(std::move(servers));
 }
 
 void Client::prepare(grpc::ClientContext& context, const std::string& request_id) const {
@@ -171,7 +183,8 @@ void Client::prepare(grpc::ClientContext& context, const std::string& request_id
   if (!token_.empty()) context.AddMetadata("authorization", "Bearer " + token_);
 }
 
-void Client::retrying(const std::function<grpc::Status(grpc::ClientContext&)>& attempt, Timeout call_timeout) const {
+void Client::retrying(const std::function<grpc::Status(grpc::ClientContext&, const Server&)>& attempt,
+                      Timeout call_timeout) const {
   const auto deadline = Clock::now() + call_timeout.value_or(timeout);
   const std::string request_id = new_request_id();
   std::minstd_rand random{std::random_device{}()};
@@ -179,9 +192,17 @@ void Client::retrying(const std::function<grpc::Status(grpc::ClientContext&)>& a
     grpc::ClientContext context;
     prepare(context, request_id);
     context.set_deadline(std::chrono::system_clock::now() + (deadline - Clock::now()));
-    const grpc::Status status = attempt(context);
+    const Server& server = servers_->current();
+    const grpc::Status status = attempt(context, server);
+    const bool away = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+    if (!away && !late) servers_->end_outage();
     if (status.ok()) return;
     const Error error(status);
+    if (away || late) servers_->move_from(server);
+    if (away && servers_->begin_outage()) {
+      warn("no answer from " + server.target + ", calls are retried: " + error.what());
+    }
     // Half of the pause is random, so that the trainers of one server do not all retry at the same time.
     const milliseconds wait{std::uniform_int_distribution<long>(pause.count() / 2, pause.count())(random)};
     if (!error.retryable() || Clock::now() + wait > deadline) throw error;
@@ -194,59 +215,59 @@ void Client::print_warning(const std::string& message) { std::cerr << message + 
 v1::RegisterJobResponse Client::register_job(v1::JobSpec spec, Timeout call_timeout) {
   v1::RegisterJobRequest request;
   *request.mutable_job() = named(std::move(spec));
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::RegisterJob, request, call_timeout);
+  return call(&v1::BatchSizeOptimizer::Stub::RegisterJob, request, call_timeout);
 }
 
 v1::GetNextBatchSizeResponse Client::get_next_batch_size(const std::string& job_id, const std::string& request_id) {
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, launch_request(job_id, request_id));
+  return call(&v1::BatchSizeOptimizer::Stub::GetNextBatchSize, launch_request(job_id, request_id));
 }
 
 v1::GetNextBatchSizeResponse Client::resume_trial(const std::string& job_id, const std::string& request_id) {
   auto request = launch_request(job_id, request_id);
   request.set_resume(true);
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
+  return call(&v1::BatchSizeOptimizer::Stub::GetNextBatchSize, request);
 }
 
 v1::Decision Client::report_result(const v1::TrainingResult& result, Timeout call_timeout) {
   v1::ReportResultRequest request;
   *request.mutable_result() = result;
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::ReportResult, request, call_timeout).decision();
+  return call(&v1::BatchSizeOptimizer::Stub::ReportResult, request, call_timeout).decision();
 }
 
 v1::Decision Client::heartbeat(const v1::TrialId& trial, Timeout call_timeout) {
   v1::HeartbeatRequest request;
   *request.mutable_trial() = trial;
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::Heartbeat, request, call_timeout).decision();
+  return call(&v1::BatchSizeOptimizer::Stub::Heartbeat, request, call_timeout).decision();
 }
 
 v1::Trial Client::end_trial(const v1::TrialId& trial, v1::EndReason reason, Timeout call_timeout) {
   v1::EndTrialRequest request;
   *request.mutable_trial() = trial;
   request.set_reason(reason);
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout).trial();
+  return call(&v1::BatchSizeOptimizer::Stub::EndTrial, request, call_timeout).trial();
 }
 
 v1::ImportTrialResponse Client::import_trial(const v1::ImportTrialRequest& trial, Timeout call_timeout) {
-  return call(*trainer_, &v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);
+  return call(&v1::BatchSizeOptimizer::Stub::ImportTrial, trial, call_timeout);
 }
 
 v1::Job Client::get_job(const std::string& job_id) {
   v1::GetJobRequest request;
   request.set_job_id(job_id);
-  return call(*admin_, &v1::JobAdmin::Stub::GetJob, request).job();
+  return call(&v1::JobAdmin::Stub::GetJob, request).job();
 }
 
 v1::Job Client::reset_job(const std::string& job_id) {
   v1::ResetJobRequest request;
   request.set_job_id(job_id);
-  return call(*admin_, &v1::JobAdmin::Stub::ResetJob, request).job();
+  return call(&v1::JobAdmin::Stub::ResetJob, request).job();
 }
 
 v1::SetTrialExcludedResponse Client::set_trial_excluded(const v1::TrialId& trial, bool excluded) {
   v1::SetTrialExcludedRequest request;
   *request.mutable_trial() = trial;
   request.set_excluded(excluded);
-  return call(*admin_, &v1::JobAdmin::Stub::SetTrialExcluded, request);
+  return call(&v1::JobAdmin::Stub::SetTrialExcluded, request);
 }
 
 v1::Job Client::set_batch_size_state(const std::string& job_id, int batch_size, v1::BatchSizeStatus status) {
@@ -254,27 +275,27 @@ v1::Job Client::set_batch_size_state(const std::string& job_id, int batch_size, 
   request.set_job_id(job_id);
   request.set_batch_size(batch_size);
   request.set_status(status);
-  return call(*admin_, &v1::JobAdmin::Stub::SetBatchSizeState, request).job();
+  return call(&v1::JobAdmin::Stub::SetBatchSizeState, request).job();
 }
 
 v1::Job Client::set_job_paused(const std::string& job_id, bool paused) {
   v1::SetJobPausedRequest request;
   request.set_job_id(job_id);
   request.set_paused(paused);
-  return call(*admin_, &v1::JobAdmin::Stub::SetJobPaused, request).job();
+  return call(&v1::JobAdmin::Stub::SetJobPaused, request).job();
 }
 
 v1::Job Client::request_baseline(const std::string& job_id) {
   v1::RequestBaselineRequest request;
   request.set_job_id(job_id);
-  return call(*admin_, &v1::JobAdmin::Stub::RequestBaseline, request).job();
+  return call(&v1::JobAdmin::Stub::RequestBaseline, request).job();
 }
 
 v1::Job Client::set_job_policy(const std::string& job_id, v1::Policy policy) {
   v1::SetJobPolicyRequest request;
   request.set_job_id(job_id);
   request.set_policy(policy);
-  return call(*admin_, &v1::JobAdmin::Stub::SetJobPolicy, request).job();
+  return call(&v1::JobAdmin::Stub::SetJobPolicy, request).job();
 }
 
 }  // namespace wattwise

@@ -8,12 +8,10 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
-#include <grpcpp/grpcpp.h>
-
-#include "wattwise/v1/batch_size_optimizer.grpc.pb.h"
-#include "wattwise/v1/job_admin.grpc.pb.h"
+#include "servers.hpp"
 
 namespace wattwise {
 
@@ -68,18 +66,21 @@ std::string new_request_id();
 // The job with an id: if it has none, one is generated here, so that a retry registers the same job.
 v1::JobSpec named(v1::JobSpec spec);
 
-// A connection to a server, opened by the first call. Thread-safe; calls throw Error.
+// A connection to a server, or to one of several on one database, opened by the first call. Thread-safe; calls throw Error.
 class Client {
  public:
-  // The address is host:port, such as "localhost:50051". Throws std::invalid_argument if the credentials are invalid.
+  // The address is host:port, such as "localhost:50051". Several servers are a list, "host1:50051,host2:50051",
+  // "ipv4:10.0.0.1:50051,10.0.0.2:50051" or "ipv6:[fd00::1]:50051,[fd00::2]:50051", or a name with several addresses,
+  // "dns:///name:50051". The client uses one, in an order drawn at random, and the next if that one cannot be reached.
+  // Throws std::invalid_argument if the address is malformed or the credentials are invalid.
   explicit Client(const std::string& address, const Credentials& credentials = {});
 
   // The time that a call may take with all its retries; a call can override it. Change it only before the first call.
   std::chrono::milliseconds timeout{30'000};
   using Timeout = std::optional<std::chrono::milliseconds>;
 
-  // Receives each warning about a session's trial once; by default they are printed to stderr. Change it only before the
-  // first call. The thread of a session calls it, too.
+  // Receives each warning about a session's trial once, and one about each outage; by default they are printed to stderr.
+  // Change it only before the first call. The thread of a session calls it, too.
   std::function<void(const std::string&)> warn = print_warning;
 
   // Creates the job, or confirms that the one under its id has the identical configuration. If the spec has no id, the
@@ -117,27 +118,34 @@ class Client {
   // Changes the job's policy; the search is rebuilt from the job's trials.
   v1::Job set_job_policy(const std::string& job_id, v1::Policy policy);
 
-  // Any other call: call(client.admin(), &v1::JobAdmin::Stub::GetTrial, request).
+  // Any other call: call(&v1::JobAdmin::Stub::GetTrial, request).
   template <class Stub, class Request, class Response>
-  Response call(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                const Request& request, Timeout call_timeout = {}) {
+  Response call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*), const Request& request,
+                Timeout call_timeout = {}) {
     Response response;
-    retrying([&](grpc::ClientContext& context) { return (stub.*method)(&context, request, &response); }, call_timeout);
+    const auto attempt = [&](grpc::ClientContext& context, const Server& server) {
+      if constexpr (std::is_same_v<Stub, v1::JobAdmin::Stub>) {
+        return (*server.admin.*method)(&context, request, &response);
+      } else {
+        return (*server.trainer.*method)(&context, request, &response);
+      }
+    };
+    retrying(attempt, call_timeout);
     return response;
   }
-  v1::BatchSizeOptimizer::Stub& trainer() { return *trainer_; }
-  v1::JobAdmin::Stub& admin() { return *admin_; }
+  // The stubs of the server that is used now, for streams: ask for them again for each.
+  v1::BatchSizeOptimizer::Stub& trainer() { return *servers_->current().trainer; }
+  v1::JobAdmin::Stub& admin() { return *servers_->current().admin; }
   // Adds the metadata of a call: its id in the server's log, and the token.
   void prepare(grpc::ClientContext& context, const std::string& request_id) const;
 
  private:
   static void print_warning(const std::string& message);
   // Repeats a call until it succeeds, a retry does not help, or the timeout has passed.
-  void retrying(const std::function<grpc::Status(grpc::ClientContext&)>& attempt, Timeout call_timeout) const;
+  void retrying(const std::function<grpc::Status(grpc::ClientContext&, const Server&)>& attempt, Timeout call_timeout) const;
 
   std::string token_;
-  std::unique_ptr<v1::BatchSizeOptimizer::Stub> trainer_;
-  std::unique_ptr<v1::JobAdmin::Stub> admin_;
+  std::unique_ptr<Servers> servers_;
 };
 
 }  // namespace wattwise

@@ -2,6 +2,7 @@
 
 import { randomInt } from "node:crypto";
 import { isIPv4, isIPv6 } from "node:net";
+import { type ChannelOptions, experimental } from "@grpc/grpc-js";
 import { type Credentials, isLoopback } from "./credentials.js";
 import { ConfigurationError } from "./errors.js";
 import { BatchSizeOptimizerClient } from "./stubs/wattwise/v1/batch_size_optimizer.js";
@@ -14,11 +15,47 @@ const CHANNEL = {
   // Reconnects within seconds, however long the server was away.
   "grpc.initial_reconnect_backoff_ms": 200,
   "grpc.max_reconnect_backoff_ms": 2_000,
-  // Spreads the clients over the addresses of one name.
-  "grpc.service_config": JSON.stringify({ loadBalancingConfig: [{ pick_first: { shuffleAddressList: true } }] }),
 };
 /** After this time a client that has moved tries the first of its servers again, so that a rollout does not leave one idle. */
 const RETURN_MS = 30 * 60_000;
+
+/** Resolves a name as `dns:` does, to its addresses in a random order. */
+const SHUFFLED_DNS = "wattwise-dns";
+
+/**
+ * pick_first has the option `shuffleAddressList` for this, but in grpc-js 1.14 it never exchanges the first two addresses.
+ */
+class ShuffledDns {
+  readonly #resolver: experimental.Resolver;
+
+  constructor(target: experimental.GrpcUri, listener: experimental.ResolverListener, options: ChannelOptions) {
+    const shuffling: experimental.ResolverListener = (found, ...rest) =>
+      listener(found.ok ? { ok: true, value: shuffled(found.value) } : found, ...rest);
+    this.#resolver = experimental.createResolver({ ...target, scheme: "dns" }, shuffling, options);
+  }
+
+  static getDefaultAuthority({ path }: experimental.GrpcUri): string {
+    return path;
+  }
+
+  updateResolution(): void {
+    this.#resolver.updateResolution();
+  }
+
+  destroy(): void {
+    this.#resolver.destroy();
+  }
+}
+
+experimental.registerResolver(SHUFFLED_DNS, ShuffledDns);
+
+function shuffled<T>(list: readonly T[]): T[] {
+  const order: T[] = [];
+  for (const one of list) {
+    order.splice(randomInt(order.length + 1), 0, one);
+  }
+  return order;
+}
 
 /** A server, or a name of several, with its stubs, which share a channel. */
 export interface Link {
@@ -32,26 +69,22 @@ export interface Link {
  * addresses take no names, and verify every certificate by the first address.
  */
 export class Servers {
-  readonly #links: Link[] = [];
+  readonly #links: Link[];
   #current = 0;
   #movedAt = 0;
 
   /** @throws ConfigurationError if the address, the token or a certificate is invalid. */
   constructor(address: string, credentials: Credentials) {
-    for (const target of parseAddress(address)) {
+    const links = parseAddress(address).map((target) => {
       // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
       const settings = isLoopback(target) ? { ...CHANNEL, "grpc.enable_http_proxy": 0 } : CHANNEL;
       const secure = credentials.channel(target);
-      const trainer = new BatchSizeOptimizerClient(target, secure, settings);
-      const channel = trainer.getChannel();
-      const link = {
-        target,
-        channel,
-        trainer,
-        admin: new JobAdminClient(target, secure, { channelOverride: channel }),
-      };
-      this.#links.splice(randomInt(this.#links.length + 1), 0, link);
-    }
+      const resolved = target.replace(/^dns:/, `${SHUFFLED_DNS}:`);
+      const trainer = new BatchSizeOptimizerClient(resolved, secure, settings);
+      const admin = new JobAdminClient(resolved, secure, { channelOverride: trainer.getChannel() });
+      return { target, trainer, admin };
+    });
+    this.#links = shuffled(links);
   }
 
   get several(): boolean {

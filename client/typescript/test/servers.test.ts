@@ -1,6 +1,8 @@
 /** Several servers: how a list of them is written, and the order in which they are used. */
 
 import assert from "node:assert/strict";
+import { promises } from "node:dns";
+import { once } from "node:events";
 import { createServer, type Socket } from "node:net";
 import { after, before, test } from "node:test";
 import { Client, ConfigurationError, Credentials } from "../src/index.js";
@@ -86,6 +88,35 @@ test("every client draws its own order", () => {
   }
 });
 
+test("clients spread over the addresses of a name", async (context) => {
+  const addresses = [
+    { address: "127.0.0.1", family: 4 },
+    { address: "127.0.0.2", family: 4 },
+  ];
+  context.mock.method(promises, "lookup", () => Promise.resolve(addresses));
+  const first: (string | undefined)[] = [];
+  const accept = (socket: Socket): void => {
+    first.push(socket.localAddress);
+    socket.destroy();
+  };
+  const servers = [createServer(accept), createServer(accept)];
+  servers[0]!.listen(0, "127.0.0.1");
+  await once(servers[0]!, "listening");
+  const { port } = servers[0]!.address() as { port: number };
+  servers[1]!.listen(port, "127.0.0.2");
+  await once(servers[1]!, "listening");
+  const used = new Set<string | undefined>();
+  for (let i = 0; i < 40 && used.size < 2; i++) {
+    first.length = 0;
+    const client = new Client(`dns:///wattwise.test:${port}`, { retry: false });
+    await assert.rejects(client.getJob("none"));
+    client.close();
+    used.add(first[0]);
+  }
+  assert.deepEqual([...used].sort(), ["127.0.0.1", "127.0.0.2"]);
+  servers.forEach((each) => each.close());
+});
+
 test("calls that find a server away move to the next one together, and later to the first again", (context) => {
   const servers = new Servers("a:1,b:1,c:1", new Credentials());
   const first = servers.current();
@@ -109,7 +140,7 @@ test("calls that find a server away move to the next one together, and later to 
 test("a server that accepts connections and does not answer is passed over", async () => {
   const sockets: Socket[] = [];
   const silent = createServer((socket) => sockets.push(socket)).listen(0, "127.0.0.1");
-  await new Promise((resolve) => silent.once("listening", resolve));
+  await once(silent, "listening");
   const { port } = silent.address() as { port: number };
   for (let i = 0; i < 4; i++) {
     const client = new Client(`127.0.0.1:${port},${server.address}`);
