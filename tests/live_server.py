@@ -133,8 +133,8 @@ class LiveServer:
 
 
 @contextmanager
-def servers_on(folder: Path, url: str, count: int, kind: type[_Server]) -> Iterator[Sequence[_Server]]:
-    """Running servers of one kind on one database, each with its own port and log."""
+def servers_on(folder: Path, url: str, count: int, kind: type[_Server], *arguments: str) -> Iterator[Sequence[_Server]]:
+    """Running servers of one kind on one database, each with its own port and log, and with the same arguments."""
     with ExitStack() as stack:
         servers: list[_Server] = []
         for number in range(count):
@@ -142,6 +142,6 @@ def servers_on(folder: Path, url: str, count: int, kind: type[_Server]) -> Itera
             own.mkdir()
             server = kind(own, url)
             stack.enter_context(server)
-            server.start()
+            server.start(*arguments)
             servers.append(server)
         yield servers

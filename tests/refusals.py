@@ -31,10 +31,14 @@ def refused() -> Iterator[Refusal]:
     refusal = Refusal()
     with pytest.raises(grpc.RpcError) as caught:
         yield refusal
-    call: Any = caught.value
+    vars(refusal).update(vars(refusal_of(caught.value)))
+
+
+def refusal_of(call: Any) -> Refusal:
+    """The status and the details of a call that failed."""
     status = rpc_status.from_call(call)
     assert status is not None, call
-    refusal.code, refusal.message = call.code(), call.details()
+    refusal = Refusal(call.code(), call.details())
     for detail in status.details:
         info, bad, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
         if detail.Unpack(info):
@@ -44,3 +48,4 @@ def refused() -> Iterator[Refusal]:
             refusal.retry_seconds = retry.retry_delay.ToTimedelta().total_seconds()
         elif detail.Unpack(bad):
             refusal.faults = {violation.field: violation.description for violation in bad.field_violations}
+    return refusal

@@ -61,6 +61,7 @@ _COUNT_SECONDS = 10.0
 _PRUNE_SECONDS = 600.0
 _STOP_SECONDS = 2.0
 _LOOK_SECONDS = 1.0
+_LOG_AGAIN_SECONDS = 60.0
 
 _OPTIONS = (
     # Above any request; gRPC refuses larger ones with RESOURCE_EXHAUSTED before it has read them.
@@ -288,11 +289,20 @@ async def _repeating(work: Callable[[], Awaitable[None]], seconds: float, what: 
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], seconds: float, what: str) -> None:
+    clock = asyncio.get_running_loop().time
+    since, logged = 0.0, 0.0
     while True:
         try:
             await work()
+            if since:
+                log_event(log, logging.INFO, "maintenance resumed", work=what, seconds=round(clock() - since, 3))
+                since = 0.0
         except ServiceError as error:
-            log_event(log, logging.WARNING, "maintenance postponed", work=what, message=str(error))
+            # The database may be away for hours.
+            if not since or clock() - logged >= _LOG_AGAIN_SECONDS:
+                logged = clock()
+                since = since or logged
+                log_event(log, logging.WARNING, "maintenance postponed", work=what, message=str(error))
         except Exception as error:  # noqa: BLE001 - logged with its traceback; the next run may succeed
             log_exception(log, "maintenance failed", error, work=what)
         await asyncio.sleep(seconds)
