@@ -300,8 +300,12 @@ def _usable(binaries: Path, folder: Path) -> Path:
     """The programs; copies of them if they lie where PostgreSQL's user may not go, such as in root's home."""
     if _USER is None or all(parent.stat().st_mode & 0o001 for parent in (binaries, *binaries.parents)):
         return binaries
-    shutil.copytree(binaries.parent, folder / "programs", symlinks=True)
-    return folder / "programs" / binaries.name
+    package = binaries.parents[1]
+    # The package's programs look for their libraries beside it.
+    for source in (binaries.parent, package.with_name(f"{package.name}.libs")):
+        if source.is_dir():
+            shutil.copytree(source, folder / "programs" / source.relative_to(package.parent), symlinks=True)
+    return folder / "programs" / binaries.relative_to(package.parent)
 
 
 def _binaries(major: int) -> Path:
