@@ -174,6 +174,7 @@ class GroupCall:
         return [
             (prefix, limit - sum(job_id.startswith(prefix) for job_id in ids[: places[key]]), key)
             for prefix, limit, key in self._rows.get("room", ())
+            if key in places
         ]
 
     def _sorted_leases(self, now: int) -> Mapping[bool | None, Sequence[tuple[int, ...]]]:

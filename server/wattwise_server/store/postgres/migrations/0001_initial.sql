@@ -331,6 +331,7 @@ DECLARE
     moved bigint[];
     num_changed bigint;
     now bigint;
+    n jobs;
 BEGIN
     num_changed := cardinality(changed);
     IF num_changed > 1 OR expired_jobs IS NOT NULL THEN
@@ -386,15 +387,17 @@ BEGIN
         END IF;
     END IF;
 
-    IF changed IS NOT NULL THEN
+    IF num_changed = 1 THEN
         -- If it waits for another server's update, it compares the version that this one leaves.
         UPDATE job_versions v SET version = v.version + 1, server = this, group_number = number
-        FROM unnest(changed, changed_versions) AS e (job_key, version)
-        WHERE v.job_key = e.job_key AND v.version = e.version;
+        WHERE v.job_key = changed[1] AND v.version = changed_versions[1];
         IF NOT FOUND THEN
-            -- It is the only one: several have been locked.
             RETURN changed;
         END IF;
+    ELSIF num_changed > 1 THEN
+        -- They were compared when they were locked.
+        UPDATE job_versions v SET version = v.version + 1, server = this, group_number = number
+        WHERE v.job_key = ANY (changed);
     END IF;
     IF new_jobs_rows IS NOT NULL THEN
         INSERT INTO jobs (
@@ -421,17 +424,20 @@ BEGIN
         INSERT INTO job_versions SELECT e.job_key, 1, this, number FROM unnest(created) AS e (job_key);
     END IF;
     IF job_states_rows IS NOT NULL THEN
-        UPDATE jobs j SET
-            stage = n.stage, pruning_round = n.pruning_round, round_default = n.round_default,
-            exploring = n.exploring, min_cost = n.min_cost, min_cost_batch_size = n.min_cost_batch_size,
-            missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials, notes = n.notes,
-            num_observations = n.num_observations, monitor_kinds = n.monitor_kinds,
-            monitor_estimated = n.monitor_estimated, monitor_partly = n.monitor_partly,
-            other_monitor_kinds = n.other_monitor_kinds, other_monitor_estimated = n.other_monitor_estimated,
-            other_monitor_partly = n.other_monitor_partly, num_events = n.num_events, first_notes = n.first_notes,
-            changed_policy = n.changed_policy, reset_after = n.reset_after, reset_time = n.reset_time,
-            paused = n.paused, pinned = n.pinned, baseline_requested = n.baseline_requested, warnings = n.warnings
-        FROM json_populate_recordset(NULL::jobs, job_states_rows) n WHERE j.job_key = n.job_key;
+        -- One by one, each by its key: whatever the planner knows of the table, it cannot choose to read all of it.
+        FOR n IN SELECT * FROM json_populate_recordset(NULL::jobs, job_states_rows) LOOP
+            UPDATE jobs j SET
+                stage = n.stage, pruning_round = n.pruning_round, round_default = n.round_default,
+                exploring = n.exploring, min_cost = n.min_cost, min_cost_batch_size = n.min_cost_batch_size,
+                missed_floor = n.missed_floor, bound_stops = n.bound_stops, num_trials = n.num_trials, notes = n.notes,
+                num_observations = n.num_observations, monitor_kinds = n.monitor_kinds,
+                monitor_estimated = n.monitor_estimated, monitor_partly = n.monitor_partly,
+                other_monitor_kinds = n.other_monitor_kinds, other_monitor_estimated = n.other_monitor_estimated,
+                other_monitor_partly = n.other_monitor_partly, num_events = n.num_events, first_notes = n.first_notes,
+                changed_policy = n.changed_policy, reset_after = n.reset_after, reset_time = n.reset_time,
+                paused = n.paused, pinned = n.pinned, baseline_requested = n.baseline_requested, warnings = n.warnings
+            WHERE j.job_key = n.job_key;
+        END LOOP;
     END IF;
     IF arms_rows IS NOT NULL THEN
         INSERT INTO arms (
@@ -508,7 +514,13 @@ BEGIN
             power_limit_watts = excluded.power_limit_watts, warnings = excluded.warnings,
             profile = excluded.profile;
     END IF;
-    IF measured_jobs IS NOT NULL THEN
+    IF cardinality(measured_jobs) = 1 THEN
+        INSERT INTO measurements (job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time)
+        VALUES (
+            measured_jobs[1], measured_trials[1], measured_epochs[1], measured_seconds[1], measured_joules[1],
+            nullif(measured_metrics[1], 'NaN'), measured_times[1]
+        );
+    ELSIF measured_jobs IS NOT NULL THEN
         INSERT INTO measurements (job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time)
         SELECT m.job_key, m.trial_number, m.epoch, m.seconds, m.joules, nullif(m.metric, 'NaN'), m.report_time
         FROM unnest(
