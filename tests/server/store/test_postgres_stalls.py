@@ -1,0 +1,163 @@
+"""The network between a server and PostgreSQL stalls: calls end within a limit, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from wattwise_server.errors import StorageUnavailableError
+from wattwise_server.store.postgres.backend import PostgresStore
+from wattwise_server.usecases.retries import retried
+
+from tests.postgres import PostgresServer
+from tests.server.store.conformance import a_job, with_trials
+from tests.server.store.two_stores import open_postgres_store
+from tests.stalling_proxy import StallingProxy
+
+_LIMITS = {
+    "saving._STALL_SECONDS": 0.3,
+    "saving._AWAY_SECONDS": 0.5,
+    "saving._LONGEST_PAUSE_SECONDS": 0.1,
+    "connecting._CONNECT_SECONDS": 0.3,
+    "open._READ_SECONDS": 0.3,
+}
+
+
+class Path(NamedTuple):
+    """A store and what lies between it and its database."""
+
+    store: PostgresStore
+    proxy: StallingProxy
+    url: str
+    limits: pytest.MonkeyPatch
+
+    def recover(self) -> None:
+        """Ends a stall; the usual limits hold again."""
+        self.limits.undo()
+        self.proxy.flow()
+
+
+@pytest.fixture
+async def path(postgres_server: PostgresServer, postgres_url: str) -> AsyncIterator[Path]:
+    """A store behind a proxy, with short limits and the job `j`."""
+    with StallingProxy(postgres_server.port) as proxy, pytest.MonkeyPatch.context() as limits:
+        behind = postgres_url.replace(postgres_server.host, f"127.0.0.1:{proxy.port}")
+        async with open_postgres_store(behind) as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(a_job())
+            # Only now: to open it may take longer.
+            for name, seconds in _LIMITS.items():
+                limits.setattr(f"wattwise_server.store.postgres.{name}", seconds)
+            await store.queries._pool.expire_connections()
+            yield Path(store, proxy, postgres_url, limits)
+            limits.undo()
+            proxy.flow()
+
+
+async def observe(store: PostgresStore) -> None:
+    """Adds one to the number of observations."""
+    async with store.transaction("j") as tx:
+        assert tx.job is not None
+        tx.save_job(replace(tx.job, num_observations=tx.job.num_observations + 1))
+
+
+async def until_saved(store: PostgresStore) -> None:
+    """Saves something else, as often as it takes."""
+
+    async def save() -> bool:
+        try:
+            async with store.transaction("other") as tx:
+                tx.save_job(tx.job or a_job("other"))
+        except StorageUnavailableError:
+            return False
+        return True
+
+    async def repeat() -> None:
+        while not await save():  # noqa: ASYNC110 - it asks the database
+            await asyncio.sleep(0.02)
+
+    await asyncio.wait_for(repeat(), 20)
+
+
+@pytest.mark.parametrize("direction", ["both", "to_target", "to_client"])
+async def test_stalled_commit_ends_and_is_not_repeated(path: Path, direction: str) -> None:
+    """A commit that gets no answer ends in an error after the limit; what arrives later happens once, or never."""
+    store, proxy, url = path.store, path.proxy, path.url
+    proxy.stall(to_target=direction != "to_client", to_client=direction != "to_target")
+    with pytest.raises(StorageUnavailableError) as doubtful:
+        await asyncio.wait_for(observe(store), 20)
+    assert "nothing was saved" not in str(doubtful.value)
+    with pytest.raises(StorageUnavailableError):
+        await asyncio.wait_for(observe(store), 20)
+    path.recover()
+    await until_saved(store)
+    await retried(observe)(store)
+    async with open_postgres_store(url) as other:
+        found = await other.queries.job("j")
+    assert found is not None
+    assert found.job.num_observations in {1, 2}
+    assert found.version == 1 + found.job.num_observations
+
+
+async def test_short_stall_is_only_a_delay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit whose answer comes before the limit succeeds, and the connection stays."""
+    monkeypatch.setattr("wattwise_server.store.postgres.saving._STALL_SECONDS", 20.0)
+    store, proxy = path.store, path.proxy
+    connection = store._saver._connection
+    proxy.stall()
+    saving = asyncio.create_task(observe(store))
+    done, _pending = await asyncio.wait({saving}, timeout=0.1)
+    assert not done
+    proxy.flow()
+    await asyncio.wait_for(saving, 20)
+    assert store._saver._connection is connection
+
+
+async def test_stalled_read_ends(path: Path) -> None:
+    """A list and a job that is not cached end in an error after the limit, and can be read once answers come."""
+    store, proxy = path.store, path.proxy
+    store.distrust()
+    proxy.stall()
+    with pytest.raises(StorageUnavailableError):
+        await asyncio.wait_for(store.jobs("", 0, 10), 20)
+    with pytest.raises(StorageUnavailableError):
+        async with store.transaction("j"):
+            pass
+    path.recover()
+    await until_saved(store)
+    assert len(await store.jobs("", 0, 10)) == 2
+    async with store.transaction("j") as tx:
+        assert tx.job == a_job()
+
+
+async def test_stalled_notices_are_made_up_for(path: Path) -> None:
+    """A change that another server makes during a stall wakes the subscriptions after it."""
+    store, proxy, url = path.store, path.proxy, path.url
+    async with open_postgres_store(url) as other:
+        with store.subscribe("j") as changes:
+            proxy.stall()
+            async with other.transaction("j") as tx:
+                tx.save_job(with_trials(a_job(), 1))
+            proxy.flow()
+            await asyncio.wait_for(changes.wait(), 20)
+
+
+async def test_store_closes_during_a_stall(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is stopped while its database does not answer ends all the same."""
+    monkeypatch.setattr("wattwise_server.store.postgres.backend._FINISH_SECONDS", 0.3)
+    behind = path.url.replace(path.url.partition("@")[2].partition("/")[0], f"127.0.0.1:{path.proxy.port}")
+    path.limits.undo()
+
+    async def open_and_close() -> None:
+        async with open_postgres_store(behind) as closing:
+            async with closing.transaction("closing") as tx:
+                tx.save_job(a_job("closing"))
+            path.proxy.stall()
+            saving = asyncio.create_task(observe(closing))
+        with pytest.raises(StorageUnavailableError):
+            await saving
+
+    await asyncio.wait_for(open_and_close(), 20)
