@@ -363,6 +363,8 @@ class Load:
             except grpc.RpcError as error:  # noqa: PERF203 - it asks again
                 if error.code() not in _AWAY:
                     raise
+                if self.stopping:
+                    raise GaveUpError from None
                 time.sleep(_PAUSE_SECONDS)
         return job
 

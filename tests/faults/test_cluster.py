@@ -123,3 +123,26 @@ def test_the_database_is_killed(cluster: Cluster, postgres: PostgresServer) -> N
         audit(cluster, load, rng)
         load.ledger.wait_for(100)
     assert cluster.check_at_end(load.ledger) > 0
+
+
+def test_a_standby_takes_over(tmp_path: Path, postgres: PostgresServer) -> None:
+    """When the primary dies the servers find its synchronous standby; no report is lost, and no trial's lease ends."""
+    url = postgres.create_database()
+    with postgres.standby() as standby:
+        postgres.make_synchronous()
+        with Cluster(tmp_path, url.replace(postgres.host, f"{postgres.host},{standby.host}"), size=2) as cluster:
+            load, rng = make_load(cluster)
+            leased = Pupil(load, cluster.servers[0].trainer, trial_lease_seconds=6)
+            with load.running():
+                load.ledger.wait_for(100)
+                postgres.kill()
+                # Until then the standby refuses to write.
+                leased.check_refused(cluster.servers)
+                standby.promote()
+                leased.insist()
+                load.ledger.wait_for(100)
+                leased.insist()
+                audit(cluster, load, rng)
+                load.ledger.wait_for(100)
+            assert cluster.num_lost() == 0
+            assert cluster.check_at_end(load.ledger) > 0

@@ -83,7 +83,9 @@ class Connector:
                     server_settings={"application_name": "wattwise", **(settings or {})},
                     command_timeout=command_timeout,
                 )
-            except (*ERRORS, ValueError) as error:  # noqa: PERF203 - each host may fail
+            except asyncpg.TargetServerAttributeNotMatched:  # noqa: PERF203 - each host may fail
+                said.append(f"{name}: it is a standby")
+            except (*ERRORS, ValueError) as error:
                 said.append(f"{name}: {explain(error)}")
                 if _is_refusal(error):
                     kind = RefusedError

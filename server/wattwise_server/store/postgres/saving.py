@@ -405,9 +405,11 @@ class Saver:
             try:
                 connection = await self._connector.connect()
                 await asyncio.wait_for(self._prepare(connection), _STALL_SECONDS)
-            except ERRORS as error:
+            except Exception as error:  # noqa: BLE001 - without a connection this server is of no use
                 if connection is not None:
                     connection.terminate()
+                if not isinstance(error, ERRORS):
+                    log_exception(log, "connecting failed", error, message="trying again")
                 self._why = explain(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
