@@ -16,6 +16,7 @@ from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.notices import Notice, Notices
 from wattwise_server.usecases.retries import retried
 
+from tests.ports import hold_port, port_of
 from tests.postgres import PostgresServer
 from tests.server.store.conformance import (
     NOW,
@@ -41,6 +42,12 @@ async def job_of(store: PostgresStore, job_id: str = "j") -> Job | None:
     """The job as a store sees it."""
     async with store.transaction(job_id) as tx:
         return tx.job
+
+
+def notices_of(store: PostgresStore) -> Notices:
+    """What sends and receives a store's notices."""
+    assert isinstance(store.notices, Notices)
+    return store.notices
 
 
 async def test_later_of_two_writers_changes_nothing(postgres_url: str) -> None:
@@ -280,7 +287,14 @@ async def test_notices_at_the_same_moment_are_all_sent(postgres_url: str) -> Non
         assert not connection.is_closed()
 
 
-def notices_of(store: PostgresStore) -> Notices:
-    """What sends and receives a store's notices."""
-    assert isinstance(store.notices, Notices)
-    return store.notices
+@pytest.mark.parametrize("first", [False, True])
+async def test_host_that_is_down_is_passed_over(postgres_server: PostgresServer, first: bool) -> None:
+    """Of several hosts in a URL the one that answers is used, wherever it stands."""
+    database = postgres_server.create_database().rpartition("/")[2]
+    with hold_port() as held:
+        hosts = [f"127.0.0.1:{port_of(held)}", postgres_server.host]
+        if first:
+            hosts.reverse()
+        async with open_postgres_store(f"postgresql://postgres@{','.join(hosts)}/{database}") as store:
+            await save_with_trial(store, "j")
+            assert await store.content() == (1, 1)
