@@ -18,7 +18,7 @@ from wattwise import v1
 
 from wattwise_server.clock import steady_clock
 from wattwise_server.config import Config
-from wattwise_server.errors import ServiceError
+from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.observability.telemetry import telemetry
@@ -29,7 +29,7 @@ from wattwise_server.rpc.paging import PageTokens
 from wattwise_server.rpc.service import BatchSizeOptimizerService, JobAdminService
 from wattwise_server.security.guard import Guard
 from wattwise_server.store.base import Store
-from wattwise_server.store.open import open_store, shown_url
+from wattwise_server.store.open import is_shared, open_store, shown_url
 from wattwise_server.usecases.administration import Administration
 from wattwise_server.usecases.control import Control
 from wattwise_server.usecases.imports import Importer
@@ -185,7 +185,7 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
         await health_service.begin()
         async with (
             _answering_probes(config.health_address, health_service),
-            open_store(config.database, steady_clock(), watch.observer) as store,
+            _opened(config.database, watch.observer, stop) as store,
             guard.rereading(hangup),
         ):
             clock = store.clock
@@ -216,6 +216,26 @@ async def run(config: Config, announce: Callable[[str], None]) -> None:
                     await stop.wait()
                     log_event(log, logging.INFO, "shutting down", message="finishing calls in flight")
     log_event(log, logging.INFO, "stopped")
+
+
+@contextlib.asynccontextmanager
+async def _opened(database: str, observer: Observer, stop: asyncio.Event) -> AsyncIterator[Store]:
+    """The store; a signal ends the wait for a PostgreSQL that is away.
+
+    Raises:
+        StartError: the database cannot be opened, or the signal came first.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        opening = asyncio.create_task(stack.enter_async_context(open_store(database, steady_clock(), observer)))
+        stopping = asyncio.create_task(stop.wait())
+        waits = {opening, stopping} if is_shared(database) else {opening}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait({opening})
+            raise StartError(f"stopped before {shown_url(database)} could be opened")
+        yield opening.result()
 
 
 @contextlib.asynccontextmanager

@@ -56,6 +56,23 @@ def test_taken_ports_leave_nothing_behind(tmp_path: Path, taken: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_waiting_for_a_database_ends_with_a_signal(tmp_path: Path) -> None:
+    """A server that starts without its PostgreSQL says so once, and ends when it is asked to."""
+    with hold_port() as nobody:
+        shown = f"127.0.0.1:{port_of(nobody)}/wattwise"
+        url = f"postgresql://postgres:sesame@{shown}"
+        command = [sys.executable, "-m", "wattwise_server", "--address", "127.0.0.1:0", "--database", url]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+            assert process.stderr is not None
+            assert "database not reached" in process.stderr.readline()
+            process.terminate()
+            told = process.stderr.read()
+        assert process.returncode == 1
+    assert "database not reached" not in told
+    assert shown in told
+    assert "sesame" not in told
+
+
 def test_refused_database_leaves_nothing_behind(tmp_path: Path) -> None:
     """Nothing is created beside a file that is not a database."""
     letter = tmp_path / "wattwise.db"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -10,7 +11,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import asyncpg
 
 from wattwise_server.errors import StartError
+from wattwise_server.observability.logs import log_event
 from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, RefusedError, explain
+
+log = logging.getLogger(__name__)
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -102,12 +106,17 @@ class Connector:
             StartError: none could be made in a minute, or a host refuses this user or database.
         """
         give_up = asyncio.get_running_loop().time() + _START_SECONDS
+        logged = False
         while True:
             try:
                 return await self.connect()
             except DatabaseAwayError as error:
                 if isinstance(error, RefusedError) or asyncio.get_running_loop().time() > give_up:
                     raise StartError(f"cannot use {self.shown} as a database: {error}") from error
+                if not logged:
+                    logged = True
+                    text = f"trying for {_START_SECONDS:.0f} s"
+                    log_event(log, logging.WARNING, "database not reached", cause=str(error), message=text)
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
