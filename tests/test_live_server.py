@@ -51,7 +51,7 @@ def test_server_is_a_process_with_a_status(tmp_path: Path, environment: dict[str
         assert live.stop() == 0
         live.start()
         assert live.kill() == -signal.SIGKILL
-        live.database = tmp_path / "missing/wattwise.db"
+        live.url = f"sqlite:///{tmp_path / 'missing/wattwise.db'}"
         with pytest.raises(AssertionError, match="no folder"):
             live.start()
         assert live.process.wait(timeout=20) == 1
