@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,15 @@ from tests.waiting import wait_until
 _USER = 65534 if os.geteuid() == 0 else None
 """PostgreSQL refuses to run as root."""
 
-_GROUPS = None if _USER is None else list[int]()
+# After the exec: a fork would run gRPC's handlers in the child, where they may abort.
+_AS_USER = """
+import os, sys
+user, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(user))
+os.setuid(int(user))
+os.execvp(command[0], command)
+"""
 
 _FOLDERS = MappingProxyType({16: "pginstall", 18: "pginstall18"})
 _BINARIES = "WATTWISE_TEST_POSTGRES"
@@ -118,7 +127,7 @@ class PostgresServer:
 
     def start(self) -> None:
         """Starts it; returns once it takes connections."""
-        command = [str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self._port)]
+        command = _as_user(str(self._binaries / "postgres"), "-D", str(self._data), "-p", str(self._port))
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -127,9 +136,6 @@ class PostgresServer:
                 stderr=log,
                 cwd=self._folder,
                 env=_environment(),
-                user=_USER,
-                group=_USER,
-                extra_groups=_GROUPS,
                 # Ctrl-C is for the tests, which end it.
                 start_new_session=True,
             )
@@ -170,8 +176,8 @@ class PostgresServer:
         limit = "unlimited" if size is None else size
         for pid in self._pids():
             # By its own user, since root may lack this right.
-            command = ["prlimit", f"--pid={pid}", f"--fsize={limit}:"]
-            subprocess.run(command, capture_output=True, check=False, user=_USER, group=_USER, extra_groups=_GROUPS)
+            command = _as_user("prlimit", f"--pid={pid}", f"--fsize={limit}:")
+            subprocess.run(command, capture_output=True, check=False)
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self._pids():
@@ -270,7 +276,7 @@ class PostgresServer:
         self.execute("SELECT pg_promote()")
 
     def _run(self, program: str, *arguments: str | Path) -> None:
-        command = [str(self._binaries / program), *map(str, arguments)]
+        command = _as_user(str(self._binaries / program), *map(str, arguments))
         done = subprocess.run(
             command,
             capture_output=True,
@@ -279,15 +285,17 @@ class PostgresServer:
             check=False,
             cwd=self._folder,
             env=_environment(),
-            user=_USER,
-            group=_USER,
-            extra_groups=_GROUPS,
         )
         assert done.returncode == 0, done.stderr
 
     def _configure(self, settings: Mapping[str, str]) -> None:
         with (self._data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+
+def _as_user(*command: str) -> list[str]:
+    """A command that PostgreSQL's user runs."""
+    return [*command] if _USER is None else [sys.executable, "-IS", "-c", _AS_USER, str(_USER), *command]
 
 
 def _memory() -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import signal
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -37,13 +38,18 @@ class Cluster:
         answering: Those that are called.
     """
 
-    def __init__(self, folder: Path, url: str, size: int = 3) -> None:
-        """Starts nothing yet."""
+    def __init__(self, folder: Path, *urls: str) -> None:
+        """Starts nothing yet.
+
+        Args:
+            folder: For the logs.
+            urls: The database's, as each server reaches it; the last one is used for audits, too.
+        """
         self._folder = folder
-        self._url = url
+        self._url = urls[-1]
         self._audits = itertools.count()
         self._current = threading.local()
-        self.servers = [LiveServer(_made(folder / f"server-{number}"), url) for number in range(size)]
+        self.servers = [LiveServer(_made(folder / f"server-{number}"), url) for number, url in enumerate(urls)]
         self.answering: Sequence[LiveServer] = self.servers
 
     def __enter__(self) -> Self:
@@ -78,8 +84,20 @@ class Cluster:
     def without(self, server: LiveServer) -> Iterator[None]:
         """Calls no more on a server that would not answer."""
         self.answering = [other for other in self.servers if other is not server]
-        yield
-        self.answering = self.servers
+        try:
+            yield
+        finally:
+            self.answering = self.servers
+
+    @contextmanager
+    def suspended(self, server: LiveServer) -> Iterator[None]:
+        """Stops the clock of a server."""
+        with self.without(server):
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                yield
+            finally:
+                server.process.send_signal(signal.SIGCONT)
 
     def check(self, ledger: Ledger) -> None:
         """Compares what is stored with the ledger; no call may be under way."""

@@ -7,7 +7,9 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from wattwise import v1
 from tests.faults.cluster import Cluster
 from tests.faults.ledger import JobBook, TrialBook
 from tests.faults.load import Load
+from tests.faults.soak import number
 from tests.faults.test_kills import check_requests
 from tests.jobs import Trainer
 from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
 from tests.refusals import refused
+from tests.stalling_proxy import StallingProxy
 
 
 @pytest.fixture
@@ -36,8 +40,18 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
     """Three servers on it."""
-    with Cluster(tmp_path, postgres.create_database()) as servers:
+    with Cluster(tmp_path, *[postgres.create_database()] * 3) as servers:
         yield servers
+
+
+@contextmanager
+def through_proxy(folder: Path, postgres: PostgresServer, others: int = 2) -> Iterator[tuple[StallingProxy, Cluster]]:
+    """Servers, of which the first one reaches the database through a proxy."""
+    url = postgres.create_database()
+    with StallingProxy(postgres.port) as proxy:
+        first = url.replace(postgres.host, f"127.0.0.1:{proxy.port}")
+        with Cluster(folder, first, *[url] * others) as servers:
+            yield proxy, servers
 
 
 def make_load(cluster: Cluster, workers: int = 12) -> tuple[Load, random.Random]:
@@ -130,7 +144,8 @@ def test_a_standby_takes_over(tmp_path: Path, postgres: PostgresServer) -> None:
     url = postgres.create_database()
     with postgres.standby() as standby:
         postgres.make_synchronous()
-        with Cluster(tmp_path, url.replace(postgres.host, f"{postgres.host},{standby.host}"), size=2) as cluster:
+        both = url.replace(postgres.host, f"{postgres.host},{standby.host}")
+        with Cluster(tmp_path, both, both) as cluster:
             load, rng = make_load(cluster)
             leased = Pupil(load, cluster.servers[0].trainer, trial_lease_seconds=6)
             with load.running():
@@ -146,3 +161,86 @@ def test_a_standby_takes_over(tmp_path: Path, postgres: PostgresServer) -> None:
                 load.ledger.wait_for(100)
             assert cluster.num_lost() == 0
             assert cluster.check_at_end(load.ledger) > 0
+
+
+class Trouble:
+    """What happens to servers and their database during a load; afterwards they run again.
+
+    Attributes:
+        counts: How often what happened.
+    """
+
+    def __init__(self, cluster: Cluster, postgres: PostgresServer, proxy: StallingProxy, load: Load) -> None:
+        self._cluster = cluster
+        self._postgres = postgres
+        self._proxy = proxy
+        self._load = load
+        self._random = random.Random(load.seed)
+        self.counts: Counter[str] = Counter()
+
+    def kill(self) -> None:
+        """Kills a server, or the database."""
+        self._do(*self._random.choices((self._kill_a_server, self._kill_database, self._stop_database), (7, 2, 1)))
+
+    def disturb(self) -> None:
+        """Does something that leaves all processes alive."""
+        self._do(self._random.choice((self._end_commits, self._suspend_a_server, self._cut_off_a_server)))
+
+    def _do(self, what: Callable[[], None]) -> None:
+        self.counts[what.__name__.strip("_").replace("_", " ")] += 1
+        self._load.ledger.wait_for(self._random.randint(1, 300))
+        what()
+
+    def _kill_a_server(self) -> None:
+        server = self._random.choice(self._cluster.servers)
+        server.kill()
+        self._load.ledger.wait_for(self._random.randint(1, 100))
+        server.start()
+
+    def _kill_database(self) -> None:
+        self._postgres.kill()
+        self._postgres.start()
+
+    def _stop_database(self) -> None:
+        self._postgres.stop(immediately=self._random.random() < 0.5)
+        self._postgres.start()
+
+    def _end_commits(self) -> None:
+        """Ends the connections on which commits are under way."""
+        ended = 0
+        while ended < 3:
+            ended += self._postgres.terminate_backends("state = 'active' AND query LIKE 'SELECT save_1(%'")
+
+    def _suspend_a_server(self) -> None:
+        with self._cluster.suspended(self._random.choice(self._cluster.servers)):
+            self._load.ledger.wait_for(self._random.randint(1, 200))
+
+    def _cut_off_a_server(self) -> None:
+        with self._cluster.without(self._cluster.servers[0]):
+            self._proxy.stall()
+            self._load.ledger.wait_for(self._random.randint(1, 200))
+            self._proxy.refuse()
+            self._proxy.cut()
+            self._load.ledger.wait_for(self._random.randint(1, 50))
+        self._proxy.flow()
+        self._proxy.accept()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_hundred_kills(tmp_path: Path, postgres: PostgresServer) -> None:
+    """Nothing acknowledged is lost, nothing is done twice, and no number is left out, whatever is killed or cut off."""
+    with through_proxy(tmp_path, postgres) as (proxy, cluster):
+        load, rng = make_load(cluster, workers=24)
+        trouble = Trouble(cluster, postgres, proxy, load)
+        with load.running():
+            for _ in range(number(100, short=10)):
+                trouble.kill()
+                if rng.random() < 0.3:
+                    trouble.disturb()
+                audit(cluster, load, rng)
+            load.ledger.wait_for(100)
+        replayed = cluster.check_at_end(load.ledger)
+    happened = ", ".join(f"{what}: {times}" for what, times in sorted(trouble.counts.items()))
+    calls = load.ledger.acknowledged
+    sys.stdout.write(f"{happened}; {calls} calls, {replayed} replayed: 0 lost, 0 doubled, 0 gaps\n")
