@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -64,6 +65,14 @@ async def observe(store: PostgresStore) -> None:
         tx.save_job(replace(tx.job, num_observations=tx.job.num_observations + 1))
 
 
+async def readable(store: PostgresStore) -> None:
+    """Reads, as often as it takes."""
+    for _ in range(100):
+        with suppress(StorageUnavailableError):
+            await store.jobs("", 0, 10)
+            return
+
+
 async def until_saved(store: PostgresStore) -> None:
     """Saves something else, as often as it takes."""
 
@@ -120,6 +129,8 @@ async def test_stalled_read_ends(path: Path) -> None:
     """A list and a job that is not cached end in an error after the limit, and can be read once answers come."""
     store, proxy = path.store, path.proxy
     store.distrust()
+    # On connections with short limits: one that is open, and one that cannot be opened.
+    await readable(store)
     proxy.stall()
     with pytest.raises(StorageUnavailableError):
         await asyncio.wait_for(store.jobs("", 0, 10), 20)
@@ -147,9 +158,10 @@ async def test_stalled_notices_are_made_up_for(path: Path) -> None:
 
 async def test_store_closes_during_a_stall(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is stopped while its database does not answer ends all the same."""
-    monkeypatch.setattr("wattwise_server.store.postgres.backend._FINISH_SECONDS", 0.3)
-    behind = path.url.replace(path.url.partition("@")[2].partition("/")[0], f"127.0.0.1:{path.proxy.port}")
     path.limits.undo()
+    monkeypatch.setattr("wattwise_server.store.postgres.backend._FINISH_SECONDS", 0.3)
+    monkeypatch.setattr("wattwise_server.store.postgres.saving._STALL_SECONDS", 3600.0)
+    behind = path.url.replace(path.url.partition("@")[2].partition("/")[0], f"127.0.0.1:{path.proxy.port}")
 
     async def open_and_close() -> None:
         async with open_postgres_store(behind) as closing:
@@ -157,6 +169,8 @@ async def test_store_closes_during_a_stall(path: Path, monkeypatch: pytest.Monke
                 tx.save_job(a_job("closing"))
             path.proxy.stall()
             saving = asyncio.create_task(observe(closing))
+            while not closing._saver._using.locked():  # noqa: ASYNC110 - until the commit is on its way
+                await asyncio.sleep(0)
         with pytest.raises(StorageUnavailableError):
             await saving
 
