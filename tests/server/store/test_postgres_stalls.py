@@ -161,12 +161,13 @@ async def test_store_closes_during_a_stall(path: Path, monkeypatch: pytest.Monke
     path.limits.undo()
     monkeypatch.setattr("wattwise_server.store.postgres.backend._FINISH_SECONDS", 0.3)
     monkeypatch.setattr("wattwise_server.store.postgres.saving._STALL_SECONDS", 3600.0)
+    # Nothing else is on the writing connection.
+    monkeypatch.setattr("wattwise_server.store.postgres.open._NOTE_SECONDS", 3600.0)
     behind = path.url.replace(path.url.partition("@")[2].partition("/")[0], f"127.0.0.1:{path.proxy.port}")
 
     async def open_and_close() -> None:
         async with open_postgres_store(behind) as closing:
-            async with closing.transaction("closing") as tx:
-                tx.save_job(a_job("closing"))
+            await observe(closing)
             path.proxy.stall()
             saving = asyncio.create_task(observe(closing))
             while not closing._saver._using.locked():  # noqa: ASYNC110 - until the commit is on its way
