@@ -393,6 +393,8 @@ class Saver:
     async def _reconnected(self, give_up: float, doubt: BaseException) -> Connection:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._connected.wait(), max(0.0, give_up - monotonic()))
+        if self._closing:
+            raise InDoubtError(f"{explain(doubt)}; since then: the server is stopping") from doubt
         if self._connection is None:
             raise InDoubtError(f"{explain(doubt)}; since then: {self._why}") from doubt
         return self._connection
