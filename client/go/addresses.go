@@ -36,8 +36,16 @@ func parseAddress(address string) (destination, error) {
 		return destination{target: address}, nil
 	case strings.HasPrefix(address, "dns:"):
 		name := strings.TrimPrefix(strings.TrimPrefix(address, "dns:"), "///")
+		own := strings.HasPrefix(name, "//")
+		if slash := strings.LastIndexByte(name, '/'); own {
+			name = name[slash+1:]
+		}
 		if why := checkServer(name); why != "" {
 			return destination{}, malformed(address, name, why)
+		}
+		if own {
+			// gRPC asks this name server.
+			return destination{target: address, servers: []string{address}}, nil
 		}
 		return destination{target: "dns:///" + name, servers: []string{name}, name: true}, nil
 	case strings.HasPrefix(address, "ipv4:"), strings.HasPrefix(address, "ipv6:"):

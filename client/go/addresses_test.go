@@ -19,6 +19,7 @@ func TestAddressesAreRead(t *testing.T) {
 		"ipv4:10.0.0.1:1":                {target: "10.0.0.1:1", servers: []string{"10.0.0.1:1"}},
 		"dns:///service:1":               {target: "dns:///service:1", servers: []string{"service:1"}, name: true},
 		"dns:service:1":                  {target: "dns:///service:1", servers: []string{"service:1"}, name: true},
+		"dns://10.0.0.53/service:1":      {target: "dns://10.0.0.53/service:1", servers: []string{"dns://10.0.0.53/service:1"}},
 		"unix:/run/wattwise.sock":        {target: "unix:/run/wattwise.sock"},
 		"a:1,b:65535":                    {target: "a:1", servers: []string{"a:1", "b:65535"}},
 		"ipv4:10.0.0.1:1,10.0.0.2:2":     {target: "10.0.0.1:1", servers: []string{"10.0.0.1:1", "10.0.0.2:2"}},
@@ -54,6 +55,7 @@ func TestATokenStaysHereOnlyIfAllServersDo(t *testing.T) {
 	for address, refused := range map[string]bool{
 		"localhost:1,127.0.0.1:2,[::1]:3": false, "dns:///localhost:1": false, "unix:/run/x": false,
 		"localhost:1,other:1": true, "ipv4:127.0.0.1:1,10.0.0.1:1": true, "dns:///other:1": true,
+		"dns://10.0.0.53/localhost:1": true,
 	} {
 		client, err := NewClient(address, Credentials{Token: "t"})
 		if refused != (err != nil) {
