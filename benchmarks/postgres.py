@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from benchmarks import jobs
 from benchmarks.crowd import Caller, rate, two_trials_each, unary_callers
 from benchmarks.figures import Figure, Samples, ratio
 from benchmarks.processes import client, echo_server, processor_seconds, wattwise_server
+from tests.live_server import CHANNEL_OPTIONS
 from tests.ports import hold_port, port_of
 from tests.postgres import PostgresServer
 
@@ -94,6 +95,7 @@ def measure(args: argparse.Namespace, folder: Path, samples: dict[str, Samples])
         with servers_on(silent, 2) as (one, other):
             pushes["polled"] = _pushes(one, other, _PUSHES // 3)
             yield Figure("the same where every NOTIFY is lost", max(pushes["polled"]), 1.5, unit="s")
+    yield from _failover(folder)
 
 
 def _calls(
@@ -185,3 +187,72 @@ def _lease(one: Server, other: Server) -> float:
             expires = known.lease_expire_time.ToNanoseconds() / 1e9
             time.sleep(0.01)
         return max(0.0, time.time() - expires)
+
+
+def _failover(folder: Path) -> Iterator[Figure]:
+    """Kills the primary under load, and promotes its synchronous standby."""
+    with PostgresServer.running(folder) as primary, primary.standby() as standby:
+        primary.make_synchronous()
+        user, _, name = primary.create_database().rpartition(primary.host)
+        with servers_on(f"{user}{primary.host},{standby.host}{name}", 2) as servers:
+            callers = asyncio.run(_ride_through(servers, primary, standby))
+            with grpc.insecure_channel(servers[0].address) as channel:
+                admin = v1.JobAdminStub(channel)
+                found = [admin.GetTrial(v1.GetTrialRequest(trial=caller.trial.id), timeout=60) for caller in callers]
+    stored = [{each.current_epoch for each in answer.measurements} for answer in found]
+    lost = sum(len(caller.acknowledged - epochs) for caller, epochs in zip(callers, stored, strict=True))
+    ended = sum(not answer.trial.HasField("lease_expire_time") for answer in found)
+    reports = sum(len(caller.acknowledged) for caller in callers)
+    yield Figure(f"failover: of {reports} acknowledged reports, lost", lost, 0)
+    yield Figure(f"failover: of {len(callers)} running trials, lost", ended, 0)
+    yield Figure("failover: the longest wait for an answer", max(caller.waited for caller in callers), unit="s")
+
+
+class _Persistent:
+    """A caller that repeats a report, to either server, until it is acknowledged."""
+
+    def __init__(self, trial: v1.Trial) -> None:
+        self.trial = trial
+        self.acknowledged: set[int] = set()
+        self.waited = 0.0
+
+    async def call(self, stubs: Sequence[Any], over: asyncio.Event) -> None:
+        """Reports until it is over."""
+        turns = itertools.cycle(stubs)
+        for request in jobs.reports(self.trial):
+            start = time.perf_counter()
+            while not over.is_set():
+                try:
+                    await next(turns).ReportResult(request, timeout=5)
+                except grpc.aio.AioRpcError:  # noqa: PERF203 - repeats it
+                    await asyncio.sleep(0.1)
+                else:
+                    self.acknowledged.add(request.result.current_epoch)
+                    self.waited = max(self.waited, time.perf_counter() - start)
+                    break
+            if over.is_set():
+                return
+
+
+async def _ride_through(
+    servers: Sequence[Server], primary: PostgresServer, standby: PostgresServer
+) -> list[_Persistent]:
+    with grpc.insecure_channel(servers[0].address) as channel:
+        stub = v1.BatchSizeOptimizerStub(channel)
+        callers = [_Persistent(jobs.next_trial(stub, jobs.register(stub).job_id)) for _ in range(_TRIALS)]
+    over = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(server.address, CHANNEL_OPTIONS))
+            for server in servers
+        ]
+        stubs = [v1.BatchSizeOptimizerStub(channel) for channel in channels]
+        calling = asyncio.gather(*(caller.call(stubs, over) for caller in callers))
+        await asyncio.sleep(_SECONDS)
+        await asyncio.to_thread(primary.kill)
+        await asyncio.to_thread(standby.promote)
+        # The last thing that anybody acknowledged must be of the new primary.
+        await asyncio.sleep(3 * _SECONDS)
+        over.set()
+        await calling
+    return callers
