@@ -78,6 +78,8 @@ _JSON = (
     "forgotten",
 )
 _PARAMETERS = 28 + len(_JSON)
+_REPORT_PARAMETERS = 11
+_SAVE_REPORT = f"SELECT save_report_1({', '.join(f'${place}' for place in range(1, _REPORT_PARAMETERS + 1))})"
 _SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
 _SETTLE = "SELECT settle_1($1, $2, $3, $4)"
 _JOB_ID = 1
@@ -151,8 +153,29 @@ class GroupCall:
         elif owner.key not in self.changed:
             self.read[owner.key] = owner.version
 
-    def arguments(self, now: int) -> list[object]:
-        """Those of `save_1` after the server and the group's number; `now` is the database's time in microseconds."""
+    def query(self, server: int, number: int, now: int) -> tuple[str, Sequence[object]]:
+        """The function to call, with its arguments; `now` is the database's time in microseconds."""
+        report = self._lone_report(now)
+        if report is not None:
+            return _SAVE_REPORT, (server, number, *report)
+        return _SAVE, (server, number, *self._arguments(now))
+
+    def _lone_report(self, now: int) -> Sequence[object] | None:
+        """What `save_report_1` takes, if the group is one report: without load most are."""
+        if self.num_rows != 1 or len(self.owners) != 1 or len(self._leases) > 1 or self._latest:
+            return None
+        if tuple(self._rows) != ("measurements",):
+            return None
+        (row,) = self._rows["measurements"]
+        micros = None
+        if self._leases:
+            ((place, (expires, starts)),) = self._leases.items()
+            if starts or expires is None or place != row[:2]:
+                return None
+            micros = to_micros(expires) - now
+        return (self.changed[row[0]], *row, micros)
+
+    def _arguments(self, now: int) -> list[object]:
         rooms, leases = self._room(), self._sorted_leases(now)
         arrays: list[object] = [
             *_pairs(self.changed),
@@ -354,11 +377,11 @@ class Saver:
                     doubt = error
 
     async def _call(self, connection: Connection, number: int, call: GroupCall) -> Sequence[int]:
-        arguments = call.arguments(to_micros(self.clock()))
+        sql, arguments = call.query(self.server, number, to_micros(self.clock()))
         # Never cancelled: the database would answer at once, while a standby does not have the commit yet.
         stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
         try:
-            return await connection.fetchval(_SAVE, self.server, number, *arguments) or ()
+            return await connection.fetchval(sql, *arguments) or ()
         finally:
             stalled.cancel()
 

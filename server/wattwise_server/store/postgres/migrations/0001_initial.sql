@@ -605,3 +605,25 @@ BEGIN
     RETURN NULL;
 END
 $$;
+
+-- What save_1 does, of a single report and the lease that it renews (NULL: none).
+CREATE FUNCTION save_report_1(
+    this bigint, number bigint, version_read bigint, job bigint, trial bigint, measured_epoch bigint,
+    seconds double precision, joules double precision, measured_metric double precision, measured_at bigint,
+    lease_micros bigint
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE job_versions v SET version = v.version + 1, server = this, group_number = number
+    WHERE v.job_key = job AND v.version = version_read;
+    IF NOT FOUND THEN
+        RETURN ARRAY[job];
+    END IF;
+    INSERT INTO measurements (job_key, trial_number, epoch, time_seconds, energy_joules, metric, report_time)
+    VALUES (job, trial, measured_epoch, seconds, joules, nullif(measured_metric, 'NaN'), measured_at);
+    IF lease_micros IS NOT NULL THEN
+        UPDATE leases l SET expires = greatest(l.expires, micros_now() + lease_micros), claimed = 0
+        WHERE l.job_key = job AND l.trial_number = trial;
+    END IF;
+    RETURN NULL;
+END
+$$;
