@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import signal
 import sqlite3
+import sys
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import grpc
 from wattwise import v1
 from wattwise_server.store.copying import TABLES
 from wattwise_server.store.postgres.connecting import Connector
@@ -20,8 +25,14 @@ from wattwise_server.store.postgres.copying import PostgresCopy
 from wattwise_server.store.sqlite.copying import open_target
 
 from tests.faults.audit import check_file, check_replay
-from tests.faults.ledger import Ledger
+from tests.faults.ledger import JobBook, Ledger, SentReport, TrialBook
+from tests.faults.load import Load, insist
+from tests.faults.test_kills import check_requests
+from tests.jobs import Trainer
 from tests.live_server import LiveServer
+from tests.postgres import PostgresServer
+from tests.refusals import refused
+from tests.stalling_proxy import StallingProxy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,7 +120,8 @@ class Cluster:
         check_file(database, ledger)
         replayed = check_replay(database, ledger)
         for server in self.servers:
-            assert "Traceback" not in server.log.read_text()
+            _, found, rest = server.log.read_text().partition("Traceback")
+            assert not found, rest[:5000]
         return replayed
 
     def num_lost(self) -> int:
@@ -124,6 +136,75 @@ class Cluster:
         path = self._folder / f"snapshot-{next(self._audits)}.db"
         asyncio.run(_copy(self._url, path))
         return path
+
+
+@contextmanager
+def through_proxy(folder: Path, postgres: PostgresServer, others: int = 2) -> Iterator[tuple[StallingProxy, Cluster]]:
+    """Servers, of which the first one reaches the database through a proxy."""
+    url = postgres.create_database()
+    with StallingProxy(postgres.port) as proxy:
+        first = url.replace(postgres.host, f"127.0.0.1:{proxy.port}")
+        with Cluster(folder, first, *[url] * others) as servers:
+            yield proxy, servers
+
+
+def make_load(cluster: Cluster, workers: int = 12, impatience: float = 0.2) -> tuple[Load, random.Random]:
+    """A load, and a generator for what happens to it."""
+    seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(10**6)))
+    sys.stdout.write(f"KILL_SEED={seed} repeats what can be repeated of this run\n")
+    return Load(cluster, seed, workers, jobs=6, impatience=impatience), random.Random(seed)
+
+
+def audit(cluster: Cluster, load: Load, rng: random.Random) -> None:
+    """Compares what is stored with the ledger while the callers wait."""
+    load.gate.shut()
+    load.gate.wait_empty()
+    cluster.check(load.ledger)
+    check_requests(cluster, load, rng)
+    load.gate.open()
+
+
+class Pupil(Trainer):
+    """A job with one trial, in a load's ledger."""
+
+    def __init__(self, load: Load, stub: v1.BatchSizeOptimizerStub, **fields: Any) -> None:
+        super().__init__(stub, **fields)
+        self.book = load.ledger.jobs[self.job_id] = JobBook(self.spec, mixed=True, registered=True)
+        self.trial = self.next("first")
+        self.trial_book = self.book.requests["first"] = TrialBook(self.trial)
+
+    def insist(self) -> v1.Decision:
+        """Renews the lease, as soon as that is possible."""
+        return insist(lambda: self.heartbeat(self.trial))
+
+    def report_until(self, code: grpc.StatusCode) -> None:
+        """Reports epochs until one is refused."""
+        reports = self.trial_book.reports
+        with refused() as refusal:
+            for epoch in range(1, 10**5):
+                sent = reports[epoch] = SentReport(float(epoch), float(epoch), 0.1)
+                sent.decision = self.report(self.trial, sent.energy, sent.metric, epoch, sent.time)
+        assert refusal.code is code
+
+    def check_refused(self, servers: Sequence[LiveServer]) -> None:
+        """Every server refuses to read and to write, and says when to try again."""
+        for server in servers:
+            request_id = str(uuid.uuid4())
+            # Should it arrive after all, it may be stored.
+            self.book.requests[request_id] = None
+            write = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id)
+            calls = (
+                partial(server.trainer.GetNextBatchSize, write, timeout=30),
+                partial(server.admin.GetJob, v1.GetJobRequest(job_id=self.job_id), timeout=30),
+                partial(server.admin.ListTrials, v1.ListTrialsRequest(job_id=self.job_id), timeout=30),
+            )
+            for call in calls:
+                with refused() as refusal:
+                    call()
+                assert refusal.code is grpc.StatusCode.UNAVAILABLE
+                assert refusal.reason == "ERROR_REASON_STORAGE_UNAVAILABLE"
+                assert refusal.metadata["retryable"] == "true"
+                assert refusal.retry_seconds
 
 
 def _made(folder: Path) -> Path:

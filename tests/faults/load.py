@@ -52,6 +52,17 @@ class GoneError(Exception):
     """The job was deleted, or has no batch size left."""
 
 
+def insist(attempt: Callable[[], T]) -> T:
+    """The response of a call that is repeated while the server is not available."""
+    while True:
+        try:
+            return attempt()
+        except grpc.RpcError as error:  # noqa: PERF203 - it asks again
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+
+
 class Gate:
     """Holds all trainers between two calls, so that the file can be read while there are no writes."""
 

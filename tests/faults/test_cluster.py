@@ -2,112 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
-import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from wattwise import v1
 
-from tests.faults.cluster import Cluster
-from tests.faults.ledger import JobBook, TrialBook
+from tests.faults.cluster import Cluster, Pupil, audit, make_load, through_proxy
 from tests.faults.load import Load
 from tests.faults.soak import number
-from tests.faults.test_kills import check_requests
-from tests.jobs import Trainer
-from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
-from tests.refusals import refused
 from tests.stalling_proxy import StallingProxy
-
-
-@pytest.fixture
-def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL for one test, which may harm it."""
-    with PostgresServer.running() as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, postgres: PostgresServer) -> Iterator[Cluster]:
-    """Three servers on it."""
-    with Cluster(tmp_path, *[postgres.create_database()] * 3) as servers:
-        yield servers
-
-
-@contextmanager
-def through_proxy(folder: Path, postgres: PostgresServer, others: int = 2) -> Iterator[tuple[StallingProxy, Cluster]]:
-    """Servers, of which the first one reaches the database through a proxy."""
-    url = postgres.create_database()
-    with StallingProxy(postgres.port) as proxy:
-        first = url.replace(postgres.host, f"127.0.0.1:{proxy.port}")
-        with Cluster(folder, first, *[url] * others) as servers:
-            yield proxy, servers
-
-
-def make_load(cluster: Cluster, workers: int = 12) -> tuple[Load, random.Random]:
-    """A load, and a generator for what happens to it."""
-    seed = int(os.environ.get("KILL_SEED", random.SystemRandom().randrange(10**6)))
-    sys.stdout.write(f"KILL_SEED={seed} repeats what can be repeated of this run\n")
-    return Load(cluster, seed, workers, jobs=6), random.Random(seed)
-
-
-def audit(cluster: Cluster, load: Load, rng: random.Random) -> None:
-    """Compares what is stored with the ledger while the callers wait."""
-    load.gate.shut()
-    load.gate.wait_empty()
-    cluster.check(load.ledger)
-    check_requests(cluster, load, rng)
-    load.gate.open()
-
-
-class Pupil(Trainer):
-    """A job with one trial, in a load's ledger."""
-
-    def __init__(self, load: Load, stub: v1.BatchSizeOptimizerStub, **fields: Any) -> None:
-        super().__init__(stub, **fields)
-        self.book = load.ledger.jobs[self.job_id] = JobBook(self.spec, mixed=True, registered=True)
-        self.trial = self.next("first")
-        self.book.requests["first"] = TrialBook(self.trial)
-
-    def insist(self) -> v1.Decision:
-        """Renews the lease, as soon as that is possible."""
-        while True:
-            try:
-                return self.heartbeat(self.trial)
-            except grpc.RpcError as error:  # noqa: PERF203 - it asks again
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                    raise
-                time.sleep(0.05)
-
-    def check_refused(self, servers: Sequence[LiveServer]) -> None:
-        """Every server refuses to read and to write, and says when to try again."""
-        for server in servers:
-            request_id = str(uuid.uuid4())
-            # Should it arrive after all, it may be stored.
-            self.book.requests[request_id] = None
-            write = v1.GetNextBatchSizeRequest(job_id=self.job_id, request_id=request_id)
-            calls = (
-                partial(server.trainer.GetNextBatchSize, write, timeout=30),
-                partial(server.admin.GetJob, v1.GetJobRequest(job_id=self.job_id), timeout=30),
-                partial(server.admin.ListTrials, v1.ListTrialsRequest(job_id=self.job_id), timeout=30),
-            )
-            for call in calls:
-                with refused() as refusal:
-                    call()
-                assert refusal.code is grpc.StatusCode.UNAVAILABLE
-                assert refusal.reason == "ERROR_REASON_STORAGE_UNAVAILABLE"
-                assert refusal.metadata["retryable"] == "true"
-                assert refusal.retry_seconds
 
 
 def test_a_server_is_killed(cluster: Cluster) -> None:

@@ -6,12 +6,13 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from wattwise import v1
 
 from tests.faults.audit import check_file, check_replay
-from tests.faults.load import Load, Served
+from tests.faults.load import Load, Served, insist
 from tests.faults.soak import number
 from tests.live_server import LiveServer
 
@@ -70,4 +71,9 @@ def check_requests(server: Served, load: Load, rng: random.Random) -> None:
     ]
     for trial, request_id in rng.sample(known, min(10, len(known))):
         request = v1.GetNextBatchSizeRequest(job_id=trial.id.job_id, request_id=request_id)
-        assert server.trainer.GetNextBatchSize(request).trial.id == trial.id
+        answer = insist(partial(_next, server, request))
+        assert answer.trial.id == trial.id
+
+
+def _next(server: Served, request: v1.GetNextBatchSizeRequest) -> v1.GetNextBatchSizeResponse:
+    return server.trainer.GetNextBatchSize(request, timeout=60)

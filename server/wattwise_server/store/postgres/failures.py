@@ -22,13 +22,22 @@ class InDoubtError(Exception):
     """The connection was lost during a commit, and nobody could say since whether it happened."""
 
 
-ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, DatabaseAwayError, InDoubtError, OSError, asyncio.TimeoutError)
+ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    DatabaseAwayError,
+    InDoubtError,
+    OSError,
+    asyncio.TimeoutError,
+)
 """What may be raised by a call of the database."""
 
 
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is of no more use, so that it is unknown what became of the call."""
-    if isinstance(error, asyncpg.PostgresConnectionError):
+    if isinstance(error, (asyncpg.PostgresConnectionError, asyncpg.InternalClientError)):
+        # The latter is asyncpg's own, when a connection ends at a moment that it does not expect.
         return True
     if isinstance(error, asyncpg.PostgresError):
         code = error.sqlstate or ""
