@@ -209,7 +209,8 @@ class CachedStore(ABC):
         async with self._loading:
             with readable(job_id):
                 await self.read(job_id, cached)
-        cached.loaded = True
+        # A job that does not exist has no version that a commit could compare: who asks next looks again.
+        cached.loaded = not self.shared or cached.version > 0
 
     def submit(self, cached: CachedJob, tx: CachedTransaction) -> None:
         """Applies a transaction's changes to the cache and hands them to the writer.
@@ -477,7 +478,7 @@ class CachedTransaction:
             cached.job, cached.running, cached.requests, cached.ended = None, {}, {}, {}
             return ()
         if self.job is not None:
-            cached.job, cached.key = self.job, self.key
+            cached.job, cached.key, cached.loaded = self.job, self.key, True
         started = []
         for trial in self.changed.values():
             if cached.update(trial):

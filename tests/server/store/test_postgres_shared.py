@@ -106,6 +106,20 @@ async def test_deleted_job_is_gone_for_other_servers(postgres_url: str) -> None:
         assert await job_of(one) == await job_of(other) == a_job(eta_knob=0.25)
 
 
+async def test_job_created_elsewhere_is_found_behind_a_block_that_found_none(postgres_url: str) -> None:
+    """A call that waits for one which found no job looks again: another server may have created it before."""
+    async with two_stores(postgres_url) as (one, other):
+        # As if its notice were lost.
+        one.notices = None
+        async with other.transaction("j") as early:
+            assert early.job is None
+            await save_with_trial(one, "j")
+            late = asyncio.create_task(job_of(other))
+            while other._cache["j"].users < 2:  # noqa: ASYNC110 - until it waits
+                await asyncio.sleep(0)
+        assert await late is not None
+
+
 async def test_bad_submission_fails_alone(postgres_url: str) -> None:
     """Of a group with one block that PostgreSQL refuses, the others are saved, and the connection stays."""
     async with open_postgres_store(postgres_url) as store:

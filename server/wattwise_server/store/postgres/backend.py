@@ -62,6 +62,7 @@ class PostgresStore(CachedStore):
         """Reads a job. Its version comes first: if it changes meanwhile, the commit finds out."""
         found = await self.queries.job(job_id)
         if found is None:
+            cached.version, cached.job = 0, None
             cached.key = await self.queries.new_key()
             return
         cached.key, cached.version, cached.job = found
