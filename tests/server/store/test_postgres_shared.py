@@ -312,3 +312,19 @@ async def test_host_that_is_down_is_passed_over(postgres_server: PostgresServer,
         async with open_postgres_store(f"postgresql://postgres@{','.join(hosts)}/{database}") as store:
             await save_with_trial(store, "j")
             assert await store.content() == (1, 1)
+
+
+async def test_poll_knows_what_this_server_has_changed_itself(postgres_url: str) -> None:
+    """Followers of a busy job are not woken by its own server's reports."""
+    async with two_stores(postgres_url) as (one, _):
+        await save_with_trial(one, "j")
+        with one.subscribe("j", 2) as changes:
+            await notices_of(one)._poll()
+            async with one.transaction("j") as tx:
+                assert tx.job is not None
+                tx.save_job(replace(tx.job, num_observations=1))
+            await notices_of(one)._poll()
+            waiting = asyncio.ensure_future(changes.wait())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            waiting.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -46,6 +46,8 @@ class PostgresStore(CachedStore):
         saver.on_reconnect = self.distrust
         self._retention = Retention(queries, self._forget)
         self.notices: _Publisher | None = None
+        # Outdated jobs whose followers have been notified.
+        self._published: set[str] = set()
         # Why the schema cannot be used; empty if it can.
         self.unusable = ""
 
@@ -60,6 +62,11 @@ class PostgresStore(CachedStore):
 
     async def read(self, job_id: str, cached: CachedJob) -> None:
         """Reads a job. Its version comes first: if it changes meanwhile, the commit finds out."""
+        # Others may have changed it since it was last in the cache; the poll will find only what is read now.
+        if job_id in self._published:
+            self._published.remove(job_id)
+        else:
+            self._subscriptions.publish_all(job_id)
         found = await self.queries.job(job_id)
         if found is None:
             cached.version, cached.job = 0, None
@@ -126,6 +133,7 @@ class PostgresStore(CachedStore):
         cached = self._cache.get(notice.job_id)
         if cached is not None and (notice.version == 0 or notice.version > cached.version):
             cached.outdated = True
+            self._published.add(notice.job_id)
         if notice.numbers is None:
             self._subscriptions.publish_all(notice.job_id)
             return
@@ -134,9 +142,15 @@ class PostgresStore(CachedStore):
         for number in notice.numbers:
             self._subscriptions.publish((notice.job_id, number))
 
-    def followed(self) -> Sequence[str]:
-        """The jobs that somebody follows."""
-        return sorted(self._subscriptions.job_ids())
+    def followed(self) -> Mapping[str, int | None]:
+        """The jobs that somebody follows, with the version of each in the cache."""
+        return {job_id: self._version(job_id) for job_id in self._subscriptions.job_ids()}
+
+    def _version(self, job_id: str) -> int | None:
+        cached = self._cache.get(job_id)
+        if cached is None or not cached.loaded or cached.outdated or cached.failed:
+            return None
+        return cached.version
 
     def distrust(self) -> None:
         """Reads every job again: after a failover a version may have been given twice."""

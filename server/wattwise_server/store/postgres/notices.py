@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from wattwise_server.errors import ServiceError
@@ -57,8 +57,8 @@ class Listener(Protocol):
     def notice(self, notice: Notice) -> None:
         """Another server has changed a job."""
 
-    def followed(self) -> Sequence[str]:
-        """The jobs that somebody follows."""
+    def followed(self) -> Mapping[str, int | None]:
+        """The jobs that somebody follows, with the version that this server knows of each; None: it knows none."""
 
 
 class Notices:
@@ -142,15 +142,21 @@ class Notices:
             self._sending = asyncio.create_task(self._send())
 
     async def _poll(self) -> None:
-        followed = self._listener.followed()
+        followed = sorted(self._listener.followed())
         try:
             found = await self._versions(followed) if followed else {}
         except ServiceError:
             return
+        # Since the question this server may have made newer versions itself.
+        ours = self._listener.followed()
         for job_id in followed:
-            version = found.get(job_id, 0)
-            # A job that is followed since the last poll may have changed before this one.
-            if self._known.get(job_id) != version:
+            version, known = found.get(job_id, 0), ours.get(job_id)
+            if known is None:
+                # A job that is followed since the last poll may have changed before this one.
+                changed = self._known.get(job_id) != version
+            else:
+                changed = version > known or (version == 0 and known > 0)
+            if changed:
                 self._listener.notice(Notice(job_id, version, job=True, numbers=None))
         self._known = {job_id: found.get(job_id, 0) for job_id in followed}
 
