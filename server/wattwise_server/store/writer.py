@@ -1,9 +1,10 @@
 """The only writer: what arrives during a commit is committed together, next; a lone write does not wait.
 
 All statements of one submission are in the same commit, in order. If a group cannot be committed, its submissions are
-tried one by one. If one fails, everything that its owner has submitted since fails too, because it may depend on it;
-other owners are not affected, unless the storage itself failed (full, missing, locked), which fails the whole group. An
-owner that another server has changed is outdated: its submissions end in a ConflictError, and nothing of them is saved.
+tried one by one, unless it may have been saved. If one fails, everything that its owner has submitted since fails too,
+because it may depend on it; other owners are not affected, unless the storage itself failed (full, missing, locked),
+which fails the whole group. An owner that another server has changed is outdated: its submissions end in a
+ConflictError, and nothing of them is saved.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class Owner(Protocol):
     outdated: bool
 
 
+class InDoubtError(Exception):
+    """Nobody knows whether a group was committed."""
+
+
 class NoOwner:
     """An owner of which no cached job depends."""
 
@@ -50,7 +55,8 @@ class Committer(Protocol):
         """Returns once the submissions are durable, except those of the returned owners, which are outdated.
 
         Raises:
-            Exception: nothing was saved, or nobody knows whether the group was.
+            InDoubtError: nobody knows whether the group was saved.
+            Exception: nothing was saved.
         """
 
     def explain(self, error: Exception) -> str:
@@ -205,11 +211,13 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - it is logged, and raised in every waiter
             if self.on_failure is not None:
                 self.on_failure()
-            if len(sound) > 1:
+            # What may have been saved must not be sent again.
+            if len(sound) > 1 and not isinstance(error, InDoubtError):
                 await self._commit_singly(sound)
             else:
                 self._committer.log_failure(error)
-                sound[0].fail(self._told(error))
+                for submission in sound:
+                    submission.fail(self._told(error))
         else:
             for submission in sound:
                 if submission.owner in outdated:

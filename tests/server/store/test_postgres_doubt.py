@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
+import asyncpg
 import pytest
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.postgres.backend import PostgresStore
@@ -18,6 +19,21 @@ from tests.stalling_proxy import StallingProxy
 
 _WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%save_1%'"
 """Whether a commit waits for a standby."""
+
+_HOLD = """
+    CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF current_query() LIKE '%save_1%' THEN
+            PERFORM pg_advisory_xact_lock(1, 1);
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER hold {} EXECUTE FUNCTION hold()
+"""
+"""Lets commits wait for a lock, which they get in the order in which they ask, and hold until they end."""
+
+_WAITS_FOR_ANOTHER = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
+_HELD = "SELECT count(*) = {} FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +149,60 @@ async def test_unknown_outcome_is_not_called_unsaved(
     await asyncio.wait_for(store._saver._connected.wait(), 20)
     await observe(store)
     assert await state(store) == (3, 2)
+
+
+@pytest.mark.parametrize("table", ["job_versions", "jobs"])
+async def test_lost_call_that_arrives_late_succeeds_once(
+    postgres: PostgresServer, proxy: StallingProxy, store: PostgresStore, table: str
+) -> None:
+    """PostgreSQL goes on with a call whose connection was cut, after it was asked: the caller sees success, once."""
+    database = store._saver._connector.shown.rpartition("/")[2]
+    event = "BEFORE UPDATE ON job_versions" if table == "job_versions" else "AFTER INSERT ON jobs"
+    postgres.execute(_HOLD.format(event), database)
+    called: list[int] = []
+
+    async def write() -> None:
+        async with store.transaction("j" if table == "job_versions" else "new") as tx:
+            job = replace(tx.job, num_observations=7) if tx.job else a_job("new")
+            tx.save_job(job)
+            tx.after_commit(lambda: called.append(1))
+
+    connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{postgres.port}/{database}")
+    try:
+        await connection.execute("SELECT pg_advisory_lock(1, 1)")
+        writing = asyncio.create_task(write())
+        await until(postgres, _HELD.format(1), database)
+        proxy.cut()
+        # Sent again; a job that is created twice waits for the first.
+        await until(postgres, _HELD.format(2) if table == "job_versions" else _WAITS_FOR_ANOTHER, database)
+    finally:
+        await connection.close()
+    await asyncio.wait_for(writing, 30)
+    assert called == [1]
+
+
+async def test_group_in_doubt_is_not_sent_again(
+    postgres: PostgresServer, proxy: StallingProxy, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is unknown whether a group of several jobs was saved, no caller learns that nothing was."""
+    monkeypatch.setattr("wattwise_server.store.postgres.saving._AWAY_SECONDS", 0.2)
+    for number in range(3):
+        async with store.transaction(f"j{number}") as tx:
+            tx.save_job(a_job(f"j{number}"))
+
+    async def write(number: int) -> None:
+        async with store.transaction(f"j{number}") as tx:
+            assert tx.job is not None
+            tx.save_job(replace(tx.job, num_observations=7))
+
+    proxy.stall(to_target=False)
+    writing = [asyncio.create_task(write(number)) for number in range(3)]
+    database = store._saver._connector.shown.rpartition("/")[2]
+    await until(postgres, "SELECT count(*) = 3 FROM jobs WHERE num_observations = 7", database)
+    proxy.refuse()
+    proxy.cut()
+    outcomes = await asyncio.wait_for(asyncio.gather(*writing, return_exceptions=True), 20)
+    assert [type(outcome) for outcome in outcomes] == [StorageUnavailableError] * 3
+    assert not any("nothing was saved" in str(outcome) for outcome in outcomes)
+    proxy.flow()
+    proxy.accept()

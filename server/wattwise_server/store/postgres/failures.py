@@ -6,6 +6,8 @@ import asyncio
 
 import asyncpg
 
+from wattwise_server.store.writer import InDoubtError
+
 _FULL, _STOPPED, _SYSTEM = "53", "57", "58"
 _READ_ONLY = "25006"
 
@@ -16,10 +18,6 @@ class DatabaseAwayError(Exception):
 
 class RefusedError(DatabaseAwayError):
     """A host refuses this user, database or option: waiting does not help."""
-
-
-class InDoubtError(Exception):
-    """The connection was lost during a commit, and nobody could say since whether it happened."""
 
 
 ERRORS = (

@@ -31,14 +31,13 @@ from wattwise_server.store.postgres.connecting import Connection, Connector, han
 from wattwise_server.store.postgres.failures import (
     ERRORS,
     DatabaseAwayError,
-    InDoubtError,
     affects_all,
     explain,
     is_lost,
 )
 from wattwise_server.store.rows import to_micros
 from wattwise_server.store.statements import Sql
-from wattwise_server.store.writer import Owner, Submission
+from wattwise_server.store.writer import InDoubtError, Owner, Submission
 
 log = logging.getLogger(__name__)
 
@@ -362,8 +361,8 @@ class Saver:
             while True:
                 connection = self._there() if doubt is None else await self._reconnected(give_up, doubt)
                 try:
-                    if doubt is not None and number and await self._settled(connection, number, call, doubt):
-                        return ()
+                    if doubt is not None and number:
+                        return await self._call_again(connection, number, call, doubt)
                     return await self._call(connection, number, call)
                 except asyncpg.UniqueViolationError:
                     # Another server has just created the job.
@@ -384,6 +383,21 @@ class Saver:
             return await connection.fetchval(sql, *arguments) or ()
         finally:
             stalled.cancel()
+
+    async def _call_again(
+        self, connection: Connection, number: int, call: GroupCall, doubt: BaseException
+    ) -> Sequence[int]:
+        """Commits a group in doubt, unless that has happened."""
+        if await self._settled(connection, number, call, doubt):
+            return ()
+        # The lost call may still arrive, or create a job, for which the question above finds no row to wait for.
+        try:
+            moved = await self._call(connection, number, call)
+        except asyncpg.UniqueViolationError:
+            if await self._settled(connection, number, call, doubt):
+                return ()
+            raise
+        return () if moved and await self._settled(connection, number, call, doubt) else moved
 
     async def _settled(self, connection: Connection, number: int, call: GroupCall, doubt: BaseException) -> bool:
         """Whether a group in doubt was committed."""
