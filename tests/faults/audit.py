@@ -6,10 +6,10 @@ import asyncio
 import math
 import sqlite3
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -178,19 +178,29 @@ def _timeless(trial: Trial) -> str:
 
 
 async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept) -> int:
-    """The calls that changed the job, by the time of their commits."""
+    """The calls that changed the job, in the order of their commits."""
     trials, measured = kept
-    calls: list[tuple[datetime, Any, TrialKey]] = []
+    shifts = _shifts(trials.values())
+    calls: list[tuple[datetime, datetime, Any, TrialKey]] = []
+
+    def add(time: datetime, shift: timedelta, call: Any, key: TrialKey) -> None:
+        calls.append((time + shift, time, call, key))
+
     for trial in trials.values():
         assert trial.start_time is not None, trial
-        calls.append((trial.start_time, trial, trial.key))
-        calls += [(m.report_time, m, trial.key) for m in measured[trial.number].values()]
-        if trial.last and trial.last != measured[trial.number][trial.last.epoch]:
+        begins, ends = shifts[trial.dispatch_event], shifts.get(trial.end_event or 0, timedelta())
+        add(trial.start_time, begins, trial, trial.key)
+        first = trial.start_time + begins
+        reports = [*measured[trial.number].values()]
+        if trial.last and reports and trial.last != reports[-1]:
             # The trainer had no response and reported it again.
-            calls.append((trial.last.report_time, trial.last, trial.key))
+            reports.append(trial.last)
+        for report in reports:
+            shift = ends if report is reports[-1] else timedelta()
+            add(report.report_time, max(shift, first - report.report_time), report, trial.key)
         if trial.end_reason in TRAINER_END_REASONS and trial.end_time:
-            calls.append((trial.end_time, trial.end_reason, trial.key))
-    for replay.now, call, key in sorted(calls, key=lambda item: item[0]):
+            add(trial.end_time, ends, trial.end_reason, trial.key)
+    for _, replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
             replayed, _ = await optimizer.next_trial(call.job_id, call.request_id or "")
             assert (replayed.number, replayed.batch_size, replayed.type) == (call.number, call.batch_size, call.type)
@@ -203,6 +213,21 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
         else:
             await optimizer.end_trial(key, call)
     return len(calls)
+
+
+def _shifts(trials: Iterable[Trial]) -> dict[int, timedelta]:
+    """By event, what its time lacks to be in order: the clocks of two servers differ by parts of a millisecond."""
+    events: dict[int, datetime] = {}
+    for trial in trials:
+        assert trial.start_time is not None, trial
+        events[trial.dispatch_event] = trial.start_time
+        if trial.end_event and trial.end_time:
+            events[trial.end_event] = trial.end_time
+    shifts, newest = {}, datetime.min.replace(tzinfo=timezone.utc)
+    for event, time in sorted(events.items()):
+        newest = max(newest + timedelta(microseconds=1), time)
+        shifts[event] = newest - time
+    return shifts
 
 
 def _check_decision(book: JobBook, key: TrialKey, epoch: int, decision: v1.Decision) -> None:
