@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,19 +39,33 @@ def same(got: object, want: object, what: str, rel: float = 1e-12) -> None:
 
 
 class Calls:
-    """One method per call; waits for a server that is being restarted."""
+    """One method per call, to any of the servers; waits for one that is being restarted, and for their database."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, *addresses: str) -> None:
         options = (*CHANNEL_OPTIONS, ("grpc.min_reconnect_backoff_ms", 50), ("grpc.use_local_subchannel_pool", 1))
-        self.channel = grpc.insecure_channel(address, options)
-        self.trainer = v1.BatchSizeOptimizerStub(self.channel)
-        self.admin = v1.JobAdminStub(self.channel)
+        self.channels = [grpc.insecure_channel(address, options) for address in addresses]
+
+    @property
+    def trainer(self) -> v1.BatchSizeOptimizerStub:
+        return v1.BatchSizeOptimizerStub(random.choice(self.channels))
+
+    @property
+    def admin(self) -> v1.JobAdminStub:
+        return v1.JobAdminStub(random.choice(self.channels))
 
     def _call(self, method: Callable[..., Any], request: Message, *, wait: bool = True, timeout: float = 20.0) -> Any:
-        try:
-            return method(request, timeout=timeout, wait_for_ready=wait)
-        except grpc.RpcError as error:
-            raise RefusedError(error) from None
+        return self._answer(lambda: method(request, timeout=timeout, wait_for_ready=wait), wait, timeout)
+
+    def _answer(self, attempt: Callable[[], Any], wait: bool, timeout: float) -> Any:
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                return attempt()
+            except grpc.RpcError as error:
+                away = error.code() is grpc.StatusCode.UNAVAILABLE and len(self.channels) > 1
+                if not (away and wait) or time.monotonic() > until:
+                    raise RefusedError(error) from None
+            time.sleep(0.02)
 
     def register(self, spec: v1.JobSpec) -> v1.RegisterJobResponse:
         response: v1.RegisterJobResponse = self._call(self.trainer.RegisterJob, v1.RegisterJobRequest(job=spec))
@@ -74,11 +90,11 @@ class Calls:
                 yield v1.StreamResultsRequest(heartbeat=v1.HeartbeatRequest(trial=result.trial))
             yield v1.StreamResultsRequest(result=result)
 
-        try:
-            answers = list(self.trainer.StreamResults(messages(), timeout=20, wait_for_ready=True))
-        except grpc.RpcError as error:
-            raise RefusedError(error) from None
-        return answers[-1].decision
+        def attempt() -> list[v1.StreamResultsResponse]:
+            return list(self.trainer.StreamResults(messages(), timeout=20, wait_for_ready=True))
+
+        decision: v1.Decision = self._answer(attempt, wait=True, timeout=20)[-1].decision
+        return decision
 
     def beat(self, trial: v1.TrialId, **how: Any) -> v1.Decision:
         decision: v1.Decision = self._call(self.trainer.Heartbeat, v1.HeartbeatRequest(trial=trial), **how).decision

@@ -70,8 +70,8 @@ class Ledger:
 class Agent:
     """A thread that makes random calls."""
 
-    def __init__(self, address: str, ledgers: list[Ledger], seed: int) -> None:
-        self.calls = Calls(address)
+    def __init__(self, calls: Calls, ledgers: list[Ledger], seed: int) -> None:
+        self.calls = calls
         self.ledgers = ledgers
         self.rng = random.Random(seed)
         self.made: Counter[str] = Counter()

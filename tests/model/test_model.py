@@ -109,7 +109,7 @@ def test_nothing_acknowledged_is_lost_in_chaos(tmp_path: Path) -> None:
             first = Calls(server.address)
             specs = [random_spec(rng, rng.choice([0.0, 0.0, 2.0]), seeded=False) for _ in range(JOBS)]
             ledgers = [Ledger(first.register(spec).job.spec) for spec in specs]
-            agents = [Agent(server.address, ledgers, rng.getrandbits(64)) for _ in range(8)]
+            agents = [Agent(Calls(server.address), ledgers, rng.getrandbits(64)) for _ in range(8)]
             run(server, agents, rng, min(until, time.monotonic() + 40))
             failed = [agent.failure for agent in agents if agent.failure]
             calls = Calls(server.address)

@@ -116,7 +116,8 @@ def _comparable(name: str, answer: Any) -> object:
 class Walker:
     """One job, one thread, one oracle."""
 
-    def __init__(self, calls: Any, gate: Gate, rng: random.Random, lease: float) -> None:
+    def __init__(self, calls: Any, gate: Gate, rng: random.Random, lease: float, slack: float = LATE) -> None:
+        self.slack = slack
         self.calls = calls
         self.gate = gate
         self.rng = rng
@@ -145,12 +146,12 @@ class Walker:
         """Waits until it is certain of every lease whether it has expired; the expired trials are lost."""
         now = time.monotonic()
         while self.lease and any(
-            t.running and now - t.lo >= LEASE - EARLY and now - t.hi < LEASE + LATE for t in self._all
+            t.running and now - t.lo >= LEASE - EARLY and now - t.hi < LEASE + self.slack for t in self._all
         ):
             time.sleep(0.1)
             now = time.monotonic()
         if self.lease:
-            for trial in sorted((t for t in self._running if now - t.hi >= LEASE + LATE), key=lambda t: t.lo):
+            for trial in sorted((t for t in self._running if now - t.hi >= LEASE + self.slack), key=lambda t: t.lo):
                 self.oracle.fail(trial, "LOST")
                 self._say(f"lost {trial.number}")
 
