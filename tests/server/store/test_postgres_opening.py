@@ -66,6 +66,7 @@ async def test_owner_migrates_for_a_user_with_fewer_rights(own: PostgresServer) 
     assert "wattwise migrate" in await refusal(as_clerk)
     async with open_postgres_store(url):
         pass
+    assert "SELECT, INSERT, UPDATE and DELETE" in await refusal(as_clerk)
     own.execute(
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO clerk;"
         "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO clerk",
@@ -76,6 +77,17 @@ async def test_owner_migrates_for_a_user_with_fewer_rights(own: PostgresServer) 
             tx.save_job(a_job())
         async with store.transaction("j") as tx:
             tx.delete_job()
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_encoding_that_cannot_hold_all_texts_is_refused(own: PostgresServer, encoding: str) -> None:
+    """A database of another encoding than UTF-8 is refused and unchanged."""
+    url = own.create_database()
+    name = url.rpartition("/")[2]
+    own.execute(f"DROP DATABASE {name}")
+    own.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    assert encoding in await refusal(url)
+    assert own.execute("SELECT to_regclass('wattwise_schema')", url) == [[""]]
 
 
 async def test_server_that_may_lose_commits_is_refused(own: PostgresServer) -> None:

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 
+import asyncpg
 import pytest
 from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, TrialKey, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
@@ -118,6 +119,38 @@ async def test_job_created_elsewhere_is_found_behind_a_block_that_found_none(pos
             while other._cache["j"].users < 2:  # noqa: ASYNC110 - until it waits
                 await asyncio.sleep(0)
         assert await late is not None
+
+
+async def test_creations_and_changes_in_one_group_take_their_locks_in_order(postgres_url: str) -> None:
+    """A group that creates a job with a limit locks the jobs that it changes first, as those of other servers do."""
+    async with open_postgres_store(postgres_url) as store:
+        await save_with_trial(store, "j")
+        rival = await asyncpg.connect(postgres_url)
+
+        async def create() -> None:
+            async with store.transaction("other") as tx:
+                await tx.make_room("o", 100)
+                tx.save_job(a_job("other"))
+
+        async with rival.transaction():
+            await rival.execute("SELECT FROM job_versions FOR UPDATE")
+            async with store._saver._using:
+                # Both wait for the first, so that they are one group.
+                groups = len(store._writer._groups)
+                first = asyncio.create_task(refresh(store, "j"))
+                while len(store._writer._groups) == groups:  # noqa: ASYNC110 - until it is on its way
+                    await asyncio.sleep(0)
+                group = asyncio.gather(create(), observe(store, 1))
+                while len(store._writer._waiting) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            await first
+            while not await rival.fetchval("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"):
+                pass
+            locks = await rival.fetch("SELECT locktype FROM pg_locks WHERE NOT granted")
+            assert [row["locktype"] for row in locks] == ["transactionid"]
+            assert await rival.fetchval("SELECT pg_try_advisory_xact_lock(8677, 1)")
+        await group
+        await rival.close()
 
 
 async def test_bad_submission_fails_alone(postgres_url: str) -> None:

@@ -74,7 +74,8 @@ async def migrate(connection: Connection, shown: str, steps: dict[int, Migration
         steps: The migrations; those of this program by default.
 
     Raises:
-        StartError: the database needs a newer program, belongs to another one, or may not be changed; it is unchanged.
+        StartError: the database needs a newer program, belongs to another one, has another encoding than UTF-8, or may
+            not be changed; it is unchanged.
     """
     steps = migrations() if steps is None else steps
     found = await _check(connection, shown, max(steps))
@@ -118,4 +119,7 @@ async def _check(connection: Connection, shown: str, newest: int) -> Schema:
         )
     if not found.version and await connection.fetchval(_IS_THERE, "jobs"):
         raise StartError(f"{shown} has tables of another program: name another database")
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StartError(f"{shown} has the encoding {encoding}: create it with ENCODING 'UTF8' TEMPLATE template0")
     return found

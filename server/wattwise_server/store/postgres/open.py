@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import asyncpg
 
-from wattwise_server.errors import ServiceError
+from wattwise_server.errors import ServiceError, StartError
 from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_exception
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
-from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError
+from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, explain
 from wattwise_server.store.postgres.migrate import migrate, migrations
 from wattwise_server.store.postgres.notices import Notices
 from wattwise_server.store.postgres.queries import PostgresQueries
@@ -48,16 +48,18 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
     writing = await connector.connect_at_start()
     saver = Saver(connector, secrets.randbits(62) + 1, observer)
     try:
-        await migrate(writing, connector.shown)
-        await check_free(writing, connector.shown)
-        await saver.start(writing)
+        with _refused(connector.shown):
+            await migrate(writing, connector.shown)
+            await check_free(writing, connector.shown)
+            await saver.start(writing)
+            key = await writing.fetchval("SELECT value FROM secrets WHERE name = 'page tokens'")
         async with _pool(connector) as pool:
             queries = PostgresQueries(pool)
-            key = await writing.fetchval("SELECT value FROM secrets WHERE name = 'page tokens'")
             store = PostgresStore(saver, queries, bytes(key), observer)
             notices = Notices(connector, saver.server, store, queries.versions)
             store.notices = notices
-            observer.opened(*await store.content())
+            with _refused(connector.shown):
+                observer.opened(*await store.content())
             tasks = {
                 asyncio.create_task(notices.follow(), name="wattwise: notices"),
                 asyncio.create_task(_repeat(saver.note, _NOTE_SECONDS), name="wattwise: note server"),
@@ -73,6 +75,24 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
     finally:
         await saver.close()
         await hang_up(writing)
+
+
+@contextmanager
+def _refused(shown: str) -> Iterator[None]:
+    """What PostgreSQL refuses of a block, as a reason not to start.
+
+    Raises:
+        StartError: something was refused.
+    """
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StartError(
+            f"{shown} refuses its user what a server needs ({explain(error)}): grant SELECT, INSERT, UPDATE and DELETE "
+            "on all its tables and USAGE on all its sequences"
+        ) from error
+    except (*ERRORS, ServiceError) as error:
+        raise StartError(f"cannot use {shown} as a database: {explain(error)}") from error
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:

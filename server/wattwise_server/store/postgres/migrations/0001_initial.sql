@@ -334,8 +334,9 @@ DECLARE
     n jobs;
 BEGIN
     num_changed := cardinality(changed);
-    IF num_changed > 1 OR expired_jobs IS NOT NULL THEN
-        -- Locked rows are of the newest version. In order, so that no two groups wait for each other.
+    IF num_changed > 1 OR expired_jobs IS NOT NULL OR limited IS NOT NULL THEN
+        -- Locked rows are of the newest version. In order, and before all other locks, so that no two groups wait for
+        -- each other.
         SELECT array_agg(e.job_key) INTO moved FROM unnest(changed, changed_versions) AS e (job_key, version)
         LEFT JOIN (
             SELECT v.job_key, v.version FROM job_versions v WHERE v.job_key = ANY (changed) ORDER BY v.job_key FOR UPDATE
@@ -418,7 +419,7 @@ BEGIN
             num_trials, notes, num_observations, monitor_kinds, monitor_estimated, monitor_partly,
             other_monitor_kinds, other_monitor_estimated, other_monitor_partly, num_events, first_notes,
             changed_policy, reset_after, reset_time, paused, pinned, baseline_requested, warnings
-        FROM json_populate_recordset(NULL::jobs, new_jobs_rows);
+        FROM json_populate_recordset(NULL::jobs, new_jobs_rows) ORDER BY job_id;
     END IF;
     IF created IS NOT NULL THEN
         INSERT INTO job_versions SELECT e.job_key, 1, this, number FROM unnest(created) AS e (job_key);
