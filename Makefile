@@ -56,7 +56,7 @@ serve: $(VENV)/.demo ## start a server on 127.0.0.1:50051 that keeps its state i
 test: $(VENV)/.test ## run the test suite (under three minutes on two idle cores)
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
-soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing, the model (SOAK=short: about eight minutes; SOAK=long: hours)
+soak: $(VENV)/.soak ## run the tests that take long: kills, power cuts, many streams, fuzzing, the model (SOAK=short: about thirteen minutes; SOAK=long: hours)
 	$(BIN)/python -m pytest -m soak -s
 
 test-gpu: $(VENV)/.test ## run the monitors' tests on this machine's NVIDIA GPU, under load if .venv has PyTorch with CUDA

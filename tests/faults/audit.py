@@ -183,23 +183,21 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
     shifts = _shifts(trials.values())
     calls: list[tuple[datetime, datetime, Any, TrialKey]] = []
 
-    def add(time: datetime, shift: timedelta, call: Any, key: TrialKey) -> None:
-        calls.append((time + shift, time, call, key))
-
     for trial in trials.values():
         assert trial.start_time is not None, trial
-        begins, ends = shifts[trial.dispatch_event], shifts.get(trial.end_event or 0, timedelta())
-        add(trial.start_time, begins, trial, trial.key)
-        first = trial.start_time + begins
+        place = trial.start_time + shifts[trial.dispatch_event]
+        calls.append((place, trial.start_time, trial, trial.key))
         reports = [*measured[trial.number].values()]
         if trial.last and reports and trial.last != reports[-1]:
             # The trainer had no response and reported it again.
             reports.append(trial.last)
+        ends = shifts.get(trial.end_event or 0, timedelta())
+        latest = max([place, *(report.report_time + ends for report in reports[-1:])])
         for report in reports:
-            shift = ends if report is reports[-1] else timedelta()
-            add(report.report_time, max(shift, first - report.report_time), report, trial.key)
+            place = latest if report is reports[-1] else min(max(place, report.report_time), latest)
+            calls.append((place, report.report_time, report, trial.key))
         if trial.end_reason in TRAINER_END_REASONS and trial.end_time:
-            add(trial.end_time, ends, trial.end_reason, trial.key)
+            calls.append((max(place, trial.end_time + ends), trial.end_time, trial.end_reason, trial.key))
     for _, replay.now, call, key in sorted(calls, key=lambda item: item[0]):
         if isinstance(call, Trial):
             replayed, _ = await optimizer.next_trial(call.job_id, call.request_id or "")

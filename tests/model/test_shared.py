@@ -27,7 +27,7 @@ from tests.model.walker import LEASE, Gate, Twins, Walker
 from tests.postgres import PostgresServer
 from tests.waiting import wait_until
 
-SECONDS = number(240, short=40)
+SECONDS = number(240, short=20)
 JOBS = 10
 SEED = int(os.environ.get("MODEL_SEED", "1"))
 
