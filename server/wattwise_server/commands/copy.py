@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from wattwise_server.commands.options import URL
 from wattwise_server.errors import StartError
+from wattwise_server.observability.logs import configure
 from wattwise_server.store.copying import Copied, copy
 from wattwise_server.store.open import shown_url
 
@@ -28,6 +29,7 @@ class CopyCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Copies and compares; returns 0, or 1 if the target was left empty."""
+        configure("warning", "human")
         progress = _Progress()
         try:
             copied = asyncio.run(copy(args.source, args.target, progress.show))

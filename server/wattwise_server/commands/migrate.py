@@ -10,6 +10,7 @@ from wattwise_server.clock import steady_clock
 from wattwise_server.commands.options import DATABASE_HELP, URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
+from wattwise_server.observability.logs import configure
 from wattwise_server.store.open import open_store, shown_url
 
 
@@ -24,6 +25,7 @@ class MigrateCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Migrates; returns 0, or 1 if it failed."""
+        configure("warning", "human")
         try:
             asyncio.run(_migrate(args.database))
         except StartError as error:

@@ -268,7 +268,10 @@ def test_sources_of_other_versions_are_refused(filled: Path, file: Path, postgre
 
 def test_bad_urls_are_refused(file: Path, postgres_url: str, tmp_path: Path) -> None:
     """As by `wattwise serve`; a password is never shown."""
-    assert "names no database file" in copy(file, "mysql://root:sesame@db", fails=True)
+    for url in ("mysql://root:sesame@db", "postgresq://root:ses/?me@db/x", "postgresq://root@db/x?password=sesame"):
+        error = copy(file, url, fails=True)
+        assert "names no database" in error
+        assert "ses" not in error
     assert "there is no file" in copy(tmp_path / "missing.db", postgres_url, fails=True)
     assert "there is no folder" in copy(file, tmp_path / "missing" / "x.db", fails=True)
     parts = urlsplit(postgres_url)

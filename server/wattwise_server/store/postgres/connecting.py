@@ -90,7 +90,7 @@ class Connector:
             except asyncpg.TargetServerAttributeNotMatched:  # noqa: PERF203 - each host may fail
                 said.append(f"{name}: it is a standby")
             except (*ERRORS, ValueError) as error:
-                said.append(f"{name}: {explain(error)}")
+                said.append(f"{name}: {explain(error)}{_advice(error)}")
                 if _is_refusal(error):
                     kind = RefusedError
             else:
@@ -128,6 +128,12 @@ async def hang_up(connection: Connection) -> None:
         connection.terminate()
     # Until the event loop has closed the socket.
     await asyncio.sleep(0)
+
+
+def _advice(error: Exception) -> str:
+    if not isinstance(error, asyncpg.InvalidPasswordError):
+        return ""
+    return ": it is read from the URL, PGPASSWORD, or the file of passfile or ~/.pgpass, which only its owner may read"
 
 
 def _is_refusal(error: Exception) -> bool:

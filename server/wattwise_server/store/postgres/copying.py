@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import asyncpg
+
 from wattwise_server.errors import StartError
 from wattwise_server.store.copying import BATCH, MADE_WITH_SCHEMA, TABLES, Rows
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
@@ -128,6 +130,8 @@ async def _connected(url: str, shown: str, action: str) -> AsyncIterator[Connect
         for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
             await connection.execute(f"SET {name} = 0")
         yield connection
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StartError(f"cannot {action} {shown}: {explain(error)}: use the role that owns its tables") from error
     except ERRORS as error:
         raise StartError(f"cannot {action} {shown}: {explain(error)}") from error
     finally:

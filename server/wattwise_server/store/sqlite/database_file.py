@@ -77,7 +77,7 @@ def owned(path: Path, *, create: bool = False) -> Iterator[None]:
         StartError: another server uses it, or its folder is missing or not writable.
     """
     if not path.parent.is_dir():
-        raise StartError(f"there is no folder {path.parent}: create it, or name another file with --database")
+        raise StartError(f"there is no folder {path.parent}: create it, or name another file")
     lock = FileLock(f"{path}.lock", mode=0o600)
     made = [file for file in (path, Path(lock.lock_file)) if not file.exists()]
     try:
@@ -131,7 +131,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _in_use(path: Path, how: str) -> StartError:
-    return StartError(f"another server uses {path}: stop it, or name another file with --database ({how})")
+    return StartError(f"another server uses {path}: stop it, or name another file ({how})")
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -73,10 +73,10 @@ def _identity(connection: sqlite3.Connection, path: str, newest: int) -> tuple[i
     if current > newest:
         raise StartError(
             f"{path} has schema version {current}, but this program supports versions up to {newest}: "
-            "run a newer Wattwise, or name another file with --database"
+            "run a newer Wattwise, or name another file"
         )
     return current, connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
 
 
 def _foreign(path: str) -> StartError:
-    return StartError(f"{path} is the database of another program: name another file with --database")
+    return StartError(f"{path} is the database of another program: name another file")

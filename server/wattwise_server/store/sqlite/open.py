@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
@@ -38,10 +39,15 @@ def database_path(url: str) -> Path:
     """
     if not url.startswith(SCHEME) or url == SCHEME or ":memory:" in url:
         raise StartError(
-            f"{url!r} names no database file: use sqlite:///wattwise.db for a file in the current folder "
-            "or sqlite:////var/lib/wattwise/wattwise.db for an absolute path"
+            f"{_without_user(url)!r} names no database: use sqlite:///wattwise.db for a file in the current folder, "
+            "sqlite:////var/lib/wattwise/wattwise.db for an absolute path, or postgresql://USER@HOST/DATABASE"
         )
     return Path(url.removeprefix(SCHEME)).resolve()
+
+
+def _without_user(url: str) -> str:
+    """A URL without what may be a password: its scheme may be misspelt."""
+    return re.sub("//.*@", "//***@", url, flags=re.DOTALL).partition("?")[0]
 
 
 @asynccontextmanager
@@ -119,7 +125,7 @@ def _prepare(path: Path) -> None:
 
 
 def _unusable(path: Path, error: sqlite3.Error) -> StartError:
-    return StartError(f"cannot use {path} as a database: {explain(error)}; or name another file with --database")
+    return StartError(f"cannot use {path} as a database: {explain(error)}; or name another file")
 
 
 @asynccontextmanager
