@@ -198,3 +198,30 @@ async def test_lone_server_sends_nothing(postgres_url: str) -> None:
         await save_with_trial(store, "j")
         assert isinstance(store.notices, notices.Notices)
         assert not store.notices._unsent
+
+
+async def test_defect_does_not_end_the_polls(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A poll that fails for a reason that nobody foresaw is logged, and the next one follows."""
+    monkeypatch.setattr(notices, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(notices, "_POLLS_WITH_NOTICES", 1)
+
+    class Faulty:
+        polls = 0
+
+        def notice(self, notice: notices.Notice) -> None:
+            """Not called: nothing is followed."""
+
+        def followed(self) -> dict[str, int | None]:
+            self.polls += 1
+            if self.polls == 1:
+                raise RuntimeError("a defect")
+            return {}
+
+    faulty = Faulty()
+    async with open_postgres_store(postgres_url) as store:
+        assert isinstance(store.notices, notices.Notices)
+        store.notices._listener = faulty
+        await until(lambda: faulty.polls > 1)
+    assert "maintenance failed" in caplog.messages

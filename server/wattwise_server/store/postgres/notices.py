@@ -85,7 +85,7 @@ class Notices:
         self._using = asyncio.Lock()
         self._unsent: dict[str, Notice] = {}
         self._sending: asyncio.Task[None] | None = None
-        self._pinged, self._heard = 0, 0
+        self._looks, self._pinged, self._heard = 0, 0, 0
         self.met_others = False
         self._known: dict[str, int] = {}
 
@@ -109,19 +109,24 @@ class Notices:
     async def follow(self) -> None:
         """Listens and polls until it is cancelled."""
         try:
-            polls = 0
             while True:
-                await self._connect()
-                polls += 1
-                if polls % _POLLS_WITH_NOTICES == 0 or self._heard != self._pinged:
-                    await self._poll()
-                await self._ping()
+                try:
+                    await self._look()
+                except Exception as error:  # noqa: BLE001 - without this, caches and streams would learn of nothing more
+                    log_exception(log, "maintenance failed", error, work="follow the database")
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             if self._sending is not None:
                 self._sending.cancel()
             if self._connection is not None:
                 await hang_up(self._connection)
+
+    async def _look(self) -> None:
+        await self._connect()
+        self._looks += 1
+        if self._looks % _POLLS_WITH_NOTICES == 0 or self._heard != self._pinged:
+            await self._poll()
+        await self._ping()
 
     async def _connect(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
