@@ -225,3 +225,23 @@ async def test_defect_does_not_end_the_polls(
         store.notices._listener = faulty
         await until(lambda: faulty.polls > 1)
     assert "maintenance failed" in caplog.messages
+
+
+@pytest.mark.usefixtures("no_poll")
+async def test_lost_notice_is_made_up_for_when_a_later_one_arrives(postgres_url: str) -> None:
+    """A server that reads a job again because of a notice also wakes those whose notice came before and was lost."""
+    async with listening(postgres_url) as (first, second):
+        await save_with_trial(second, "j")
+        with second.subscribe("j", 1) as stream, second.subscribe("j", 2) as other:
+            await refresh(first, "j")
+            notifier, first.notices = first.notices, None
+            async with first.transaction("j") as tx:
+                tx.save_trial(a_trial(1, status=TrialStatus.FAILED, end_reason=EndReason.ERROR))
+            first.notices = notifier
+            async with first.transaction("j") as tx:
+                assert tx.job is not None
+                tx.save_job(with_trials(tx.job, 2))
+                tx.save_trial(a_trial(2))
+            await wakes(other)
+            await refresh(second, "j")
+            await wakes(stream)

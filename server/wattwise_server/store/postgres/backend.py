@@ -46,8 +46,8 @@ class PostgresStore(CachedStore):
         saver.on_reconnect = self.distrust
         self._retention = Retention(queries, self._forget)
         self.notices: _Publisher | None = None
-        # Outdated jobs whose followers have been notified.
-        self._published: set[str] = set()
+        # Of outdated jobs, the version up to which followers were notified of every change.
+        self._published: dict[str, int] = {}
         # Why the schema cannot be used; empty if it can.
         self.unusable = ""
 
@@ -62,12 +62,10 @@ class PostgresStore(CachedStore):
 
     async def read(self, job_id: str, cached: CachedJob) -> None:
         """Reads a job. Its version comes first: if it changes meanwhile, the commit finds out."""
-        # Others may have changed it since it was last in the cache; the poll will find only what is read now.
-        if job_id in self._published:
-            self._published.remove(job_id)
-        else:
-            self._subscriptions.publish_all(job_id)
         found = await self.queries.job(job_id)
+        # A notice may be lost, and the poll will find only what is newer than this.
+        if self._published.pop(job_id, None) != (found.version if found else 0):
+            self._subscriptions.publish_all(job_id)
         if found is None:
             cached.version, cached.job = 0, None
             cached.key = await self.queries.new_key()
@@ -133,7 +131,7 @@ class PostgresStore(CachedStore):
         cached = self._cache.get(notice.job_id)
         if cached is not None and (notice.version == 0 or notice.version > cached.version):
             cached.outdated = True
-            self._published.add(notice.job_id)
+            self._note_published(notice, self._published.pop(notice.job_id, cached.version))
         if notice.numbers is None:
             self._subscriptions.publish_all(notice.job_id)
             return
@@ -141,6 +139,11 @@ class PostgresStore(CachedStore):
             self._subscriptions.publish((notice.job_id, None))
         for number in notice.numbers:
             self._subscriptions.publish((notice.job_id, number))
+
+    def _note_published(self, notice: Notice, known: int) -> None:
+        """Notes what followers learn from a notice, unless others between it and the known version may be lost."""
+        if notice.numbers is None or 0 < notice.version <= known + 1:
+            self._published[notice.job_id] = max(notice.version, known) if notice.version else 0
 
     def followed(self) -> Mapping[str, int | None]:
         """The jobs that somebody follows, with the version of each in the cache."""
