@@ -245,3 +245,23 @@ async def test_lost_notice_is_made_up_for_when_a_later_one_arrives(postgres_url:
             await wakes(other)
             await refresh(second, "j")
             await wakes(stream)
+
+
+async def test_all_connections_follow_the_writing_one(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """When the writing connection was replaced, so are those that read and listen: it may lead to another host."""
+    async with listening(postgres_url) as (store, _):
+        sent, saver = store.notices, store._saver
+        assert isinstance(sent, notices.Notices)
+
+        async def backends() -> set[int]:
+            assert sent._connection is not None
+            assert saver._connection is not None
+            ((reading,),) = await store.queries._all("SELECT pg_backend_pid()")
+            return {int(reading), sent._connection.get_server_pid(), saver._connection.get_server_pid()}
+
+        before, listener = await backends(), sent._connection
+        assert saver._connection is not None
+        postgres_server.execute(f"SELECT pg_terminate_backend({saver._connection.get_server_pid()})")
+        await until(lambda: saver._connection is None)
+        await until(lambda: saver._connection is not None and sent._connection is not listener and hears(store))
+        assert before.isdisjoint(await backends())

@@ -43,7 +43,6 @@ class PostgresStore(CachedStore):
         super().__init__(Writer(saver), queries, saver.clock, page_token_key)
         self._saver = saver
         self._observer = observer
-        saver.on_reconnect = self.distrust
         self._retention = Retention(queries, self._forget)
         self.notices: _Publisher | None = None
         # Of outdated jobs, the version up to which followers were notified of every change.

@@ -121,6 +121,11 @@ class Notices:
             if self._connection is not None:
                 await hang_up(self._connection)
 
+    def connect_again(self) -> None:
+        """Lets the next look connect to the host that takes writes."""
+        if self._connection is not None:
+            self._connection.terminate()
+
     async def _look(self) -> None:
         await self._connect()
         self._looks += 1

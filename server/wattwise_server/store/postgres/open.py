@@ -58,6 +58,14 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
             store = PostgresStore(saver, queries, bytes(key), observer)
             notices = Notices(connector, saver.server, store, queries.versions)
             store.notices = notices
+
+            async def reconnected() -> None:
+                # Another host may take writes now; the former one may still answer, with what was true then.
+                await pool.expire_connections()
+                notices.connect_again()
+                store.distrust()
+
+            saver.on_reconnect = reconnected
             with _refused(connector.shown):
                 observer.opened(*await store.content())
             tasks = {

@@ -15,7 +15,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import monotonic, perf_counter
 from typing import Any, cast
@@ -250,7 +250,7 @@ class Saver:
         self.server = server
         self.clock = DatabaseClock()
         self.servers = 1
-        self.on_reconnect: Callable[[], None] = lambda: None
+        self.on_reconnect: Callable[[], Awaitable[None]] = _nothing
         self._connector = connector
         self._observer = observer
         self._group = 0
@@ -454,7 +454,7 @@ class Saver:
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
                 break
-        self.on_reconnect()
+        await self.on_reconnect()
         self._connection = connection
         self._connected.set()
         log_event(log, logging.INFO, "database found again", seconds=round(monotonic() - since, 3))
@@ -478,6 +478,10 @@ class Saver:
         assert row is not None  # noqa: S101 - a function returns a row
         self.clock.set(row["now"], asked, monotonic())
         self.servers = row["num_servers"]
+
+
+async def _nothing() -> None:
+    """Until a store has said what it does."""
 
 
 def _replaced(group: Sequence[Submission]) -> set[Owner]:
