@@ -13,8 +13,12 @@ import asyncpg
 import pytest
 from wattwise_server.domain import EndReason, GpuConfig, Job, Measurement, TrialKey, TrialStatus
 from wattwise_server.errors import ConflictError, StartError, StorageUnavailableError, TooManyJobsError
+from wattwise_server.store.cache import CachedJob
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.notices import Notice, Notices
+from wattwise_server.store.postgres.saving import LEASE, GroupCall
+from wattwise_server.store.statements import Statement
+from wattwise_server.store.writer import Submission
 from wattwise_server.usecases.retries import retried
 
 from tests.ports import hold_port, port_of
@@ -151,6 +155,14 @@ async def test_creations_and_changes_in_one_group_take_their_locks_in_order(post
             assert await rival.fetchval("SELECT pg_try_advisory_xact_lock(8677, 1)")
         await group
         await rival.close()
+
+
+def test_leases_of_a_group_are_renewed_in_order() -> None:
+    """Otherwise two servers that renew the same leases could wait for each other."""
+    owners = [CachedJob(key=key, version=1) for key in (3, 1, 2)]
+    group = [Submission(owner, [Statement(LEASE, (owner.key, 1, NOW))], None) for owner in owners]
+    arguments = GroupCall(group).query(1, 0, 0)[1]
+    assert [1, 2, 3] in arguments
 
 
 async def test_bad_submission_fails_alone(postgres_url: str) -> None:

@@ -202,7 +202,8 @@ class GroupCall:
     def _sorted_leases(self, now: int) -> Mapping[bool | None, Sequence[tuple[int, ...]]]:
         """Those of trials that start to run, of others, and None: of trials that have ended."""
         found: dict[bool | None, list[tuple[int, ...]]] = {True: [], False: [], None: []}
-        for place, (expires, starts) in self._leases.items():
+        # In order, so that two servers that renew the same leases do not wait for each other.
+        for place, (expires, starts) in sorted(self._leases.items()):
             if expires is None:
                 found[None].append(place)
             else:
