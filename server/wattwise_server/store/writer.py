@@ -60,7 +60,7 @@ class Committer(Protocol):
         """
 
     def explain(self, error: Exception) -> str:
-        """What a caller is told about an error of `commit`."""
+        """The message to a caller about an error of `commit`."""
 
     def affects_all(self, error: Exception) -> bool:
         """Whether every submission would fail as this one did."""
@@ -217,7 +217,7 @@ class Writer:
             else:
                 self._committer.log_failure(error)
                 for submission in sound:
-                    submission.fail(self._told(error))
+                    submission.fail(self._refusal(error))
         else:
             for submission in sound:
                 if submission.owner in outdated:
@@ -236,12 +236,12 @@ class Writer:
             cause = submission.error.__cause__ if submission.error else None
             if isinstance(cause, Exception) and self._committer.affects_all(cause):
                 for other in rest:
-                    other.fail(self._told(cause))
+                    other.fail(self._refusal(cause))
 
-    def _told(self, error: Exception) -> StorageUnavailableError:
-        told = StorageUnavailableError(self._committer.explain(error))
-        told.__cause__ = error
-        return told
+    def _refusal(self, error: Exception) -> StorageUnavailableError:
+        refusal = StorageUnavailableError(self._committer.explain(error))
+        refusal.__cause__ = error
+        return refusal
 
 
 def failure_of(owner: Owner) -> ConflictError | StorageUnavailableError:

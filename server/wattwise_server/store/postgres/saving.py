@@ -260,7 +260,7 @@ class Saver:
         self._connected = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
         self._why = ""
-        self._told = False
+        self._outage_logged = False
         self._closing = False
 
     async def start(self, connection: Connection) -> None:
@@ -327,13 +327,13 @@ class Saver:
             raise
         if todo and call.num_rows:
             self._observer.committed(call.num_rows, perf_counter() - began)
-            if self._told:
-                self._told = False
+            if self._outage_logged:
+                self._outage_logged = False
                 log_event(log, logging.INFO, "commits succeed again")
         return outdated
 
     def explain(self, error: BaseException) -> str:
-        """What a caller is told."""
+        """The message to a caller."""
         known = "" if isinstance(error, InDoubtError) else "nothing was saved, "
         return f"the database could not be written ({explain(error)}); {known}retry"
 
@@ -347,8 +347,8 @@ class Saver:
             log_exception(log, "commit failed", error, cause=explain(error), message="nothing of it was saved")
         elif not affects_all(error):
             log_event(log, logging.ERROR, "commit failed", cause=explain(error), message="nothing of it was saved")
-        elif not self._told:
-            self._told = True
+        elif not self._outage_logged:
+            self._outage_logged = True
             text = "calls are refused until the database can be written again; clients retry"
             log_event(log, logging.ERROR, "commit failed", cause=explain(error), message=text)
 
