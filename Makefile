@@ -75,7 +75,7 @@ examples: $(VENV)/.test $(TRAINERS_VENV)/.done ## run every example trainer agai
 	$(BIN)/python -m pytest -m examples
 	$(TRAINERS_VENV)/bin/python -m examples --seconds $(EXAMPLE_SECONDS)
 
-bench: $(VENV)/.dev ## measure the server's overhead over bare gRPC and the disk (about twenty minutes)
+bench: $(VENV)/.dev ## measure the server's overhead over bare gRPC and the disk or PostgreSQL (about half an hour)
 	$(BIN)/python -m benchmarks $(BENCH)
 
 replay: $(VENV)/.dev ## compute the table and the plot of docs/results.md from the paper's traces (TRACES=folder)
