@@ -73,6 +73,15 @@ def test_waiting_for_a_database_ends_with_a_signal(tmp_path: Path) -> None:
     assert "sesame" not in told
 
 
+def test_postgres_without_its_package(tmp_path: Path) -> None:
+    """A server that lacks the package for PostgreSQL names what to install, and not the password."""
+    url = "postgresql://postgres:sesame@127.0.0.1/wattwise"
+    done = python(without("asyncpg", "--address", "127.0.0.1:0", "--database", url), tmp_path)
+    assert done.returncode == 1
+    assert "wattwise[server,postgres]" in done.stderr
+    assert "sesame" not in done.stderr
+
+
 def test_refused_database_leaves_nothing_behind(tmp_path: Path) -> None:
     """Nothing is created beside a file that is not a database."""
     letter = tmp_path / "wattwise.db"

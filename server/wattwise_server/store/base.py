@@ -136,7 +136,7 @@ class Store(Protocol):
         """Checks that the database can serve calls, now or once it is reachable again.
 
         Raises:
-            StorageUnavailableError: it cannot, until somebody has repaired it.
+            StorageUnavailableError: it cannot, until it has been repaired.
         """
 
     async def content(self) -> tuple[int, int]:

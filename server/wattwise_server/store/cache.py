@@ -130,7 +130,7 @@ class CachedStore(ABC):
         """Checks that the database can serve calls.
 
         Raises:
-            StorageUnavailableError: it cannot, until somebody has repaired it.
+            StorageUnavailableError: it cannot, until it has been repaired.
         """
 
     @abstractmethod

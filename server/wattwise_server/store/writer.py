@@ -38,7 +38,7 @@ class Owner(Protocol):
 
 
 class InDoubtError(Exception):
-    """Nobody knows whether a group was committed."""
+    """It is unknown whether a group was committed."""
 
 
 class NoOwner:
@@ -55,7 +55,7 @@ class Committer(Protocol):
         """Returns once the submissions are durable, except those of the returned owners, which are outdated.
 
         Raises:
-            InDoubtError: nobody knows whether the group was saved.
+            InDoubtError: it is unknown whether the group was saved.
             Exception: nothing was saved.
         """
 

@@ -78,7 +78,7 @@ class Administration:
         with self._store.subscribe(job_id) as changes:
             while True:
                 job = await self.job(job_id)
-                # Of another server's change nobody may know whether it has been shown.
+                # Of another server's change it may be unknown whether it has been shown.
                 if job != shown:
                     shown = job
                     yield job

@@ -145,7 +145,7 @@ class PostgresStore(CachedStore):
             self._published[notice.job_id] = max(notice.version, known) if notice.version else 0
 
     def followed(self) -> Mapping[str, int | None]:
-        """The jobs that somebody follows, with the version of each in the cache."""
+        """The followed jobs, with the version of each in the cache."""
         return {job_id: self._version(job_id) for job_id in self._subscriptions.job_ids()}
 
     def _version(self, job_id: str) -> int | None:

@@ -61,3 +61,15 @@ def explain(error: BaseException) -> str:
     if isinstance(error, asyncpg.PostgresError) and error.sqlstate:
         return f"{message} (SQLSTATE {error.sqlstate})"
     return message
+
+
+def summary(error: BaseException) -> str:
+    """An error as callers see it: without hosts, users and tables, which the log names."""
+    code = (error.sqlstate if isinstance(error, asyncpg.PostgresError) else "") or ""
+    if code[:2] == _FULL:
+        return f"it is full or out of connections, SQLSTATE {code}"
+    if isinstance(error, InDoubtError):
+        return "the connection was lost during the commit"
+    if isinstance(error, DatabaseAwayError) or is_lost(error):
+        return "it is away"
+    return f"SQLSTATE {code}" if code else type(error).__name__

@@ -1,7 +1,7 @@
 """What servers tell each other: which jobs have changed, so that caches are read again and streams get their stops.
 
 A notice is sent after the commit, on a connection of its own: inside the transaction it would take a lock of the whole
-database across the flush. A notice may be lost. So the versions of all jobs that somebody follows are also compared
+database across the flush. A notice may be lost. So the versions of all followed jobs are also compared
 regularly: every second, or every few seconds while notices arrive.
 """
 
@@ -58,7 +58,7 @@ class Listener(Protocol):
         """Another server has changed a job."""
 
     def followed(self) -> Mapping[str, int | None]:
-        """The jobs that somebody follows, with the version that this server knows of each; None: it knows none."""
+        """The followed jobs, with the version that this server knows of each; None: it knows none."""
 
 
 class Notices:

@@ -100,7 +100,7 @@ def _refused(shown: str) -> Iterator[None]:
             "on all its tables and USAGE on all its sequences"
         ) from error
     except (*ERRORS, ServiceError) as error:
-        raise StartError(f"cannot use {shown} as a database: {explain(error)}") from error
+        raise StartError(f"cannot use {shown} as a database: {explain(error.__cause__ or error)}") from error
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:

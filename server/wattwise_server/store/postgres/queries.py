@@ -10,7 +10,7 @@ import asyncpg
 
 from wattwise_server.domain import Trial
 from wattwise_server.errors import StorageUnavailableError
-from wattwise_server.store.postgres.failures import ERRORS, explain
+from wattwise_server.store.postgres.failures import ERRORS, summary
 from wattwise_server.store.queries import TRIALS, Queries
 from wattwise_server.store.rows import Row, from_micros, read_trial
 
@@ -59,7 +59,7 @@ class PostgresQueries(Queries):
         return int(version)
 
     async def begin_retention(self, seconds: float) -> bool:
-        """Whether nobody has looked for old measurements for some time; from now on this server has."""
+        """Whether no server has looked for old measurements for some time; from now on this one has."""
         sql = "UPDATE retention SET began = micros_now() WHERE began < micros_now() - $1 RETURNING TRUE"
         return bool(await self._all(sql, int(seconds * 1e6)))
 
@@ -72,7 +72,7 @@ class PostgresQueries(Queries):
         try:
             await self._pool.executemany(sql, parameters)
         except ERRORS as error:
-            raise StorageUnavailableError(f"the database could not be written ({explain(error)}); retry") from error
+            raise StorageUnavailableError(f"the database could not be written ({summary(error)}); retry") from error
 
     def _trial(self, row: Row, job_id: str) -> Trial:
         trial = read_trial(row, job_id)
@@ -87,7 +87,7 @@ class PostgresQueries(Queries):
         try:
             return cast(Sequence[Row], await self._pool.fetch(sql, *map(_storable, parameters)))
         except ERRORS as error:
-            raise StorageUnavailableError(f"the database could not be read ({explain(error)}); retry") from error
+            raise StorageUnavailableError(f"the database could not be read ({summary(error)}); retry") from error
 
 
 def _storable(value: object) -> object:

@@ -34,6 +34,7 @@ from wattwise_server.store.postgres.failures import (
     affects_all,
     explain,
     is_lost,
+    summary,
 )
 from wattwise_server.store.rows import to_micros
 from wattwise_server.store.statements import Sql
@@ -335,7 +336,7 @@ class Saver:
     def explain(self, error: BaseException) -> str:
         """The message to a caller."""
         known = "" if isinstance(error, InDoubtError) else "nothing was saved, "
-        return f"the database could not be written ({explain(error)}); {known}retry"
+        return f"the database could not be written ({summary(error)}); {known}retry"
 
     def affects_all(self, error: BaseException) -> bool:
         """Whether the database itself failed."""

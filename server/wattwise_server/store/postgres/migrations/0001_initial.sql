@@ -239,8 +239,8 @@ CREATE FUNCTION micros_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
--- Notes that a server is there; returns the time, and how many servers are. Nobody could renew a lease while none was
--- there, so then every running trial gets a full one.
+-- Notes that a server is there; returns the time, and how many servers are. No trainer could renew a lease while none
+-- was there, so then every running trial gets a full one.
 CREATE FUNCTION note_server_1(this bigint, OUT now bigint, OUT num_servers bigint) LANGUAGE plpgsql AS $$
 DECLARE
     newest bigint;
@@ -248,6 +248,8 @@ BEGIN
     now := micros_now();
     SELECT max(s.seen) INTO newest FROM servers s;
     IF newest IS NULL OR newest < now - 5000000 THEN
+        -- Renewals lock leases in this order, too.
+        PERFORM l.job_key FROM leases l ORDER BY l.job_key, l.trial_number FOR UPDATE;
         UPDATE leases l SET expires = greatest(l.expires, now + (j.trial_lease_seconds * 1000000)::bigint), claimed = 0
         FROM jobs j WHERE j.job_key = l.job_key;
     END IF;
@@ -260,7 +262,7 @@ BEGIN
 END
 $$;
 
--- Running trials whose lease has expired, for the calling server to give up; another one is told of them if it has not
+-- Running trials whose lease has expired, for the calling server to give up; another one gets them if it has not
 -- done so in two seconds. After a time without any server there are none until one was noted.
 CREATE FUNCTION expired_leases_1() RETURNS TABLE (job_id text, trial_number bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -282,7 +284,7 @@ BEGIN
 END
 $$;
 
--- Whether a server's group was committed, by one of the jobs that it changed; NULL if nobody can say: the job's version
+-- Whether a server's group was committed, by one of the jobs that it changed; NULL if that is unknown: the job's version
 -- is two or more above the one that was read, so that others have changed it since. Waits for a commit that is under way,
 -- and writes, so that the standbys have what it found before it answers.
 CREATE FUNCTION settle_1(this bigint, number bigint, changed bigint[], changed_versions bigint[]) RETURNS boolean
