@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from wattwise import Client, v1
+from wattwise.driver.files import try_lock
 from wattwise.training.journal import TrialRecord as SpooledRecord
 from wattwise.training.spool import Spool
 
@@ -38,6 +39,14 @@ def hanging(runs: Runs) -> list[int]:
     return [int(pid) for pid in pids.read_text().split()]
 
 
+def is_abandoned(launch: Path) -> bool:
+    """Whether no process holds a launch."""
+    lock = try_lock(launch)
+    if lock is not None:
+        os.close(lock)
+    return lock is not None
+
+
 @pytest.mark.parametrize("own_server", [True, False])
 def test_run_continues_after_its_driver_is_killed(runs: Runs, server: LiveServer, *, own_server: bool) -> None:
     """A killed driver's command dies too; the next driver ends the trial, retries it and finishes the run."""
@@ -49,6 +58,8 @@ def test_run_continues_after_its_driver_is_killed(runs: Runs, server: LiveServer
     driver.kill()
     driver.wait()
     wait_until(lambda: servers_of(runs.path()) == [])
+    # Until the command's supervisor has ended, another driver leaves the launch to it and begins the next one.
+    wait_until(lambda: is_abandoned(runs.path() / "launches/000000.json"))
     again = runs.run(job)
     assert (again.returncode, again.stderr) == (0, "")
     assert not any(alive(pid) for pid in processes)
