@@ -37,7 +37,7 @@ class Example:
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit status and the output."""
-        said, _ = self.process.communicate(timeout=60)
+        said, _ = self.process.communicate(timeout=120)
         return self.process.returncode, said
 
 

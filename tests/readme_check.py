@@ -1,4 +1,4 @@
-"""Runs every command of the README, in order, as printed.
+"""Runs every command of the README, in order, as printed, and before them the targets that only its text names.
 
 The server uses a free port and a temporary file. The commands need no network except the package index.
 """
@@ -25,8 +25,9 @@ def main() -> None:
         sys.exit("the trainer that the README shows is not examples/smallest.py")
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     commands = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+    named = [command for command in re.findall(r"`(make [^`]+)`", text) if command not in commands]
     with tempfile.TemporaryDirectory() as name:
-        follow(commands, Path(name))
+        follow(list(dict.fromkeys(named)) + commands, Path(name))
 
 
 def follow(commands: list[str], folder: Path) -> None:

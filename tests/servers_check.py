@@ -67,7 +67,8 @@ def warns_once(program: str, servers: Servers, url: str) -> None:
     """While no server is left, it trains on and warns once; the first server that is back gets the report."""
     for server in servers:
         server.start("--database", url)
-    example = Example(program, addresses(servers), "4", "60")
+    # Epochs that are long beside the start of a server.
+    example = Example(program, addresses(servers), "8", "60")
     _, left = await_use(servers)
     wait_until(lambda: trial_begun(left))
     for server in servers:
@@ -77,6 +78,7 @@ def warns_once(program: str, servers: Servers, url: str) -> None:
     status, rest = example.end()
     assert status == 0, said + rest
     assert (said + rest).count(OUTAGE) == 1, said + rest
+    assert "reached without the server" not in rest, said + rest
     # Of the epochs that ended during the outage only the newest is sent.
     assert reported(left)[-1] == trial(left).last_epoch
 
