@@ -18,7 +18,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from time import monotonic, perf_counter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import asyncpg
 
@@ -39,6 +39,8 @@ from wattwise_server.store.postgres.failures import (
 from wattwise_server.store.rows import to_micros
 from wattwise_server.store.statements import Sql
 from wattwise_server.store.writer import InDoubtError, Owner, Submission
+
+_T = TypeVar("_T")
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,6 @@ _SETTLE = "SELECT settle_1($1, $2, $3, $4)"
 _JOB_ID = 1
 
 _SESSION = {
-    # Any other value would acknowledge what a crash can lose; one that names more standbys is kept.
     "statement_timeout": "0",
     "idle_session_timeout": "0",
     "idle_in_transaction_session_timeout": "60s",
@@ -379,12 +380,7 @@ class Saver:
 
     async def _call(self, connection: Connection, number: int, call: GroupCall) -> Sequence[int]:
         sql, arguments = call.query(self.server, number, to_micros(self.clock()))
-        # Never cancelled: the database would answer at once, while a standby does not have the commit yet.
-        stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
-        try:
-            return await connection.fetchval(sql, *arguments) or ()
-        finally:
-            stalled.cancel()
+        return await _answer(connection, connection.fetchval(sql, *arguments)) or ()
 
     async def _call_again(
         self, connection: Connection, number: int, call: GroupCall, doubt: BaseException
@@ -405,11 +401,8 @@ class Saver:
         """Whether a group in doubt was committed."""
         # Of a new job there is nothing to read but what the group itself has created.
         versions = call.changed | dict.fromkeys(call.created, 0)
-        stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
-        try:
-            found = await connection.fetchval(_SETTLE, self.server, number, list(versions), list(versions.values()))
-        finally:
-            stalled.cancel()
+        asked = connection.fetchval(_SETTLE, self.server, number, list(versions), list(versions.values()))
+        found = await _answer(connection, asked)
         if found is None and len(call.created) < len(versions):
             raise InDoubtError(explain(doubt)) from doubt
         return bool(found)
@@ -471,15 +464,23 @@ class Saver:
         await self._note(connection)
 
     async def _note(self, connection: Connection) -> None:
-        stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
         asked = monotonic()
-        try:
-            row = await connection.fetchrow("SELECT * FROM note_server_1($1)", self.server)
-        finally:
-            stalled.cancel()
+        row = await _answer(connection, connection.fetchrow("SELECT * FROM note_server_1($1)", self.server))
         assert row is not None  # noqa: S101 - a function returns a row
         self.clock.set(row["now"], asked, monotonic())
         self.servers = row["num_servers"]
+
+
+async def _answer(connection: Connection, asked: Awaitable[_T]) -> _T:
+    """Waits for an answer, and ends the connection if it takes too long.
+
+    The call itself is never cancelled: the database would answer at once, while a standby does not have the commit yet.
+    """
+    stalled = asyncio.get_running_loop().call_later(_STALL_SECONDS, connection.terminate)
+    try:
+        return await asked
+    finally:
+        stalled.cancel()
 
 
 async def _nothing() -> None:
