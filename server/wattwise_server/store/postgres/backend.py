@@ -117,8 +117,7 @@ class PostgresStore(CachedStore):
         """Tells the other servers."""
         if tx.deleted:
             cached.outdated = True
-        # A server that has just started is heard before it is counted.
-        if self.notices is None or (self._saver.servers < 2 and not self.notices.met_others):
+        if self.notices is None or not self.notices.met_others:
             return
         if any(statement.sql is not LEASE for statement in tx.statements):
             numbers = [number for _, number in tx.topics if number is not None]

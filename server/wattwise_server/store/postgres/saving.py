@@ -245,14 +245,12 @@ class Saver:
     Attributes:
         server: A random number that identifies this process.
         clock: The database's time.
-        servers: How many servers use the database, as far as this one knows.
         on_reconnect: Called when another connection has replaced one that was lost.
     """
 
     def __init__(self, connector: Connector, server: int, observer: Observer) -> None:
         self.server = server
         self.clock = DatabaseClock()
-        self.servers = 1
         self.on_reconnect: Callable[[], Awaitable[None]] = _nothing
         self._connector = connector
         self._observer = observer
@@ -465,10 +463,8 @@ class Saver:
 
     async def _note(self, connection: Connection) -> None:
         asked = monotonic()
-        row = await _answer(connection, connection.fetchrow("SELECT * FROM note_server_1($1)", self.server))
-        assert row is not None  # noqa: S101 - a function returns a row
-        self.clock.set(row["now"], asked, monotonic())
-        self.servers = row["num_servers"]
+        now = await _answer(connection, connection.fetchval("SELECT note_server_1($1)", self.server))
+        self.clock.set(now, asked, monotonic())
 
 
 async def _answer(connection: Connection, asked: Awaitable[_T]) -> _T:

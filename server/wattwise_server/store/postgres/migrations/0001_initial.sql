@@ -239,9 +239,9 @@ CREATE FUNCTION micros_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
--- Notes that a server is there; returns the time, and how many servers are. No trainer could renew a lease while none
--- was there, so then every running trial gets a full one.
-CREATE FUNCTION note_server_1(this bigint, OUT now bigint, OUT num_servers bigint) LANGUAGE plpgsql AS $$
+-- Notes that a server is there; returns the time. No trainer could renew a lease while none was there, so then every
+-- running trial gets a full one.
+CREATE FUNCTION note_server_1(this bigint, OUT now bigint) LANGUAGE plpgsql AS $$
 DECLARE
     newest bigint;
 BEGIN
@@ -258,7 +258,6 @@ BEGIN
         DELETE FROM servers s WHERE s.seen < now - 86400000000;
         INSERT INTO servers VALUES (this, now) ON CONFLICT (server) DO UPDATE SET seen = excluded.seen;
     END IF;
-    SELECT count(*) INTO num_servers FROM servers s WHERE s.seen > now - 5000000;
 END
 $$;
 
