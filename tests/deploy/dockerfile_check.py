@@ -1,7 +1,8 @@
 """Runs the steps of the Dockerfile without a container engine, then the server that they install.
 
 Folders of the image lie in a temporary folder. Where this runs as root, the server has the image's user, who can write
-nothing but its volume; otherwise it is this user. The Python is the one at hand.
+nothing but its volume; otherwise it is this user. The Python is the one at hand, or a copy of it if it lies in a folder
+that the image's user cannot enter.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +33,38 @@ def main() -> None:
         image = Path(name)
         # For the image's user.
         image.chmod(0o755)
-        build(image)
-        run(image)
+        base = base_of(image)
+        build(image, base)
+        run(image, base)
     say("the Dockerfile's steps work")
 
 
-def build(image: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The Python in place of the base image's, and the variables that its programs need."""
+
+    python: Path
+    settings: Mapping[str, str]
+
+
+def base_of(image: Path) -> Base:
+    """The Python at hand, or a copy of it that every user can start."""
+    prefix, program = Path(sys.base_prefix).resolve(), f"bin/python3.{sys.version_info.minor}"
+    if os.getuid() != 0 or all(folder.stat().st_mode & stat.S_IXOTH for folder in prefix.parents):
+        return Base(Path(sys.executable), {})
+    copy = image / "python"
+    ignored = shutil.ignore_patterns("site-packages", "test", "__pycache__")
+    shutil.copytree(prefix, copy, symlinks=True, ignore=ignored)
+    return Base(copy / program, {"LD_LIBRARY_PATH": str(copy / "lib")})
+
+
+def build(image: Path, base: Base) -> None:
     """Follow the instructions of both stages."""
-    subprocess.run([sys.executable, "-m", "venv", image / "base"], check=True)
-    path = f"{image / 'base/bin'}:{os.environ['PATH']}"
     # Installed packages are those of the steps, and not of the checkout.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment.update(base.settings)
+    subprocess.run([base.python, "-m", "venv", image / "base"], check=True, env=environment)
+    environment["PATH"] = f"{image / 'base/bin'}:{environment['PATH']}"
     subprocess.run(
         ["pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade", "pip"], check=True, env=environment
     )
@@ -92,13 +115,14 @@ def copy_from_checkout(source: str, target: Path) -> None:
             shutil.copy(file, place)
 
 
-def run(image: Path) -> None:
+def run(image: Path, base: Base) -> None:
     """Start the server as the image does, ask it as its health check does, and stop it."""
     last = {step.name: step for step in dockerfile()[-1]}
     calls, probes, metrics = (hold_port() for _ in range(3))
     settings = {name: mapped(image, value) for name, value in image_settings().items()}
     settings["PATH"] = settings["PATH"].replace("$PATH", os.environ["PATH"])
     settings |= {
+        **base.settings,
         "WATTWISE_ADDRESS": f"127.0.0.1:{port_of(calls)}",
         "WATTWISE_HEALTH_ADDRESS": f"127.0.0.1:{port_of(probes)}",
         "WATTWISE_METRICS_ADDRESS": f"127.0.0.1:{port_of(metrics)}",
