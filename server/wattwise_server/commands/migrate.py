@@ -6,12 +6,11 @@ import argparse
 import asyncio
 import sys
 
-from wattwise_server.clock import steady_clock
 from wattwise_server.commands.options import DATABASE_HELP, URL, add_option
 from wattwise_server.config import Config
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import configure
-from wattwise_server.store.open import open_store, shown_url
+from wattwise_server.store.open import migrate, shown_url
 
 
 class MigrateCommand:
@@ -27,17 +26,18 @@ class MigrateCommand:
         """Migrates; returns 0, or 1 if it failed."""
         configure("warning", "human")
         try:
-            asyncio.run(_migrate(args.database))
+            before, now = asyncio.run(migrate(args.database))
         except StartError as error:
             print(f"wattwise migrate: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
             return 1
-        print(f"{shown_url(args.database)} has the newest schema")  # noqa: T201 - the command's answer
+        print(f"{shown_url(args.database)} {_done(before, now)}")  # noqa: T201 - the command's answer
         return 0
 
 
 COMMAND = MigrateCommand()
 
 
-async def _migrate(url: str) -> None:
-    async with open_store(url, steady_clock()):
-        pass
+def _done(before: int, now: int) -> str:
+    if before == now:
+        return f"has schema version {now} already"
+    return f"was migrated from schema version {before} to {now}" if before else f"was created with schema version {now}"

@@ -10,7 +10,7 @@ from wattwise_server.clock import Clock
 from wattwise_server.errors import StartError
 from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.store.cache import CachedStore
-from wattwise_server.store.sqlite.open import open_sqlite
+from wattwise_server.store.sqlite.open import migrate_sqlite, open_sqlite
 
 _OPTIONS = re.compile("[?#]")
 _HOST = r"(\[[^]]*\]|[^][:/,]*)(:\d*)?"
@@ -54,6 +54,19 @@ def open_store(url: str, clock: Clock, observer: Observer = NO_OBSERVERS) -> Abs
     with needs_asyncpg():
         from wattwise_server.store.postgres.open import open_postgres  # noqa: PLC0415 - the extra may be missing
     return open_postgres(url, shown_url(url), observer)
+
+
+async def migrate(url: str) -> tuple[int, int]:
+    """Creates or migrates a database; returns the schema version that it had, 0 if it is new, and the one that it has.
+
+    Raises:
+        StartError: the database cannot be migrated, or is not one of Wattwise.
+    """
+    if not is_shared(url):
+        return migrate_sqlite(url)
+    with needs_asyncpg():
+        from wattwise_server.store.postgres.open import migrate_postgres  # noqa: PLC0415 - the extra may be missing
+    return await migrate_postgres(url, shown_url(url))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import asyncpg
@@ -127,6 +128,11 @@ async def test_wrong_password_or_names_are_told_without_the_password(own: Postgr
         assert "open@" not in error
         assert ":open" not in error
         assert "sesame" not in error
+
+
+async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> None:
+    """A URL that demands TLS finds a PostgreSQL without it: to wait would not help."""
+    assert "SSL" in await asyncio.wait_for(refusal(f"{own.url()}?sslmode=require"), 20)
 
 
 @pytest.mark.parametrize(

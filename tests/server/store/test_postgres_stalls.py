@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from wattwise_server.domain import ListedJob
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.usecases.retries import retried
@@ -142,6 +143,31 @@ async def test_stalled_read_ends(path: Path) -> None:
     assert len(await store.jobs("", 0, 10)) == 2
     async with store.transaction("j") as tx:
         assert tx.job == a_job()
+
+
+async def test_reads_do_not_queue_up_behind_stalled_ones(path: Path) -> None:
+    """A read that gets no connection ends in an error after a limit of its own, whatever those before it do."""
+    store, proxy = path.store, path.proxy
+    path.limits.setattr("wattwise_server.store.postgres.open._READ_SECONDS", 3600.0)
+    path.limits.setattr("wattwise_server.store.postgres.queries._ACQUIRE_SECONDS", 0.3)
+    await store.queries._pool.expire_connections()
+    # As many at once as open all connections.
+    await asyncio.gather(*(store.jobs("", 0, 10) for _ in range(64)), return_exceptions=True)
+    connections = store.queries._pool.get_size()
+    proxy.stall()
+    reads = {asyncio.create_task(store.jobs("", 0, 10)) for _ in range(64)}
+
+    async def all_but_the_stalled() -> set[asyncio.Task[Sequence[ListedJob]]]:
+        pending = reads
+        while len(pending) > connections:
+            _done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        return pending
+
+    stalled = await asyncio.wait_for(all_but_the_stalled(), 20)
+    for read in reads - stalled:
+        assert isinstance(read.exception(), StorageUnavailableError)
+    path.recover()
+    assert [len(jobs) for jobs in await asyncio.gather(*stalled)] == [1] * connections
 
 
 async def test_stalled_notices_are_made_up_for(path: Path) -> None:

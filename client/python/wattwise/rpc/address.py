@@ -70,7 +70,7 @@ def _entries(address: str) -> list[str]:
     """The servers of a list; a scheme before the first one that names addresses of one kind is that of all."""
     if "," not in address or address.startswith(_WHOLE):
         return [address]
-    first, *others = (entry.strip() for entry in address.split(","))
+    first, *others = address.split(",")
     scheme = first[:5] if first.startswith(("ipv4:", "ipv6:")) else ""
     return [first, *(entry if entry.startswith(_SCHEMES) else scheme + entry for entry in others)]
 

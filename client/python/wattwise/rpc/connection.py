@@ -255,7 +255,7 @@ class Connection:
         if lost:
             causes = "; ".join(lost.values())
             now = f"{server} answers now" if len(self._servers) > 1 else "a server answers there now"
-            log.log(level, "a Wattwise server was lost: %s. %s", causes, now)
+            log.log(level, "a Wattwise server did not answer: %s. %s", causes, now)
 
     def _give_up(self, error: WattwiseError) -> None:
         """Notes that no server answers, which the caller reports."""

@@ -138,7 +138,9 @@ def _advice(error: Exception) -> str:
 
 def _is_refusal(error: Exception) -> bool:
     code = (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
-    return code.startswith(_REFUSALS) or isinstance(error, ValueError)
+    # asyncpg's error has no type of its own.
+    without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
+    return code.startswith(_REFUSALS) or isinstance(error, ValueError) or without_tls
 
 
 _REFUSALS = ("28", "3D", "42704")

@@ -17,7 +17,7 @@ from wattwise_server.observability.logs import log_exception
 from wattwise_server.store.postgres.backend import PostgresStore
 from wattwise_server.store.postgres.connecting import Connection, Connector, hang_up
 from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, explain
-from wattwise_server.store.postgres.migrate import migrate, migrations
+from wattwise_server.store.postgres.migrate import migrate, migrations, read_schema
 from wattwise_server.store.postgres.notices import Notices
 from wattwise_server.store.postgres.queries import PostgresQueries
 from wattwise_server.store.postgres.reserving import check_free
@@ -83,6 +83,22 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
     finally:
         await saver.close()
         await hang_up(writing)
+
+
+async def migrate_postgres(url: str, shown: str) -> tuple[int, int]:
+    """Creates or migrates a schema; returns the version that it had, 0 if it is new, and the one that it has.
+
+    Raises:
+        StartError: as `open_postgres`.
+    """
+    connection = await Connector(url, shown).connect_at_start()
+    try:
+        with _refused(shown):
+            await check_free(connection, shown)
+            before = await read_schema(connection)
+            return before.version, (await migrate(connection, shown)).version
+    finally:
+        await hang_up(connection)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from wattwise_server.store.postgres.failures import ERRORS, summary
 from wattwise_server.store.queries import TRIALS, Queries
 from wattwise_server.store.rows import Row, from_micros, read_trial
 
+_ACQUIRE_SECONDS = 5.0
+
 _FROM = "\n    FROM trials t "
 _LEASED = f""",
            l.expires AS lease_expires{_FROM}
@@ -85,7 +87,9 @@ class PostgresQueries(Queries):
 
     async def _fetch(self, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
         try:
-            return cast(Sequence[Row], await self._pool.fetch(sql, *map(_storable, parameters)))
+            # While the database is silent, those that wait for a connection do not become more and more.
+            async with self._pool.acquire(timeout=_ACQUIRE_SECONDS) as connection:
+                return cast(Sequence[Row], await connection.fetch(sql, *map(_storable, parameters)))
         except ERRORS as error:
             raise StorageUnavailableError(f"the database could not be read ({summary(error)}); retry") from error
 

@@ -26,8 +26,8 @@ def migrations(folder: Path | None = None) -> dict[int, str]:
     return {version: (where / name).read_bytes().decode() for version, name in zip(versions, names, strict=True)}
 
 
-def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | None = None) -> None:
-    """Migrates a database to the newest version in one transaction.
+def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | None = None) -> int:
+    """Migrates a database to the newest version in one transaction; returns the version that it had, 0 for a new one.
 
     Args:
         connection: An open connection, not in a transaction.
@@ -43,13 +43,14 @@ def migrate(connection: sqlite3.Connection, path: str, steps: dict[int, str] | N
         raise _foreign(path)
     todo = "".join(f"{sql}\nPRAGMA user_version = {version};\n" for version, sql in steps.items() if version > current)
     if not todo:
-        return
+        return current
     try:
         connection.executescript(f"BEGIN IMMEDIATE;\nPRAGMA application_id = {APPLICATION_ID};\n{todo}COMMIT;")
     except sqlite3.Error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    return current
 
 
 def check(connection: sqlite3.Connection, path: str) -> None:

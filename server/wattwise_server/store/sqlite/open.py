@@ -21,7 +21,7 @@ from wattwise_server.observability.logs import log_event
 from wattwise_server.store.sqlite.backend import SqliteStore
 from wattwise_server.store.sqlite.connection import Group, explain, recording_factory
 from wattwise_server.store.sqlite.database_file import DatabaseFile, owned
-from wattwise_server.store.sqlite.migrate import migrate
+from wattwise_server.store.sqlite.migrate import migrate, migrations
 from wattwise_server.store.sqlite.queries import SqliteQueries
 from wattwise_server.store.writer import Writer
 
@@ -82,6 +82,18 @@ async def open_sqlite(url: str, clock: Clock, observer: Observer = NO_OBSERVERS)
                 await store.close()
 
 
+def migrate_sqlite(url: str) -> tuple[int, int]:
+    """Creates or migrates a file; returns the schema version that it had, 0 if it is new, and the one that it has.
+
+    Raises:
+        StartError: as `open_sqlite`.
+    """
+    path = database_path(url)
+    check_whole(path)
+    with owned(path, create=True):
+        return _prepare(path), max(migrations())
+
+
 def connect_read_only(path: Path) -> sqlite3.Connection:
     """A read-only connection."""
     uri = f"file:{quote(str(path))}?mode=ro"
@@ -111,15 +123,16 @@ def _warn_of_folder(folder: Path) -> None:
         log_event(log, logging.WARNING, "open folder", folder=str(folder), message=advice)
 
 
-def _prepare(path: Path) -> None:
-    """Creates or migrates the file. WAL lets readers continue while the writer commits; it stays on."""
+def _prepare(path: Path) -> int:
+    """Creates or migrates the file; returns its former version. WAL, in which readers do not wait, stays on."""
     try:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA busy_timeout = 10000")
-            migrate(connection, str(path))
+            before = migrate(connection, str(path))
             connection.execute("PRAGMA journal_mode = WAL")
             # A file that is not writable fails now, not at the first report. BEGIN alone would only read it.
             connection.executescript("BEGIN IMMEDIATE; DELETE FROM jobs WHERE FALSE; ROLLBACK;")
+            return before
     except sqlite3.Error as error:
         raise _unusable(path, error) from error
 
