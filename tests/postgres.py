@@ -28,7 +28,7 @@ user, *command = sys.argv[1:]
 os.setgroups([])
 os.setgid(int(user))
 os.setuid(int(user))
-os.execvp(command[0], command)
+os.execv(command[0], command)
 """
 
 _FOLDERS = MappingProxyType({16: "pginstall", 18: "pginstall18"})
@@ -177,7 +177,8 @@ class PostgresServer:
         for pid in self._pids():
             # By its own user, since root may lack this right.
             command = _as_user("prlimit", f"--pid={pid}", f"--fsize={limit}:")
-            subprocess.run(command, capture_output=True, check=False)
+            # A process other than the first one may have ended.
+            subprocess.run(command, capture_output=True, check=pid == self._process_there.pid)
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self._pids():
@@ -293,9 +294,10 @@ class PostgresServer:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
 
-def _as_user(*command: str) -> list[str]:
-    """A command that PostgreSQL's user runs."""
-    return [*command] if _USER is None else [sys.executable, "-IS", "-c", _AS_USER, str(_USER), *command]
+def _as_user(program: str, *arguments: str) -> list[str]:
+    """A command that PostgreSQL's user runs; that user may not be able to read Python's folder, to search for it."""
+    command = [shutil.which(program) or program, *arguments]
+    return command if _USER is None else [sys.executable, "-IS", "-c", _AS_USER, str(_USER), *command]
 
 
 def _memory() -> Path | None:
