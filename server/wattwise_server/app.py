@@ -272,7 +272,7 @@ async def _serving(
     await server.start()
     try:
         await health_service.follow(check)
-        async with _repeating(lambda: health_service.follow(check), _SWEEP_SECONDS, "check the database's file"):
+        async with _repeating(lambda: health_service.follow(check), _SWEEP_SECONDS, "check the database"):
             yield
     finally:
         await health_service.drain()

@@ -75,7 +75,9 @@ class Config:
     Attributes:
         address: `host:port` to listen on; port 0 takes a free one. A loopback address is reachable from this machine
             only.
-        database: `sqlite:///file` relative to the current folder, or `sqlite:////absolute/file`.
+        database: `sqlite:///file` relative to the current folder, or `sqlite:////absolute/file`, for a single server:
+            fast, and nothing else to run. `postgresql://user@host/database` where several servers share one database,
+            because one machine does not suffice or must not be a single point of failure.
         grace_seconds: How long calls in flight may take to finish at shutdown. Too low can interrupt a commit on a slow
             disk; too high exceeds the timeout of a service manager, which then kills the server. 10 is usual.
         max_connection_age_seconds: Age, give or take a tenth, at which a connection is closed so that its client

@@ -166,7 +166,7 @@ class Observer(Protocol):
         """A commit made this many rows durable in this time."""
 
     def commit_failed(self) -> None:
-        """A commit failed; nothing of it was kept."""
+        """A commit failed, or it is unknown whether it succeeded."""
 
     def conflicted(self) -> None:
         """A transaction was not kept since another server had changed its job; its call runs again."""

@@ -68,9 +68,9 @@ class CachedJob:
     outdated: bool = False
 
     @property
-    def idle(self) -> bool:
-        """Whether it can be dropped from the cache."""
-        return not self.users and not self.running and not self.pending
+    def unused(self) -> bool:
+        """Whether nothing is under way with it."""
+        return not self.users and not self.pending
 
     @property
     def pending(self) -> bool:
@@ -168,6 +168,13 @@ class CachedStore(ABC):
         """What a transaction writes, with what keeps its trials' leases."""
         return tx.statements
 
+    def checks(self, tx: CachedTransaction) -> Sequence[Statement]:  # noqa: ARG002 - a hook
+        """What has to hold when a transaction that writes nothing is committed."""
+        return ()
+
+    def evicted(self, job_id: str) -> None:  # noqa: B027 - a hook
+        """Notes that a job has left the cache."""
+
     def started(self, trial: Trial, key: int) -> None:  # noqa: B027 - a hook
         """Notes that a trial has started to run."""
 
@@ -197,7 +204,7 @@ class CachedStore(ABC):
     def release(self, job_id: str, cached: CachedJob) -> None:
         """Ends a use; a job that does not exist is dropped at once."""
         cached.users -= 1
-        if cached.job is None and cached.idle and self._cache.get(job_id) is cached:
+        if cached.job is None and cached.unused and self._cache.get(job_id) is cached:
             del self._cache[job_id]
 
     async def load(self, job_id: str, cached: CachedJob) -> None:
@@ -226,12 +233,12 @@ class CachedStore(ABC):
         if statements := self.with_leases(tx):
             cached.submitted = self._writer.submit(cached, statements, partial(self._publish, cached, tx))
         else:
-            self.submit_check(cached)
+            self.submit_check(cached, tx)
 
-    def submit_check(self, cached: CachedJob) -> None:
-        """Lets the next commit compare the version of a job that others may change."""
+    def submit_check(self, cached: CachedJob, tx: CachedTransaction) -> None:
+        """Lets the next commit compare what a transaction has read of a job that others may change."""
         if self.shared and cached.version and not cached.failed:
-            cached.submitted = self._writer.submit(cached, ())
+            cached.submitted = self._writer.submit(cached, self.checks(tx))
 
     def _publish(self, cached: CachedJob, tx: CachedTransaction) -> None:
         if tx.deleted:
@@ -245,8 +252,10 @@ class CachedStore(ABC):
     def _evict(self) -> None:
         for _ in range(min(_DROPPED_AT_ONCE, len(self._cache) - CACHED_JOBS)):
             job_id, cached = next(iter(self._cache.items()))
-            if cached.idle:
+            # Of a shared database, another server may long have ended what is running here.
+            if cached.unused and (self.shared or not cached.running):
                 del self._cache[job_id]
+                self.evicted(job_id)
             else:
                 self._cache.move_to_end(job_id)
 
@@ -264,12 +273,14 @@ class CachedStore(ABC):
 
     async def jobs(self, prefix: str, after: int, limit: int) -> Sequence[ListedJob]:
         """Jobs by place."""
+        self.check_calls()
         return await self.queries.jobs(prefix, after, limit)
 
     async def trials(
         self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
     ) -> Sequence[Trial]:
         """Trials by number."""
+        self.check_calls()
         return await self.queries.trials(job_id, status, batch_size, after, limit)
 
     def subscribe(self, job_id: str, trial_number: int | None = None) -> AbstractContextManager[Subscription]:
@@ -355,7 +366,7 @@ class CachedTransaction:
             if error is None:
                 store.submit(cached, self)
             elif waits:
-                store.submit_check(cached)
+                store.submit_check(cached, self)
         finally:
             cached.lock.release()
         if waits and cached.submitted is not None:

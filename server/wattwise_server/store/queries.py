@@ -39,7 +39,8 @@ from wattwise_server.store.rows import (
 )
 
 # The newest measurement of a running trial is only in `measurements`.
-TRIALS = """
+TRIALS, OF_TRIALS = (
+    """
     SELECT t.job_key, t.trial_number, t.batch_size, t.type, t.pruning_round, t.status, t.end_reason, t.request_id,
            t.start_time, t.end_time, t.cost, t.cost_bound, t.converged, t.target_reached, t.observation,
            t.best_known,
@@ -54,11 +55,14 @@ TRIALS = """
            coalesce(t.last_report_time, m.report_time) AS last_report_time,
            coalesce(t.last_computed_time_seconds, m.computed_time_seconds) AS last_computed_time_seconds,
            coalesce(t.last_computed_energy_joules, m.computed_energy_joules) AS last_computed_energy_joules,
-           coalesce(t.last_computed_power_limit_watts, m.computed_power_limit_watts) AS last_computed_power_limit_watts
+           coalesce(t.last_computed_power_limit_watts, m.computed_power_limit_watts)
+               AS last_computed_power_limit_watts""",
+    """
     FROM trials t LEFT JOIN measurements m
       ON t.status = 'DISPATCHED' AND m.job_key = t.job_key AND m.trial_number = t.trial_number
      AND m.epoch = (SELECT max(epoch) FROM measurements WHERE job_key = t.job_key AND trial_number = t.trial_number)
-"""
+""",
+)
 _ARMS = "SELECT * FROM arms LEFT JOIN power_limits USING (job_key, batch_size) WHERE job_key = $1 ORDER BY batch_size"
 # The order of keys is that of registration.
 _JOBS = """
@@ -154,7 +158,7 @@ class Queries(ABC):
     """
 
     job_sql = "SELECT *, 0 AS version FROM jobs WHERE job_id = $1"
-    trials_sql = TRIALS
+    trials_sql = TRIALS + OF_TRIALS
     json_array: str
     greatest: str
 

@@ -41,10 +41,10 @@ class Retention:
         self._forget = forget
 
     async def prune(self, ended_before: datetime) -> None:
-        """Goes through the whole file once.
+        """Goes through all measurements once.
 
         Raises:
-            StorageUnavailableError: the file cannot be read or written; the next call deletes the rest.
+            StorageUnavailableError: the database cannot be read or written; the next call deletes the rest.
         """
         place = await self._step(_Place(), to_micros(ended_before))
         while place is not None:

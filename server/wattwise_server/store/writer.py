@@ -42,7 +42,7 @@ class InDoubtError(Exception):
 
 
 class NoOwner:
-    """An owner of which no cached job depends."""
+    """An owner on which no cached job depends."""
 
     failed = False
     outdated = False

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
-import asyncpg
 import pytest
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.postgres.backend import PostgresStore
@@ -21,19 +20,29 @@ _WAITS = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'
 """Whether a commit waits for a standby."""
 
 _HOLD = """
+    CREATE SEQUENCE tickets;
+    CREATE TABLE released (ticket bigint);
     CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+        mine bigint;
     BEGIN
         IF current_query() LIKE '%save_1%' THEN
-            PERFORM pg_advisory_xact_lock(1, 1);
+            mine := nextval('tickets');
+            WHILE NOT EXISTS (SELECT FROM released WHERE ticket >= mine) LOOP
+                PERFORM pg_sleep(0.01);
+            END LOOP;
         END IF;
         RETURN NULL;
     END $$;
     CREATE TRIGGER hold {} EXECUTE FUNCTION hold()
 """
-"""Lets commits wait for a lock, which they get in the order in which they ask, and hold until they end."""
+"""Lets commits wait until they are released, in the order in which they come."""
 
 _WAITS_FOR_ANOTHER = "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted"
-_HELD = "SELECT count(*) = {} FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+_HELD = """
+    SELECT count(*) = {} FROM pg_stat_activity
+    WHERE datname = current_database() AND query LIKE '%save_1%' AND wait_event = 'PgSleep'
+"""
 
 
 @pytest.fixture(scope="module")
@@ -167,18 +176,39 @@ async def test_lost_call_that_arrives_late_succeeds_once(
             tx.save_job(job)
             tx.after_commit(lambda: called.append(1))
 
-    connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{postgres.port}/{database}")
-    try:
-        await connection.execute("SELECT pg_advisory_lock(1, 1)")
-        writing = asyncio.create_task(write())
-        await until(postgres, _HELD.format(1), database)
-        proxy.cut()
-        # Sent again; a job that is created twice waits for the first.
-        await until(postgres, _HELD.format(2) if table == "job_versions" else _WAITS_FOR_ANOTHER, database)
-    finally:
-        await connection.close()
+    writing = asyncio.create_task(write())
+    await until(postgres, _HELD.format(1), database)
+    proxy.cut()
+    # Sent again; a job that is created twice waits for the first.
+    await until(postgres, _HELD.format(2) if table == "job_versions" else _WAITS_FOR_ANOTHER, database)
+    postgres.execute("INSERT INTO released VALUES (1)", database)
+    if table == "job_versions":
+        await until(postgres, "SELECT version = 2 FROM job_versions", database)
+        postgres.execute("INSERT INTO released VALUES (2)", database)
     await asyncio.wait_for(writing, 30)
     assert called == [1]
+
+
+async def test_error_while_a_doubt_is_settled_is_not_called_unsaved(
+    postgres: PostgresServer, proxy: StallingProxy, store: PostgresStore
+) -> None:
+    """If PostgreSQL refuses to say what became of a group, its caller does not learn that nothing was saved."""
+    database = store._saver._connector.shown.rpartition("/")[2]
+    proxy.stall(to_target=False)
+    writing = asyncio.create_task(observe(store))
+    await until(postgres, "SELECT num_observations = 1 FROM jobs", database)
+    postgres.execute(
+        "DROP FUNCTION settle_1;"
+        "CREATE FUNCTION settle_1(bigint, bigint, bigint[], bigint[]) RETURNS boolean LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE lock_not_available; END $$",
+        database,
+    )
+    proxy.cut()
+    proxy.flow()
+    with pytest.raises(StorageUnavailableError) as caught:
+        await asyncio.wait_for(writing, 20)
+    assert "nothing was saved" not in str(caught.value)
+    assert await state(store) == (2, 1)
 
 
 async def test_group_in_doubt_is_not_sent_again(

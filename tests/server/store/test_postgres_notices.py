@@ -153,6 +153,30 @@ async def test_lost_notice_is_made_up_for(postgres_server: PostgresServer, postg
                 await wakes(trial)
 
 
+@pytest.mark.usefixtures("quick_poll")
+async def test_server_that_cannot_send_is_polled(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not hear another one polls, although its own notices arrive."""
+
+    async def stays_alone(_self: notices.Notices) -> None:
+        """Connects to nothing."""
+
+    async with listening(postgres_url) as (first, second):
+        sender = first.notices
+        assert isinstance(sender, notices.Notices)
+        assert sender._connection is not None
+        monkeypatch.setattr(notices, "_SILENCE_SECONDS", 0.2)
+        monkeypatch.setattr(sender, "_connect", stays_alone.__get__(sender))
+        sender._connection.terminate()
+        await save_with_trial(first, "j")
+        with second.subscribe("j", 1) as trial:
+            await refresh(second, "j")
+            await wakes(trial)
+            async with first.transaction("j") as tx:
+                tx.save_trial(a_trial(1, power_limit_watts=100.0))
+            await wakes(trial)
+            await until(lambda: hears(second))
+
+
 @pytest.mark.usefixtures("no_poll")
 async def test_messages_of_others_do_no_harm(
     postgres_server: PostgresServer, postgres_url: str, caplog: pytest.LogCaptureFixture

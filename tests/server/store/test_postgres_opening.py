@@ -149,6 +149,11 @@ async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> Non
         ("postgresql://a:ses?ame@db:5432/x", ""),
         ("postgresql://a:ses#ame@db:5432/x", ""),
         ("postgresql://a:s[sesame@db:5432/x", ""),
+        ("postgresql:/a:sesame@db/x", "postgresql:…"),
+        ("postgresql:a:sesame@db/x", "postgresql:…"),
+        ("postgres//a:sesame@db/x", ""),
+        ("host=db user=a password=sesame", "names no database"),
+        ("sqlite://a:sesame@db/x", "sqlite:…"),
     ],
 )
 async def test_malformed_url_is_refused_without_its_password(url: str, named: str) -> None:

@@ -250,6 +250,64 @@ async def test_lease_renewed_elsewhere_is_not_given_up(postgres_url: str) -> Non
             assert not tx.lease_expired(trial)
 
 
+async def test_answer_rests_on_a_lease_that_has_expired(postgres_url: str) -> None:
+    """A block that saves nothing ends in a conflict if the lease that it found expired was renewed elsewhere."""
+    async with two_stores(postgres_url) as (one, other):
+        await save_with_trial(one, "j")
+        async with one.transaction("j") as tx:
+            tx.save_trial(a_trial(1, lease_expire_time=one.clock()))
+        async with one.transaction("j") as tx:
+            assert tx.lease_expired(tx.running()[0])
+        await refresh(other, "j")
+        async with other.transaction("j") as tx:
+            tx.renew_lease(tx.running()[0]._replace(lease_expire_time=other.clock() + timedelta(hours=1)))
+        with pytest.raises(ConflictError):
+            async with one.transaction("j") as tx:
+                assert tx.lease_expired(tx.running()[0])
+
+
+async def test_jobs_that_run_elsewhere_leave_the_cache(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server keeps no job for a trial that another server may long have ended."""
+    monkeypatch.setattr("wattwise_server.store.cache.CACHED_JOBS", 5)
+    async with two_stores(postgres_url) as (one, _):
+        for number in range(20):
+            await save_with_trial(one, f"j{number}")
+        assert len(one._cache) == 5
+        async with one.transaction("j0") as tx:
+            assert len(tx.running()) == 1
+
+
+async def test_settings_of_a_role_do_not_apply(postgres_server: PostgresServer, postgres_url: str) -> None:
+    """Neither the isolation nor the limit for locks of a database disturbs how servers wait for each other."""
+    name = postgres_url.rpartition("/")[2]
+    postgres_server.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    postgres_server.execute(f"ALTER DATABASE {name} SET lock_timeout = '1ms'")
+    async with AsyncExitStack() as stack:
+        opened = [stack.enter_async_context(open_postgres_store(postgres_url)) for _ in range(4)]
+        stores = await asyncio.gather(*opened)
+
+        async def create(number: int) -> None:
+            await save_with_trial(stores[number % 4], f"j-{number}")
+
+        await asyncio.gather(*map(create, range(40)))
+        for number in range(40):
+            job = await job_of(stores[0], f"j-{number}")
+            assert job is not None
+        rounds = 5
+
+        @retried
+        async def count(store: PostgresStore) -> None:
+            async with store.transaction("j-0") as tx:
+                assert tx.job is not None
+                tx.save_job(replace(tx.job, num_observations=tx.job.num_observations + 1))
+
+        for _ in range(rounds):
+            await asyncio.gather(*map(count, stores))
+        job = await job_of(stores[0], "j-0")
+        assert job is not None
+        assert job.num_observations == rounds * len(stores)
+
+
 async def test_expired_lease_goes_to_one_server(postgres_server: PostgresServer) -> None:
     """Each expired trial is given up by one of the servers; by another one if it has not done so for two seconds."""
     url = postgres_server.create_database()
@@ -294,6 +352,9 @@ async def test_schema_of_a_newer_program_is_refused(
         store.check()
         postgres_server.execute("UPDATE wattwise_schema SET version = 99, min_reader_version = 99", database)
         await asyncio.wait_for(looked(store, unusable=True), 20)
+        for call in (store.jobs("", 0, 1), store.trials("j", None, None, 0, 1), observe(store, 1)):
+            with pytest.raises(StorageUnavailableError, match="99"):
+                await call
         with pytest.raises(StorageUnavailableError):
             store.check()
         with pytest.raises(StartError, match="99"):

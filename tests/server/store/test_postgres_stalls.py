@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -168,6 +169,26 @@ async def test_reads_do_not_queue_up_behind_stalled_ones(path: Path) -> None:
         assert isinstance(read.exception(), StorageUnavailableError)
     path.recover()
     assert [len(jobs) for jobs in await asyncio.gather(*stalled)] == [1] * connections
+
+
+async def test_cancelled_read_logs_no_error(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A caller that was cancelled leaves no error behind that looks like a defect."""
+    store, proxy = path.store, path.proxy
+    await readable(store)
+    proxy.stall()
+    reading = asyncio.create_task(store.jobs("", 0, 10))
+    await asyncio.wait({reading}, timeout=0.05)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+    async def over() -> None:
+        while any("_fetch" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110 - nobody is told of it
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(over(), 20)
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 async def test_stalled_notices_are_made_up_for(path: Path) -> None:

@@ -27,7 +27,8 @@ _SLACK, _SLACK_SHARE = timedelta(seconds=0.5), 0.05
 
 
 class _Publisher(Protocol):
-    met_others: bool
+    @property
+    def has_readers(self) -> bool: ...
 
     def publish(self, notice: Notice) -> None: ...
 
@@ -54,6 +55,10 @@ class PostgresStore(CachedStore):
         """Checks the schema alone: an orchestrator must not remove every server because the database is away."""
         if self.unusable:
             raise StorageUnavailableError(self.unusable)
+
+    def check_calls(self) -> None:
+        """Refuses every call that would read or write what this program does not know."""
+        self.check()
 
     async def content(self) -> tuple[int, int]:
         """How many jobs and running trials the database holds."""
@@ -105,9 +110,15 @@ class PostgresStore(CachedStore):
                 # A little longer: of many reports in a moment only the first renews it.
                 leases[number] = expires + min(_SLACK, _SLACK_SHARE * (expires - self.clock()))
                 statements.append(Statement(sql, (key, number, leases[number])))
-        if statements:
-            statements += [Statement(EXPIRED, (key, number)) for number in tx.expired]
-        return statements
+        return [*statements, *self.checks(tx)] if statements else ()
+
+    def checks(self, tx: CachedTransaction) -> Sequence[Statement]:
+        """What has to hold of a transaction's leases when it is committed."""
+        return [Statement(EXPIRED, (tx.key, number)) for number in tx.expired]
+
+    def evicted(self, job_id: str) -> None:
+        """Forgets what its followers know."""
+        self._published.pop(job_id, None)
 
     def conflicted(self) -> None:
         """Counts it."""
@@ -117,7 +128,7 @@ class PostgresStore(CachedStore):
         """Tells the other servers."""
         if tx.deleted:
             cached.outdated = True
-        if self.notices is None or not self.notices.met_others:
+        if self.notices is None or not self.notices.has_readers:
             return
         if any(statement.sql is not LEASE for statement in tx.statements):
             numbers = [number for _, number in tx.topics if number is not None]

@@ -21,6 +21,13 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 _CONNECT_SECONDS = 2.0
 """For each host: one that does not answer must not keep the others from being asked."""
 
+# Whatever the role and the database have: after a wait, a statement has to see what others have committed.
+_SETTINGS = {
+    "application_name": "wattwise",
+    "default_transaction_isolation": "read committed",
+    "lock_timeout": "0",
+}
+
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
@@ -84,7 +91,7 @@ class Connector:
                 connection: Connection = await asyncpg.connect(
                     dsn=url,
                     timeout=_CONNECT_SECONDS,
-                    server_settings={"application_name": "wattwise", **(settings or {})},
+                    server_settings={**_SETTINGS, **(settings or {})},
                     command_timeout=command_timeout,
                 )
             except asyncpg.TargetServerAttributeNotMatched:  # noqa: PERF203 - each host may fail

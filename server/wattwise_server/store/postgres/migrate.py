@@ -82,7 +82,7 @@ async def migrate(connection: Connection, shown: str, steps: dict[int, Migration
     if found.version >= max(steps):
         return found
     try:
-        async with connection.transaction():
+        async with connection.transaction(isolation="read_committed"):
             await connection.execute(_LOCK)
             found = await _check(connection, shown, max(steps))
             todo = {version: step for version, step in steps.items() if version > found.version}

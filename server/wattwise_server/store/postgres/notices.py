@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from wattwise_server.errors import ServiceError
@@ -33,6 +35,10 @@ _MOST_NUMBERS = 50
 _POLL_SECONDS = 1.0
 _POLLS_WITH_NOTICES = 5
 _ANSWER_SECONDS = 5.0
+_SILENCE_SECONDS = 2.5
+"""Every server sends something each second."""
+
+_FORGET_SECONDS = 60.0
 
 
 class Notice(NamedTuple):
@@ -64,8 +70,7 @@ class Listener(Protocol):
 class Notices:
     """Sends and receives notices, and polls.
 
-    Attributes:
-        met_others: Whether another server has ever said anything.
+    A server that does not hear one of the others polls every second: that one may be unable to send.
     """
 
     def __init__(
@@ -74,20 +79,35 @@ class Notices:
         server: int,
         listener: Listener,
         versions: Callable[[Sequence[str]], Any],
+        others: Callable[[], Collection[int]],
     ) -> None:
-        """`versions` is a coroutine function that reads the versions of jobs."""
+        """Connects later.
+
+        Args:
+            connector: Of the database.
+            server: The number of this server.
+            listener: What learns of changes.
+            versions: A coroutine function that reads the versions of jobs.
+            others: The other servers that use the database.
+        """
         self._connector = connector
         self._server = server
         self._listener = listener
         self._versions = versions
+        self._others = others
         self._connection: Connection | None = None
         # A connection runs one statement at a time.
         self._using = asyncio.Lock()
         self._unsent: dict[str, Notice] = {}
         self._sending: asyncio.Task[None] | None = None
         self._looks, self._pinged, self._heard = 0, 0, 0
-        self.met_others = False
+        self._heard_others: dict[int, float] = {}
         self._known: dict[str, int] = {}
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether another server uses the database; one that has just started is heard before it is counted."""
+        return bool(self._heard_others or self._others())
 
     def publish(self, notice: Notice) -> None:
         """Tells the other servers, soon."""
@@ -129,9 +149,15 @@ class Notices:
     async def _look(self) -> None:
         await self._connect()
         self._looks += 1
-        if self._looks % _POLLS_WITH_NOTICES == 0 or self._heard != self._pinged:
+        earliest = monotonic() - _FORGET_SECONDS
+        self._heard_others = {server: heard for server, heard in self._heard_others.items() if heard > earliest}
+        if self._looks % _POLLS_WITH_NOTICES == 0 or self._heard != self._pinged or self._misses_one():
             await self._poll()
         await self._ping()
+
+    def _misses_one(self) -> bool:
+        earliest = monotonic() - _SILENCE_SECONDS
+        return any(self._heard_others.get(server, -math.inf) < earliest for server in self._others())
 
     async def _connect(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
@@ -209,7 +235,7 @@ class Notices:
                 if rest and isinstance(rest[0], int):
                     self._heard = rest[0]
                 return
-            self.met_others = True
+            self._heard_others[server] = monotonic()
             for each in rest:
                 if isinstance(each, list):
                     self._listener.notice(Notice(*each))

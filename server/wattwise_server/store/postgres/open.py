@@ -56,7 +56,7 @@ async def open_postgres(url: str, shown: str, observer: Observer) -> AsyncIterat
         async with _pool(connector) as pool:
             queries = PostgresQueries(pool)
             store = PostgresStore(saver, queries, bytes(key), observer)
-            notices = Notices(connector, saver.server, store, queries.versions)
+            notices = Notices(connector, saver.server, store, queries.versions, lambda: saver.others)
             store.notices = notices
 
             async def reconnected() -> None:
@@ -132,12 +132,8 @@ async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> None:
 
 async def _check(store: PostgresStore) -> None:
     needed, ours = await store.queries.min_reader(), max(migrations())
-    store.unusable = ""
-    if needed > ours:
-        store.unusable = (
-            f"the database was migrated and needs a program of schema version {needed}; this one has {ours}: "
-            "run a newer Wattwise"
-        )
+    why = f"the database was migrated and needs a program of schema version {needed}; this one has {ours}: "
+    store.unusable = f"{why}run a newer Wattwise" if needed > ours else ""
 
 
 @asynccontextmanager

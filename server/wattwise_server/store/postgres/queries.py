@@ -11,16 +11,14 @@ import asyncpg
 from wattwise_server.domain import Trial
 from wattwise_server.errors import StorageUnavailableError
 from wattwise_server.store.postgres.failures import ERRORS, summary
-from wattwise_server.store.queries import TRIALS, Queries
+from wattwise_server.store.queries import OF_TRIALS, TRIALS, Queries
 from wattwise_server.store.rows import Row, from_micros, read_trial
 
 _ACQUIRE_SECONDS = 5.0
 
-_FROM = "\n    FROM trials t "
-_LEASED = f""",
-           l.expires AS lease_expires{_FROM}
-    LEFT JOIN leases l ON l.job_key = t.job_key AND l.trial_number = t.trial_number
-   """
+_LEASE = (
+    ", (SELECT expires FROM leases l WHERE l.job_key = t.job_key AND l.trial_number = t.trial_number) AS lease_expires"
+)
 _CONTENT = "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM trials WHERE status = 'DISPATCHED')"
 
 
@@ -28,7 +26,7 @@ class PostgresQueries(Queries):
     """The queries."""
 
     job_sql = "SELECT * FROM jobs JOIN job_versions USING (job_key) WHERE job_id = $1"
-    trials_sql = TRIALS.replace(_FROM, _LEASED)
+    trials_sql = TRIALS + _LEASE + OF_TRIALS
     json_array = "json_agg"
     # Longer than any id.
     greatest = "repeat(chr(1114111), 200)"
@@ -83,7 +81,13 @@ class PostgresQueries(Queries):
 
     async def _all(self, sql: str, *parameters: object) -> Sequence[Row]:
         # A caller that is cancelled would cost a connection: asyncpg opens another one to cancel the query.
-        return await asyncio.shield(self._fetch(sql, parameters))
+        reading = asyncio.ensure_future(self._fetch(sql, parameters))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            # Nobody asks for its error any more.
+            reading.add_done_callback(_ignore_error)
+            raise
 
     async def _fetch(self, sql: str, parameters: Sequence[object]) -> Sequence[Row]:
         try:
@@ -92,6 +96,11 @@ class PostgresQueries(Queries):
                 return cast(Sequence[Row], await connection.fetch(sql, *map(_storable, parameters)))
         except ERRORS as error:
             raise StorageUnavailableError(f"the database could not be read ({summary(error)}); retry") from error
+
+
+def _ignore_error(reading: asyncio.Future[Sequence[Row]]) -> None:
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _storable(value: object) -> object:

@@ -4,8 +4,10 @@ A group is one call of the database's function `save_1`, in a transaction of its
 stalls never holds a lock between two calls. The function compares the version of every job of the group; if one has
 moved it changes nothing, and the group is sent again without that job.
 
-When the connection is lost during a commit, it is in doubt whether the group was saved. The next connection asks for
-the number of this server's newest group, in a way that waits for a commit that is still under way.
+When the connection is lost during a commit, it is in doubt whether the group was saved. The next connection asks
+whether the newest version of one of its jobs is from this group, in a way that waits for a commit that is still under
+way. A commit that waits for a standby goes on after its connection is lost. It is never cancelled, and nothing else is
+sent until it has ended: every try would leave another one behind.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
-from wattwise_server.errors import StartError
 from wattwise_server.observability.events import Observer
 from wattwise_server.observability.logs import log_event, log_exception
 from wattwise_server.store.cache import CachedJob
@@ -85,6 +86,13 @@ _SAVE_REPORT = f"SELECT save_report_1({', '.join(f'${place}' for place in range(
 _SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
 _SETTLE = "SELECT settle_1($1, $2, $3, $4)"
 _JOB_ID = 1
+
+# It need not be durable, and must not wait for a standby.
+_NOTE = "SELECT now, others, set_config('synchronous_commit', 'off', true) FROM note_server_1($1)"
+_ABANDONED = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE pid = ANY ($1) AND application_name = 'wattwise' AND (wait_event = 'SyncRep' OR wait_event_type = 'Lock')
+"""
 
 _SESSION = {
     "statement_timeout": "0",
@@ -245,12 +253,14 @@ class Saver:
     Attributes:
         server: A random number that identifies this process.
         clock: The database's time.
+        others: The other servers that use the database, as of this one's newest note.
         on_reconnect: Called when another connection has replaced one that was lost.
     """
 
     def __init__(self, connector: Connector, server: int, observer: Observer) -> None:
         self.server = server
         self.clock = DatabaseClock()
+        self.others: Collection[int] = ()
         self.on_reconnect: Callable[[], Awaitable[None]] = _nothing
         self._connector = connector
         self._observer = observer
@@ -260,6 +270,8 @@ class Saver:
         self._connected = asyncio.Event()
         self._reconnecting: asyncio.Task[None] | None = None
         self._why = ""
+        # PostgreSQL's processes for this connection, and for those before it that were lost.
+        self._processes: list[int] = []
         self._outage_logged = False
         self._closing = False
 
@@ -267,24 +279,24 @@ class Saver:
         """Takes the first connection.
 
         Raises:
-            StartError: the database may lose what it has committed.
+            DatabaseAwayError: the database may lose what it has committed.
         """
-        if await connection.fetchval("SHOW fsync") == "off":
-            raise StartError(
-                f"{self._connector.shown} runs with fsync=off and may lose acknowledged results in a crash: turn it on"
-            )
         await self._prepare(connection)
+        self._processes = [connection.get_server_pid()]
         self._connection = connection
         self._connected.set()
 
     async def close(self) -> None:
-        """Closes the connection; what is under way is in doubt."""
+        """Closes the connection; what is under way is in doubt, and is not cancelled."""
         self._closing = True
         self._connected.set()
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.wait({self._reconnecting})
         if self._connection is not None:
+            if self._using.locked():
+                # To close it would cancel a commit that waits for a standby, and leave it on this host alone.
+                self._connection.terminate()
             await hang_up(self._connection)
 
     async def note(self) -> None:
@@ -371,10 +383,13 @@ class Saver:
                         return list(call.created)
                     raise
                 except ERRORS as error:
-                    if not is_lost(error):
+                    if is_lost(error):
+                        self._lose(connection, error)
+                        doubt = error
+                    elif doubt is not None and number:
+                        raise InDoubtError(f"{explain(doubt)}; since then: {explain(error)}") from error
+                    else:
                         raise
-                    self._lose(connection, error)
-                    doubt = error
 
     async def _call(self, connection: Connection, number: int, call: GroupCall) -> Sequence[int]:
         sql, arguments = call.query(self.server, number, to_micros(self.clock()))
@@ -436,10 +451,15 @@ class Saver:
             connection = None
             try:
                 connection = await self._connector.connect()
+                self._processes.append(connection.get_server_pid())
+                await self._outlast(connection, self._processes[:-1])
                 await asyncio.wait_for(self._prepare(connection), _STALL_SECONDS)
-            except Exception as error:  # noqa: BLE001 - without a connection this server is of no use
+            except BaseException as error:
                 if connection is not None:
                     connection.terminate()
+                if not isinstance(error, Exception):
+                    raise
+                # Without a connection this server is of no use.
                 if not isinstance(error, ERRORS):
                     log_exception(log, "connecting failed", error, message="trying again")
                 self._why = explain(error)
@@ -447,10 +467,21 @@ class Saver:
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
                 break
+        self._processes = self._processes[-1:]
         await self.on_reconnect()
         self._connection = connection
         self._connected.set()
         log_event(log, logging.INFO, "database found again", seconds=round(monotonic() - since, 3))
+
+    async def _outlast(self, connection: Connection, processes: Sequence[int]) -> None:
+        """Waits for the end of commits whose connections were lost while they waited for a standby or a lock."""
+        waits = False
+        while await _answer(connection, connection.fetchval(_ABANDONED, processes)):
+            self._why = "an earlier commit waits for a standby or a lock"
+            if not waits:
+                waits = True
+                log_event(log, logging.WARNING, "commit waits", message=f"{self._why}: calls that write are refused")
+            await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
 
     async def _prepare(self, connection: Connection) -> None:
         for name, value in _SESSION.items():
@@ -459,12 +490,16 @@ class Saver:
         # Off would acknowledge what a crash can lose, and local what the loss of this host can.
         if await connection.fetchval("SHOW synchronous_commit") in ("off", "local"):
             await connection.execute("SET synchronous_commit = on")
+        if await connection.fetchval("SHOW fsync") == "off":
+            raise DatabaseAwayError("it runs with fsync=off and may lose acknowledged results in a crash: turn it on")
         await self._note(connection)
 
     async def _note(self, connection: Connection) -> None:
         asked = monotonic()
-        now = await _answer(connection, connection.fetchval("SELECT note_server_1($1)", self.server))
-        self.clock.set(now, asked, monotonic())
+        row = await _answer(connection, connection.fetchrow(_NOTE, self.server))
+        assert row is not None  # noqa: S101 - a function returns a row
+        self.clock.set(row["now"], asked, monotonic())
+        self.others = row["others"] or ()
 
 
 async def _answer(connection: Connection, asked: Awaitable[_T]) -> _T:

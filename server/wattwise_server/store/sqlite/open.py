@@ -39,15 +39,18 @@ def database_path(url: str) -> Path:
     """
     if not url.startswith(SCHEME) or url == SCHEME or ":memory:" in url:
         raise StartError(
-            f"{_without_user(url)!r} names no database: use sqlite:///wattwise.db for a file in the current folder, "
+            f"{_shown(url)} names no database: use sqlite:///wattwise.db for a file in the current folder, "
             "sqlite:////var/lib/wattwise/wattwise.db for an absolute path, or postgresql://USER@HOST/DATABASE"
         )
     return Path(url.removeprefix(SCHEME)).resolve()
 
 
-def _without_user(url: str) -> str:
-    """A URL without what may be a password: its scheme may be misspelt."""
-    return re.sub("//.*@", "//***@", url, flags=re.DOTALL).partition("?")[0]
+def _shown(url: str) -> str:
+    """A URL without what may be a password: what is not SQLite's may be the misspelt URL of another database."""
+    if url.startswith("sqlite:") and "@" not in url:
+        return repr(url)
+    scheme = re.match("[a-z0-9+.-]+:", url, re.IGNORECASE)
+    return f"{scheme[0]}…" if scheme else "the text given"
 
 
 @asynccontextmanager

@@ -239,9 +239,9 @@ CREATE FUNCTION micros_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 $$;
 
--- Notes that a server is there; returns the time. No trainer could renew a lease while none was there, so then every
--- running trial gets a full one.
-CREATE FUNCTION note_server_1(this bigint, OUT now bigint) LANGUAGE plpgsql AS $$
+-- Notes that a server is there; returns the time, and which others are. No trainer could renew a lease while none was
+-- there, so then every running trial gets a full one.
+CREATE FUNCTION note_server_1(this bigint, OUT now bigint, OUT others bigint[]) LANGUAGE plpgsql AS $$
 DECLARE
     newest bigint;
 BEGIN
@@ -258,6 +258,7 @@ BEGIN
         DELETE FROM servers s WHERE s.seen < now - 86400000000;
         INSERT INTO servers VALUES (this, now) ON CONFLICT (server) DO UPDATE SET seen = excluded.seen;
     END IF;
+    SELECT array_agg(s.server) INTO others FROM servers s WHERE s.server != this AND s.seen > now - 5000000;
 END
 $$;
 
