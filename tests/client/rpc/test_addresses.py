@@ -113,20 +113,11 @@ def test_another_grpc_server_at_the_address() -> None:
     "address",
     [
         *("", "localhost", ":50051", "localhost:", "localhost:http", "localhost:0", "localhost:65536", "a b:1", None),
-        *("http://localhost:50051", "https://localhost", "localhost:50051/", "http://localhost"),
-        *(
-            "a:1,",
-            ",a:1",
-            "a:1,b",
-            "a:1,,b:1",
-            "a:1;b:1",
-            "a:1 b:1",
-            "a:1, b:1",
-            "a:1,http://b:1",
-            "a:1,b:1/",
-            "a:1,unix:/b",
-        ),
-        *("ipv4:10.0.0.1:1,b:1", "ipv4:10.0.0.1:1,10.0.0.2", "ipv6:[::1]:1,10.0.0.2:1", "dns:///a:1,b:port"),
+        *("http://localhost:50051", "https://localhost", "localhost:50051/", "http://localhost", "::1:50051"),
+        *("[host]:1", "a:1,", ",a:1", "a:1,b", "a:1,,b:1", "a:1;b:1", "a:1 b:1", "a:1, b:1", "a:1,http://b:1"),
+        *("a:1,b:1/", "a:1,unix:/b", "a:65536,b:1", "a:1,b:x", "ipv4:host:1", "ipv4:10.0.0.1", "ipv4:10.0.0.1:1,b:1"),
+        *("ipv4:10.0.0.1:1,10.0.0.2", "ipv4:10.0.0.1:1,[::1]:1", "ipv6:[::1]:1,10.0.0.2:1", "ipv6:::1:1", "dns:///"),
+        *("dns:///a", "dns:///a:1,b:port", "dns:///a:1,b:1", "a:1,dns:///b:1", "dns:///a:1,dns:///b:1"),
     ],
 )
 def test_malformed_address(address: str) -> None:
@@ -138,8 +129,9 @@ def test_malformed_address(address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *("localhost:50051", "[::1]:50051", "10.0.0.1:1", "dns:///localhost:1", "unix:/a/b", "a:1,b:2"),
-        *("[::1]:1,a:2", "dns:///a:1,b:2", "ipv4:10.0.0.1:1,10.0.0.2:2", "ipv6:[::1]:1,[::2]:2"),
+        *("localhost:50051", "[::1]:50051", "[fe80::1%eth0]:1", "10.0.0.1:1", "ipv4:10.0.0.1:1", "dns:///localhost:1"),
+        *("dns:service:1", "dns://10.0.0.53/service:1", "unix:/a/b", "a:1,b:65535", "10.0.0.1:1,[fd00::2]:2,other:3"),
+        *("ipv4:10.0.0.1:1,10.0.0.2:2", "ipv6:[::1]:1,[::2]:2"),
     ],
 )
 def test_addresses(address: str) -> None:

@@ -7,14 +7,12 @@ import socket
 
 from wattwise.errors import InvalidAddressError
 
-# gRPC's own address schemes.
-_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "xds:")
-# One server each, in the only way that they can be written, or several in a way of their own.
+# Schemes of gRPC in whose addresses commas and colons have a meaning of their own.
 _WHOLE = ("unix:", "unix-abstract:", "xds:")
 
 _ADVICE = (
     "write host:port, such as localhost:50051, without http://; several servers with commas between them, such as "
-    "a.example:50051,b.example:50051"
+    "a.example:50051,b.example:50051; or a name that has all of them, by itself: dns:///wattwise.example:50051"
 )
 
 
@@ -26,11 +24,11 @@ def check_address(address: object) -> str:
     """
     if not isinstance(address, str):
         raise InvalidAddressError(f"invalid server address {address!r}: {_ADVICE}")
-    entries = _entries(address)
-    if len(entries) == 1 and address.startswith(_SCHEMES):
+    if address.startswith(_WHOLE):
         return address
+    entries = _entries(address)
     for number, entry in enumerate(entries, 1):
-        if not _is_server(entry):
+        if not _is_server(entry) or (len(entries) > 1 and entry.startswith("dns:")):
             where = f" (number {number} of {len(entries)})" if len(entries) > 1 else ""
             raise InvalidAddressError(f"invalid server address {entry!r}{where}: {_ADVICE}")
     return address
@@ -67,16 +65,16 @@ def is_loopback(address: str) -> bool:
 
 
 def _entries(address: str) -> list[str]:
-    """The servers of a list; a scheme before the first one that names addresses of one kind is that of all."""
+    """The servers of a list; `ipv4:` or `ipv6:` before the first one is that of all."""
     if "," not in address or address.startswith(_WHOLE):
         return [address]
     first, *others = address.split(",")
     scheme = first[:5] if first.startswith(("ipv4:", "ipv6:")) else ""
-    return [first, *(entry if entry.startswith(_SCHEMES) else scheme + entry for entry in others)]
+    return [first, *(scheme + entry for entry in others)]
 
 
 def _is_server(entry: str) -> bool:
-    """Whether this is one of several servers, or one without a scheme."""
+    """Whether this is the address of one server, or a name of several."""
     place, size = entry, 0
     if entry.startswith(("ipv4:", "ipv6:")):
         place, size = entry[5:], 4 if entry.startswith("ipv4:") else 16
@@ -85,9 +83,12 @@ def _is_server(entry: str) -> bool:
     host, _, port = place.rpartition(":")
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         return False
+    if host[:1] + host[-1:] == "[]":
+        # Without the zone of a link-local address.
+        return size != 4 and len(_packed(host[1:-1].partition("%")[0])) == 16
     if size:
-        return len(_packed(host[1:-1] if size == 16 and host[:1] + host[-1:] == "[]" else host)) == size
-    return bool(host) and not re.search(r"[/;\s]", host)
+        return size == 4 and len(_packed(host)) == 4
+    return bool(host) and not re.search(r"[][:/;\s]", host)
 
 
 def _spelled(address: str) -> str:

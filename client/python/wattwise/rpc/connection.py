@@ -190,11 +190,12 @@ class Connection:
                 return answer
 
     def _failure(self, error: grpc.RpcError | ValueError, link: Link, address: str = "") -> WattwiseError:
-        if isinstance(error, grpc.RpcError):
+        left = self._links.get(os.getpid()) is not link
+        if isinstance(error, grpc.RpcError) and not (left and error.code() is grpc.StatusCode.CANCELLED):
             return from_rpc_error(error, address or link.server)
-        if self._links.get(os.getpid()) is link:
+        if not left:
             raise error
-        # gRPC's error for a channel that another thread has closed, to leave the server or for good.
+        # gRPC's errors for a channel that another thread has closed, to leave the server or for good.
         return ServerUnavailableError(f"the connection to {address or link.server} was closed")
 
     def leave(self, link: Link, error: WattwiseError) -> bool:
@@ -203,14 +204,20 @@ class Connection:
             return False
         if error.reason == _STORAGE:
             # If the database is away, another server does not help. One server may be cut off from it.
-            if time.monotonic() < self._storage_tried_at + _STORAGE_SECONDS:
+            if self._stays:
                 return False
         elif error.reason not in ("", _SHUTTING_DOWN):
             return False
-        self.note_lost(link, error)
-        place = self._servers.index(link.server) + 1
-        self._go_to(link, self._servers[place % len(self._servers)])
+        if self._links.get(os.getpid()) is link:
+            self.note_lost(link, error)
+            place = self._servers.index(link.server) + 1
+            self._go_to(link, self._servers[place % len(self._servers)])
         return True
+
+    @property
+    def _stays(self) -> bool:
+        """Whether all servers were found without their database a moment ago."""
+        return time.monotonic() < self._storage_tried_at + _STORAGE_SECONDS
 
     def broken(self, link: Link, error: grpc.RpcError) -> WattwiseError:
         """The exception for a stream that broke. The server is left only if a call shows that it is lost."""
@@ -261,7 +268,7 @@ class Connection:
         """Notes that no server answers, which the caller reports."""
         if isinstance(error, ServerUnavailableError):
             _down.update(self._lost)
-            if error.reason == _STORAGE:
+            if error.reason == _STORAGE and not self._stays:
                 self._storage_tried_at = time.monotonic()
 
     def close(self) -> None:
