@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from wattwise import v1
 from wattwise_server.security.tokens import Role
@@ -19,6 +20,7 @@ from tests.credentials import Authority, issue
 from tests.example_check import JOB, PREFIX, Example, refused, registered, trial, trial_begun, wait_for_output
 from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
+from tests.stalling_proxy import StallingProxy
 from tests.waiting import wait_until
 
 OUTAGE = "no answer from"
@@ -81,6 +83,26 @@ def warns_once(program: str, servers: Servers, url: str) -> None:
     assert "reached without the server" not in rest, said + rest
     # Of the epochs that ended during the outage only the newest is sent.
     assert reported(left)[-1] == trial(left).last_epoch
+
+
+def leaves_one_without_its_database(program: str, servers: Servers, url: str) -> None:
+    """A server that is cut off from PostgreSQL is left: the trial goes on at the other server."""
+    database = urlsplit(url).port
+    assert database is not None
+    with StallingProxy(database) as one, StallingProxy(database) as two:
+        proxies = one, two
+        for server, proxy in zip(servers, proxies, strict=True):
+            server.start("--database", url.replace(f":{database}/", f":{proxy.port}/"))
+        example = Example(program, addresses(servers), "2", "60")
+        used, left = await_use(servers)
+        wait_until(lambda: trial_begun(left))
+        cut_off = proxies[servers.index(used)]
+        cut_off.refuse()
+        cut_off.cut()
+        status, said = example.end()
+        assert status == 0, said
+        assert said.count(OUTAGE) <= 1, said
+        assert reported(left)[-1] == trial(left).last_epoch
 
 
 def begins_at_the_other(program: str, servers: Servers, url: str) -> None:
@@ -172,8 +194,8 @@ def reported(server: LiveServer) -> list[int]:
 
 
 CHECKS: tuple[Callable[[str, Servers, str], None], ...] = (
-    finishes_at_the_other, reopens_its_stream, warns_once, begins_at_the_other, spreads, trusts_each_by_its_own_name,
-    refuses_malformed_lists,
+    finishes_at_the_other, reopens_its_stream, warns_once, leaves_one_without_its_database, begins_at_the_other,
+    spreads, trusts_each_by_its_own_name, refuses_malformed_lists,
 )  # fmt: skip
 
 

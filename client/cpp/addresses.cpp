@@ -82,7 +82,7 @@ void sends_tokens_to_this_machine_only() {
 
 wattwise::Servers three_servers() {
   std::vector<wattwise::Server> servers;
-  for (const char* name : {"a", "b", "c"}) servers.push_back({name, nullptr, nullptr});
+  for (const char* name : {"a", "b", "c"}) servers.push_back({name, nullptr, nullptr, nullptr});
   return wattwise::Servers(std::move(servers));
 }
 

@@ -92,6 +92,24 @@ void Servers::move_from(const Server& server, Clock::time_point now) {
   moved_at_ = now;
 }
 
+void Servers::wait(std::chrono::milliseconds pause) const {
+  const auto until = std::chrono::system_clock::now() + pause;
+  grpc::CompletionQueue queue;
+  const auto watch = [&](grpc::Channel& channel) {
+    channel.NotifyOnStateChange(channel.GetState(/*try_to_connect=*/false), until, &queue, &channel);
+  };
+  for (const Server& server : servers_) watch(*server.channel);
+  auto watched = servers_.size();
+  void* channel = nullptr;
+  for (bool changed = false; watched > 0 && queue.Next(&channel, &changed);) {
+    if (changed) {
+      watch(*static_cast<grpc::Channel*>(channel));
+    } else {
+      --watched;
+    }
+  }
+}
+
 bool Servers::begin_outage() {
   const std::lock_guard lock(mutex_);
   return !std::exchange(away_, true);

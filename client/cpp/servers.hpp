@@ -23,6 +23,7 @@ std::vector<std::string> parse_address(const std::string& address);
 // A server, or a name of several.
 struct Server {
   std::string target;
+  std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::BatchSizeOptimizer::Stub> trainer;
   std::unique_ptr<v1::JobAdmin::Stub> admin;
 };
@@ -40,6 +41,9 @@ class Servers {
   const Server& current(Clock::time_point now = Clock::now());
   // Uses the next server, unless another call has moved already.
   void move_from(const Server& server, Clock::time_point now = Clock::now());
+  // Waits, and lets the attempts to connect make progress: many releases of gRPC read from a connection only while a call,
+  // or this, waits for its channel.
+  void wait(std::chrono::milliseconds pause) const;
   // A try of a call found no server; returns whether it is the first since the last answer.
   bool begin_outage();
   void end_outage();

@@ -9,7 +9,6 @@
 #include <iterator>
 #include <random>
 #include <sstream>
-#include <thread>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -173,7 +172,7 @@ Client::Client(const std::string& address, const Credentials& credentials) : tok
   std::vector<Server> servers;
   for (const std::string& target : parse_address(address)) {
     const auto opened = channel(target, credentials);
-    servers.push_back({target, v1::BatchSizeOptimizer::NewStub(opened), v1::JobAdmin::NewStub(opened)});
+    servers.push_back({target, opened, v1::BatchSizeOptimizer::NewStub(opened), v1::JobAdmin::NewStub(opened)});
   }
   servers_ = std::make_unique<Servers>(std::move(servers));
 }
@@ -206,7 +205,7 @@ void Client::retrying(const std::function<grpc::Status(grpc::ClientContext&, con
     // Half of the pause is random, so that the trainers of one server do not all retry at the same time.
     const milliseconds wait{std::uniform_int_distribution<long>(pause.count() / 2, pause.count())(random)};
     if (!error.retryable() || Clock::now() + wait > deadline) throw error;
-    std::this_thread::sleep_for(wait);
+    servers_->wait(wait);
   }
 }
 

@@ -87,19 +87,42 @@ func checkIP(scheme, server string) string {
 	return why
 }
 
-// dial connects to one server in gRPC's own way, and to one of several through the resolver below.
-func (d destination) dial(options ...grpc.DialOption) (*grpc.ClientConn, error) {
-	if len(d.servers) > 1 || d.name {
-		builder := serversBuilder{d}
+// several returns whether there may be more than one server.
+func (d destination) several() bool {
+	return len(d.servers) > 1 || d.name
+}
+
+// dialer returns what connects to one server in gRPC's own way, and to one of several through the resolver below, each time
+// to another one first.
+func (d destination) dialer(options ...grpc.DialOption) func() (*grpc.ClientConn, error) {
+	target := d.target
+	if d.several() {
+		builder := serversBuilder{d, &rotation{}}
 		options = append(options, grpc.WithResolvers(builder))
-		return grpc.Dial(builder.Scheme()+":///"+strings.TrimPrefix(d.target, "dns:///"), options...)
+		target = builder.Scheme() + ":///" + strings.TrimPrefix(d.target, "dns:///")
 	}
-	return grpc.Dial(d.target, options...)
+	return func() (*grpc.ClientConn, error) { return grpc.Dial(target, options...) }
+}
+
+// rotation is the order of the servers, which changes with every use. It is shared by the connections of a client.
+type rotation struct {
+	mutex sync.Mutex
+	order []resolver.Address
+}
+
+func (r *rotation) next(found []resolver.Address) []resolver.Address {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.order = reordered(r.order, found)
+	return append([]resolver.Address(nil), r.order...)
 }
 
 // serversBuilder resolves a list of servers, or one name of several, to a random order of them, in which gRPC's pick_first
 // tries them. Many releases of pick_first do not shuffle, and gRPC's own resolvers know no lists.
-type serversBuilder struct{ destination }
+type serversBuilder struct {
+	destination
+	rotation *rotation
+}
 
 func (b serversBuilder) Scheme() string {
 	return "wattwise"
@@ -107,14 +130,14 @@ func (b serversBuilder) Scheme() string {
 
 func (b serversBuilder) Build(_ resolver.Target, conn resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &serversResolver{destination: b.destination, conn: conn, again: make(chan struct{}, 1), cancel: cancel}
+	r := &serversResolver{serversBuilder: b, conn: conn, again: make(chan struct{}, 1), cancel: cancel}
 	r.done.Add(1)
 	go r.run(ctx)
 	return r, nil
 }
 
 type serversResolver struct {
-	destination
+	serversBuilder
 	conn   resolver.ClientConn
 	again  chan struct{}
 	cancel context.CancelFunc
@@ -138,7 +161,6 @@ func (r *serversResolver) Close() {
 // first one if that does not answer.
 func (r *serversResolver) run(ctx context.Context) {
 	defer r.done.Done()
-	var order []resolver.Address
 	rest := shortestRotation
 	for {
 		start := time.Now()
@@ -146,10 +168,10 @@ func (r *serversResolver) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if order = reordered(order, found); err != nil && len(order) == 0 {
+		if order := r.rotation.next(found); err != nil && len(order) == 0 {
 			r.conn.ReportError(err)
 		} else {
-			r.conn.UpdateState(resolver.State{Addresses: append([]resolver.Address(nil), order...)})
+			r.conn.UpdateState(resolver.State{Addresses: order})
 		}
 		select {
 		case <-ctx.Done():

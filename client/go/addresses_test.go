@@ -127,8 +127,9 @@ func TestAServerThatDoesNotAnswerIsPassedOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for state := client.connection.GetState(); state != connectivity.Ready; state = client.connection.GetState() {
-			if !client.connection.WaitForStateChange(ctx, state) {
+		connection := client.channel.current()
+		for state := connection.GetState(); state != connectivity.Ready; state = connection.GetState() {
+			if !connection.WaitForStateChange(ctx, state) {
 				t.Fatal("no connection to the server that answers")
 			}
 		}

@@ -36,9 +36,9 @@ type Client struct {
 	Trainer v1.BatchSizeOptimizerClient
 	Admin   v1.JobAdminClient
 
-	connection *grpc.ClientConn
-	token      string
-	address    string
+	channel *channel
+	token   string
+	address string
 	// 1 from the first failed try of an outage, which is warned of, to the next answer.
 	away int32
 }
@@ -47,7 +47,7 @@ type Client struct {
 //
 // Several servers on one database are a list, "host1:50051,host2:50051", "ipv4:10.0.0.1:50051,10.0.0.2:50051" or
 // "ipv6:[fd00::1]:50051,[fd00::2]:50051", or a name with several addresses, "dns:///name:50051". The client uses one of
-// them, in an order drawn at random, and the next if it cannot be reached.
+// them, in an order drawn at random, and the next if it cannot be reached, does not answer, or cannot use its database.
 func NewClient(address string, credentials Credentials) (*Client, error) {
 	servers, err := parseAddress(address)
 	if err != nil {
@@ -64,23 +64,24 @@ func NewClient(address string, credentials Credentials) (*Client, error) {
 	}
 	// Detects a dead connection within 40 seconds.
 	alive := keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
-	connection, err := servers.dial(transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
+	dial := servers.dialer(transport, grpc.WithConnectParams(reconnect), grpc.WithKeepaliveParams(alive))
+	channel, err := newChannel(servers.several(), dial)
 	if err != nil {
 		return nil, err
 	}
 	return &Client{
-		Timeout:    30 * time.Second,
-		Trainer:    v1.NewBatchSizeOptimizerClient(connection),
-		Admin:      v1.NewJobAdminClient(connection),
-		connection: connection,
-		token:      credentials.Token,
-		address:    address,
+		Timeout: 30 * time.Second,
+		Trainer: v1.NewBatchSizeOptimizerClient(channel),
+		Admin:   v1.NewJobAdminClient(channel),
+		channel: channel,
+		token:   credentials.Token,
+		address: address,
 	}, nil
 }
 
 // Close closes the connection. Calls in progress fail.
 func (c *Client) Close() error {
-	return c.connection.Close()
+	return c.channel.Close()
 }
 
 // NewRequestID returns 128 random bits, by which the server recognizes a retry.

@@ -350,15 +350,20 @@ export class Client implements TrialCalls {
     for (;;) {
       const link = this.#servers.current();
       const call = link.admin.watchJob({ jobId }, this.#metadata(requestId));
+      let answered = false;
       try {
         for await (const { job } of call) {
+          answered = true;
           yield present(job as Job | undefined, "job");
           [waits, deadline] = [pauses(), Date.now() + timeoutMs];
         }
         return;
       } catch (error) {
         const failure = error instanceof WattwiseError ? error : fromServiceError(error as ServiceError, link.target);
-        this.#note(link, failure);
+        // The server may only have closed an old connection: the next try shows whether it is lost.
+        if (!answered || failure.reason !== undefined) {
+          this.#note(link, failure);
+        }
         const pause = waits.next().value;
         if (!this.#retry || !failure.retryable || Date.now() + pause > deadline) {
           throw failure;
@@ -433,7 +438,7 @@ export class Client implements TrialCalls {
   /** Moves to another server if this one could not be reached, and warns once of each outage. */
   #note(link: Link, error: unknown): void {
     if (error instanceof ServerUnavailableError || error instanceof DeadlineError) {
-      this.#servers.moveFrom(link);
+      this.#servers.moveFrom(link, error.reason !== undefined);
       if (this.#retry && error.retryable && !this.#away) {
         this.#away = true;
         warn(`no answer from ${link.target}, calls are retried: ${error.message}`);

@@ -140,6 +140,9 @@ const BY_STATUS: Partial<Record<status, [ErrorClass, string]>> = {
   [status.UNIMPLEMENTED]: [UnsupportedCallError, "not a Wattwise server, or an older version:"],
 };
 
+/** What grpc-js says of a connection that ended during a call, with the status INTERNAL. */
+const LOST_CONNECTION = /^Received RST_STREAM with code \d+ triggered by internal client error/;
+
 const UNKNOWN_AUTHORITY =
   "its certificate is signed by an unknown authority: pass the authority's file as WATTWISE_TLS_CA or tlsCa";
 
@@ -181,6 +184,7 @@ function withoutReason(error: ServiceError, description: string, address: string
     const message = `the server at ${address} is not trusted: ${fault[1]} (${description})`;
     return new UntrustedServerError(message, { status: name, cause: error });
   }
-  const [errorClass, summary] = BY_STATUS[error.code] ?? [ServerError, "the call failed at"];
+  const code = LOST_CONNECTION.test(description) ? status.UNAVAILABLE : error.code;
+  const [errorClass, summary] = BY_STATUS[code] ?? [ServerError, "the call failed at"];
   return new errorClass(`${summary} ${address}: ${description}`, { status: name, cause: error });
 }

@@ -70,12 +70,14 @@ export interface Link {
  */
 export class Servers {
   readonly #links: Link[];
+  readonly #open: (target: string) => Link;
   #current = 0;
   #movedAt = 0;
 
   /** @throws ConfigurationError if the address, the token or a certificate is invalid. */
   constructor(address: string, credentials: Credentials) {
-    const links = parseAddress(address).map((target) => {
+    const targets = parseAddress(address);
+    this.#open = (target) => {
       // A proxy cannot reach this machine's loopback interface, and must not receive a token for it.
       const settings = isLoopback(target) ? { ...CHANNEL, "grpc.enable_http_proxy": 0 } : CHANNEL;
       const secure = credentials.channel(target);
@@ -83,8 +85,8 @@ export class Servers {
       const trainer = new BatchSizeOptimizerClient(resolved, secure, settings);
       const admin = new JobAdminClient(resolved, secure, { channelOverride: trainer.getChannel() });
       return { target, trainer, admin };
-    });
-    this.#links = shuffled(links);
+    };
+    this.#links = shuffled(targets.map(this.#open));
   }
 
   get several(): boolean {
@@ -99,12 +101,22 @@ export class Servers {
     return this.#links[this.#current]!;
   }
 
-  /** Uses the next server, unless another call has moved already. */
-  moveFrom(link: Link): void {
-    if (this.#links[this.#current] === link) {
-      this.#current = (this.#current + 1) % this.#links.length;
-      this.#movedAt = Date.now();
+  /**
+   * Uses the next server, unless another call has moved already.
+   *
+   * @param answered - Whether the server itself said that it is unavailable: gRPC leaves a server of a name only if it
+   * cannot connect to it, so that this needs a new connection, to an address drawn at random.
+   */
+  moveFrom(link: Link, answered = false): void {
+    if (this.#links[this.#current] !== link) {
+      return;
     }
+    if (answered && link.target.startsWith("dns:")) {
+      this.#links[this.#current] = this.#open(link.target);
+      link.trainer.close();
+    }
+    this.#current = (this.#current + 1) % this.#links.length;
+    this.#movedAt = Date.now();
   }
 
   close(): void {

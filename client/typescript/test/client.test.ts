@@ -127,6 +127,28 @@ test("a watch yields every change and ends when the job is deleted", async () =>
   await assert.rejects(watch.next(), JobNotFoundError);
 });
 
+test("a watch goes on when the server closes the connection because of its age, without a warning", async () => {
+  const aging = new Server();
+  await aging.start("--max-connection-age-seconds", "0.1", "--grace-seconds", "0");
+  const client = new Client(aging.address);
+  const warnings: string[] = [];
+  const note = (warning: Error): void => void warnings.push(warning.message);
+  process.on("warning", note);
+  const spec = job();
+  await client.registerJob(spec);
+  let states = 0;
+  for await (const state of client.watchJob(spec.jobId)) {
+    assert.equal(state.spec?.jobId, spec.jobId);
+    if (++states === 4) {
+      break;
+    }
+  }
+  client.close();
+  await aging.close();
+  process.off("warning", note);
+  assert.deepEqual(warnings, []);
+});
+
 test("a call is retried until the server is up", async () => {
   const late = new Server();
   late.address = `127.0.0.1:${await freePort()}`;

@@ -137,6 +137,17 @@ test("calls that find a server away move to the next one together, and later to 
   servers.close();
 });
 
+test("a server of a name that says that it is unavailable is left for a new connection", () => {
+  const servers = new Servers("dns:///a:1", new Credentials());
+  const first = servers.current();
+  servers.moveFrom(first);
+  assert.equal(servers.current(), first);
+  servers.moveFrom(first, true);
+  assert.notEqual(servers.current(), first);
+  assert.equal(servers.current().target, first.target);
+  servers.close();
+});
+
 test("a server that accepts connections and does not answer is passed over", async () => {
   const sockets: Socket[] = [];
   const silent = createServer((socket) => sockets.push(socket)).listen(0, "127.0.0.1");
