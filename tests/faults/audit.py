@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wattwise import v1
-from wattwise_server.domain import TRAINER_END_REASONS, Job, Measurement, Trial, TrialKey
+from wattwise_server.domain import TRAINER_END_REASONS, EndReason, Job, Measurement, Trial, TrialKey
 from wattwise_server.rpc import convert
 from wattwise_server.store.open import open_store
 from wattwise_server.store.rows import read_measurement, read_trial
@@ -181,6 +181,11 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
     """The calls that changed the job, in the order of their commits."""
     trials, measured = kept
     shifts = _shifts(trials.values())
+    lowered = {
+        trial.end_event: trial.last.report_time + shifts[trial.end_event]
+        for trial in trials.values()
+        if trial.converged and trial.last and trial.end_event
+    }
     calls: list[tuple[datetime, datetime, Any, TrialKey]] = []
 
     for trial in trials.values():
@@ -193,6 +198,10 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
             reports.append(trial.last)
         ends = shifts.get(trial.end_event or 0, timedelta())
         latest = max([place, *(report.report_time + ends for report in reports[-1:])])
+        if trial.end_event and trial.end_reason is EndReason.COST_BOUND and _went_on(book, trial):
+            # Another trial's report has lowered the bound since, whatever the clocks of the two servers say.
+            cause = max(event for event in lowered if event < trial.end_event)
+            latest = min(latest, lowered[cause] - timedelta(microseconds=1))
         for report in reports:
             place = latest if report is reports[-1] else min(max(place, report.report_time), latest)
             calls.append((place, report.report_time, report, trial.key))
@@ -211,6 +220,13 @@ async def _play(optimizer: Optimizer, replay: _Replay, book: JobBook, kept: Kept
         else:
             await optimizer.end_trial(key, call)
     return len(calls)
+
+
+def _went_on(book: JobBook, trial: Trial) -> bool:
+    """Whether the trainer was told to go on after the trial's last report."""
+    reports = next(each.reports for each in book.trials if each.trial.id.trial_number == trial.number)
+    decision = reports[trial.last.epoch].decision if trial.last else None
+    return decision is not None and not decision.stop_train
 
 
 def _shifts(trials: Iterable[Trial]) -> dict[int, timedelta]:
