@@ -28,7 +28,7 @@ _SLACK, _SLACK_SHARE = timedelta(seconds=0.5), 0.05
 
 class _Publisher(Protocol):
     @property
-    def has_readers(self) -> bool: ...
+    def alone(self) -> bool: ...
 
     def publish(self, notice: Notice) -> None: ...
 
@@ -128,7 +128,7 @@ class PostgresStore(CachedStore):
         """Tells the other servers."""
         if tx.deleted:
             cached.outdated = True
-        if self.notices is None or not self.notices.has_readers:
+        if self.notices is None or self.notices.alone:
             return
         if any(statement.sql is not LEASE for statement in tx.statements):
             numbers = [number for _, number in tx.topics if number is not None]

@@ -105,9 +105,9 @@ class Notices:
         self._known: dict[str, int] = {}
 
     @property
-    def has_readers(self) -> bool:
-        """Whether another server uses the database; one that has just started is heard before it is counted."""
-        return bool(self._heard_others or self._others())
+    def alone(self) -> bool:
+        """Whether no other server uses the database; one that has just started is heard before it is counted."""
+        return not (self._heard_others or self._others())
 
     def publish(self, notice: Notice) -> None:
         """Tells the other servers, soon."""

@@ -456,6 +456,7 @@ class Saver:
                 connection = await self._connector.connect()
                 self._processes.append(connection.get_server_pid())
                 await self._outlast(connection, self._processes[:-1])
+                self._processes = self._processes[-1:]
                 await asyncio.wait_for(self._prepare(connection), _STALL_SECONDS)
             except BaseException as error:
                 if connection is not None:
@@ -470,7 +471,6 @@ class Saver:
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
                 break
-        self._processes = self._processes[-1:]
         await self.on_reconnect()
         self._connection = connection
         self._connected.set()
