@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
+from zlib import crc32
 
 from wattwise_server.clock import Clock
 from wattwise_server.domain import Job, JobEvent, ListedJob, Measurement, MetricSpan, Trial, TrialKey, TrialStatus
@@ -37,6 +39,9 @@ CACHED_JOBS = 4096
 _DROPPED_AT_ONCE = 4
 """Jobs that leave the cache when another one enters: a few, so that no call pays for many."""
 
+_MOST_CHECKSUMS = 500
+"""Trials of a job whose request ids are remembered as checksums, so that a new one is known to be new."""
+
 _CACHED_ENDED_TRIALS = 4
 """Ended trials cached per job: their trainers are about to call EndTrial."""
 
@@ -49,6 +54,8 @@ class CachedJob:
         key: The job's; for one that does not exist, a key for its creation, or 0.
         version: The version that the next commit of it expects; 0 if it does not exist.
         leases: Until when the leases of running trials last in the database, if they are kept there.
+        checksums: Of the request ids of all trials; None: not known.
+        asked: Whether a request id was looked for in the database.
         failed: Set when one of its commits failed.
         outdated: Set when another server has changed the job.
     """
@@ -62,6 +69,8 @@ class CachedJob:
     requests: dict[str, int] = field(default_factory=dict)
     ended: dict[int, Trial] = field(default_factory=dict)
     leases: dict[int, datetime] = field(default_factory=dict)
+    checksums: array[int] | None = None
+    asked: bool = False
     submitted: Submission | None = None
     users: int = 0
     failed: bool = False
@@ -95,6 +104,13 @@ class CachedJob:
         if len(self.ended) > _CACHED_ENDED_TRIALS:  # pragma: no mutate: one less is read again
             del self.ended[next(iter(self.ended))]
         return False  # pragma: no mutate: the lease of an ended trial is dropped when it expires
+
+    def note_request(self, request_id: str) -> None:
+        """Notes the request id of a new trial."""
+        if self.checksums is not None:
+            self.checksums.append(_checksum(request_id))
+            if len(self.checksums) > _MOST_CHECKSUMS:
+                self.checksums = None
 
     async def durable(self) -> None:
         """Returns once all that was submitted for the job is durable."""
@@ -435,12 +451,18 @@ class CachedTransaction:
 
     async def trial_of_request(self, request_id: str) -> Trial | None:
         """The trial that this request dispatched."""
-        if known := self.cached.requests.get(request_id):
-            return self.cached.running[known]
+        cached, queries = self.cached, self.store.queries
+        if known := cached.requests.get(request_id):
+            return cached.running[known]
         if self.job is None or not self.job.num_trials:
             return None
-        await self.cached.durable()
-        return await self.store.queries.trial_of_request(self.job_id, self.key, request_id)
+        if cached.checksums is not None and _checksum(request_id) not in cached.checksums:
+            return None
+        await cached.durable()
+        if cached.checksums is None and cached.asked and self.job.num_trials <= _MOST_CHECKSUMS:
+            cached.checksums = array("I", map(_checksum, await queries.request_ids(self.key)))
+        cached.asked = True
+        return await queries.trial_of_request(self.job_id, self.key, request_id)
 
     def lease_expired(self, trial: Trial) -> bool:
         """Whether the lease of a running trial has expired; if so, the commit fails if that has changed."""
@@ -488,13 +510,20 @@ class CachedTransaction:
         if self.deleted:
             cached.job, cached.running, cached.requests, cached.ended = None, {}, {}, {}
             return ()
+        newest = cached.job.num_trials if cached.job is not None else 0
         if self.job is not None:
             cached.job, cached.key, cached.loaded = self.job, self.key, True
         started = []
         for trial in self.changed.values():
+            if trial.number > newest and trial.request_id:
+                cached.note_request(trial.request_id)
             if cached.update(trial):
-                started.append(trial)  # noqa: PERF401 - a comprehension would cost every report a call more
+                started.append(trial)
         return started
+
+
+def _checksum(request_id: str) -> int:
+    return crc32(request_id.encode(errors="surrogatepass"))
 
 
 def with_running(job: Job, running: Sequence[Trial]) -> Job:

@@ -207,6 +207,11 @@ class Queries(ABC):
         found = await self._all(f"{self.trials_sql} WHERE t.job_key = $1 AND t.request_id = $2", key, request_id)
         return self._trial(found[0], job_id) if found else None
 
+    async def request_ids(self, key: int) -> Sequence[str]:
+        """The request ids of all trials of a job."""
+        found = await self._all("SELECT request_id FROM trials WHERE job_key = $1 AND request_id IS NOT NULL", key)
+        return [row["request_id"] for row in found]
+
     async def trials(
         self, job_id: str, status: TrialStatus | None, batch_size: int | None, after: int, limit: int
     ) -> Sequence[Trial]:

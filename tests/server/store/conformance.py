@@ -191,6 +191,28 @@ class StoreConformance:
             assert await tx.trial_of_request("request 1") == ended
             assert [await tx.trial(number) for number in (0, 2, 3)] == [None, None, None]
 
+    async def test_request_ids_are_told_apart_however_often_they_are_asked(
+        self, opener: Opener, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A request id that dispatched a trial is found, running or ended, and no other is; of many trials too."""
+        monkeypatch.setattr("wattwise_server.store.cache._MOST_CHECKSUMS", 6)
+        async with opener() as store:
+            async with store.transaction("j") as tx:
+                tx.save_job(a_job())
+            for number in range(1, 10):
+                async with store.transaction("j") as tx:
+                    assert tx.job is not None
+                    assert await tx.trial_of_request(f"request {number}") is None
+                    tx.save_job(with_trials(tx.job, number))
+                    tx.save_trial(a_trial(number, request_id=f"request {number}"))
+                async with store.transaction("j") as tx:
+                    if number % 3:
+                        tx.save_trial(a_trial(number, status=TrialStatus.FAILED, request_id=f"request {number}"))
+                for _ in range(2):
+                    async with store.transaction("j") as tx:
+                        found = [await tx.trial_of_request(f"request {each}") for each in range(number + 2)]
+                        assert [trial and trial.number for trial in found] == [None, *range(1, number + 1), None]
+
     async def test_events_are_numbered_and_tell_every_state(self, opener: Opener) -> None:
         """Dispatches and ends come from the trials, the rest from the events, in their order and with every number."""
         first = Measurement(2, 1.5, 0.1 + 0.2, math.nan, NOW, ComputedUsage(1 / 3, 0.1 + 0.2, 225.5))
