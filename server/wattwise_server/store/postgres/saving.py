@@ -84,6 +84,11 @@ _PARAMETERS = 28 + len(_JSON)
 _REPORT_PARAMETERS = 11
 _SAVE_REPORT = f"SELECT save_report_1({', '.join(f'${place}' for place in range(1, _REPORT_PARAMETERS + 1))})"
 _SAVE = f"SELECT save_1({', '.join(f'${place}' for place in range(1, _PARAMETERS + 1))})"
+# What `save_1` compares of jobs that are only read.
+_COMPARE = """
+    SELECT array_agg(e.job_key) FROM unnest($1::bigint[], $2::bigint[]) AS e (job_key, version)
+    LEFT JOIN job_versions v ON v.job_key = e.job_key WHERE v.version IS DISTINCT FROM e.version
+"""
 _SETTLE = "SELECT settle_1($1, $2, $3, $4)"
 _JOB_ID = 1
 
@@ -170,7 +175,13 @@ class GroupCall:
         report = self._lone_report(now)
         if report is not None:
             return _SAVE_REPORT, (server, number, *report)
+        if self._reads_only:
+            return _COMPARE, _pairs(self.read)
         return _SAVE, (server, number, *self._arguments(now))
+
+    @property
+    def _reads_only(self) -> bool:
+        return not (self.writes or self._rows or self._latest or self._leases)
 
     def _lone_report(self, now: int) -> Sequence[object] | None:
         """What `save_report_1` takes, if the group is one report: without load most are."""
