@@ -101,7 +101,11 @@ def _serve_requests(connection: socket.socket) -> int:
 
     def reap(*_signal: object) -> None:
         for pid in list(status_pipes):
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                # Another signal arrived within this handler, or around it: that call tells the status.
+                continue
             if ended:
                 pipe = status_pipes.pop(pid)
                 os.write(pipe, str(os.waitstatus_to_exitcode(status)).encode())
