@@ -12,7 +12,8 @@ from wattwise_server.observability.events import NO_OBSERVERS, Observer
 from wattwise_server.store.cache import CachedStore
 from wattwise_server.store.sqlite.open import migrate_sqlite, open_sqlite
 
-_OPTIONS = re.compile("[?#]")
+# Unless what follows is no option, but the rest of a password.
+_OPTIONS = re.compile("[?](?![^=&]*@)")
 _HOST = r"(\[[^]]*\]|[^][:/,]*)(:\d*)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*(/.*)?")
 

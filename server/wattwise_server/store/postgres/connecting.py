@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -51,6 +52,12 @@ class Connector:
             parts = urlsplit(url)
         except ValueError as error:
             raise StartError(f"{shown} is malformed: a password's special characters are written as %XX") from error
+        if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query):
+            # What looks like a host would be a part of the password, and be shown.
+            raise StartError(
+                f"{shown} is malformed: in a password write @ as %40, / as %2F, ? as %3F and # as %23; in a name of a "
+                "database likewise"
+            )
         user, at, hosts = parts.netloc.rpartition("@")
         self.shown = shown
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
