@@ -174,9 +174,7 @@ def test_watch_goes_on_at_another_server(pair: tuple[LiveServer, LiveServer, str
 def test_storage_of_one_server_fails(pair: tuple[LiveServer, LiveServer, str]) -> None:
     """A server whose database is away is left for one that has it."""
     first, _, address = pair
-    first.database.rename(first.database.with_name("elsewhere.db"))
-    with Client(first.address, retry=False) as client:
-        wait_until(lambda: _fails(client))
+    _without_database(first)
     with Client(address, retry=False) as client:
         assert client.get_job(JOB_ID).spec.job_id == JOB_ID
 
@@ -188,15 +186,56 @@ def test_client_stays_only_for_a_while_with_a_server_without_its_storage(
     monkeypatch.setattr(connection, "_STORAGE_SECONDS", 1.0)
     first, second, address = pair
     for server in (first, second):
-        server.database.rename(server.database.with_name("elsewhere.db"))
-        with Client(server.address, retry=False) as client:
-            wait_until(lambda client=client: _fails(client))  # type: ignore[misc]
+        _without_database(server)
     with Client(address, retry=False) as client:
         assert _fails(client)
         assert client._connection.link().server == first.address
         second.database.with_name("elsewhere.db").rename(second.database)
         wait_until(lambda: not _fails(client))
         assert client._connection.link().server == second.address
+
+
+def _without_database(server: LiveServer) -> None:
+    server.database.rename(server.database.with_name("elsewhere.db"))
+    with Client(server.address, retry=False) as client:
+        wait_until(lambda: _fails(client))
+
+
+@pytest.mark.parametrize("dead_first", [True, False])
+def test_answer_counts_more_than_silence(
+    pair: tuple[LiveServer, LiveServer, str], prefer: Prefer, *, dead_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If one server is dead and another says that its database is away, that is the error, and it is waited for."""
+    dead, other, _ = pair
+    dead.kill()
+    _without_database(other)
+    order = (dead, other) if dead_first else (other, dead)
+    address = prefer(*(server.address for server in order))
+    with Client(address, retry=False) as client, pytest.raises(ServerUnavailableError) as caught:
+        client.get_job(JOB_ID)
+    assert caught.value.reason == "ERROR_REASON_STORAGE_UNAVAILABLE"
+    with Client(address, timeout=60, search_timeout=0.0) as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.get_job, JOB_ID)
+        wait_until(lambda: waiting.done() or client._connection._stays)
+        other.database.with_name("elsewhere.db").rename(other.database)
+        assert waiting.result(60).spec.job_id == JOB_ID
+
+
+@pytest.mark.parametrize("dead_first", [True, False])
+def test_dead_server_may_come_back_beside_one_that_is_not_trusted(
+    start: Start, prefer: Prefer, tmp_path: Path, *, dead_first: bool
+) -> None:
+    """A certificate that is wrong ends no call that another server may answer later."""
+    authority = Authority(tmp_path)
+    wrong = authority.issue("wrong", "elsewhere")
+    untrusted, dead = start("--tls-cert", str(wrong.cert), "--tls-key", str(wrong.key)), start()
+    dead.kill()
+    order = (dead, untrusted) if dead_first else (untrusted, dead)
+    address = prefer(*(server.address for server in order))
+    client = Client(address, retry=False, credentials=authority.believing())
+    with client, pytest.raises(ServerUnavailableError) as caught:
+        client.get_job(JOB_ID)
+    assert caught.value.retryable
 
 
 def test_move_of_another_thread_is_no_outage(

@@ -24,6 +24,7 @@ from tests.client.conftest import Start
 from tests.client.training.script import JOB_ID, StepMonitor, ended, job_spec, read_line
 from tests.live_server import LiveServer
 from tests.waiting import wait_until
+from tests.watched import WatchedServer
 
 
 def launched(address: str, **given: Any) -> BatchSizeOptimizer:
@@ -140,6 +141,15 @@ def test_job_without_a_batch_size_left(grpc_addr: str) -> None:
     with pytest.raises(NoBatchSizeConvergedError):
         missing(bso, max_tries=2)
     assert bso.training_finished
+
+
+def test_healthy_attempts_are_not_refused(watched: WatchedServer) -> None:
+    """Whatever batch sizes the attempts have, the server refuses no call of theirs."""
+    bso = launched(watched.address)
+    with pytest.raises(TrainFailError):
+        missing(bso, 4)
+    assert len({trial.id.batch_size for trial in trials(watched.address, bso)}) > 2
+    assert watched.events("call refused") == []
 
 
 def test_attempt_without_a_decision(grpc_addr: str, caplog: pytest.LogCaptureFixture) -> None:

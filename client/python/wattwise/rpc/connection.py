@@ -165,9 +165,10 @@ class Connection:
             timeout: seconds for all of them.
 
         Raises:
-            WattwiseError: the error of the last one.
+            WattwiseError: what the last one answered; if none answered, the last error that a retry may help with.
         """
         deadline, left, tries = time.monotonic() + timeout, timeout, 0
+        most_telling: tuple[tuple[bool, bool], grpc.RpcError | ValueError, Link] | None = None
         while True:
             link, begun = self.link(), time.monotonic()
             try:
@@ -181,9 +182,13 @@ class Connection:
                 slow = isinstance(failure, DeadlineError)
                 if slow and round_over:
                     self._patience = min(_LONGEST_PATIENCE, 2 * self._patience)
+                telling = bool(failure.reason), failure.retryable
+                if most_telling is None or not moved or telling >= most_telling[0]:
+                    most_telling = telling, error, link
                 if not moved or left <= 0 or (round_over and not slow):
+                    failure = self._failure(*most_telling[1:], self.address)
                     self._give_up(failure)
-                    raise self._failure(error, link, self.address) from None
+                    raise failure from None
             else:
                 if self.several:
                     self.answered(link, time.monotonic() - begun)

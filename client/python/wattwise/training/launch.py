@@ -204,8 +204,9 @@ class ServerLaunch:
         self._endpoint = Endpoint.of(server, timeout, credentials)
         self._request_id = new_request_id()
         self._saved: SavedTrial | None = None
-        # The request id of the newest trial of this process that the server has dispatched; empty if there is none.
-        self._earlier = ""
+        self._trial_id = v1.TrialId()
+        # The newest trial of this process that the server has dispatched, and its request id.
+        self._earlier: tuple[v1.TrialId, str] | None = None
         # As the server was sent it.
         self._job = v1.JobSpec()
         self._away = self._unasked = False
@@ -235,7 +236,7 @@ class ServerLaunch:
     def repeat(self, *, registered: bool) -> None:
         """Makes `start` ask for another trial of the job."""
         if registered:
-            self._earlier = self._request_id
+            self._earlier = self._trial_id, self._request_id
         self._saved, self._request_id = None, new_request_id()
         self._away = self._unasked = False
 
@@ -250,6 +251,7 @@ class ServerLaunch:
         except BaseException:
             self._let_go()
             raise
+        self._trial_id = started.info.id
         if started.decision is not None:
             self._let_go()
         return started
@@ -303,10 +305,9 @@ class ServerLaunch:
     def _ask(self, client: Client, spec: JobSpec, kind: str, fallback: int | None) -> StartedTrial:
         job_id, job = str(spec.job_id), None
         try:
-            if self._earlier:
+            if self._earlier is not None:
                 # To register a deleted job would bring it back; one that was lost comes back.
-                earlier = v1.TrialId(job_id=job_id, batch_size=self._job.default_batch_size)
-                find_launch(client, earlier, self._earlier)
+                find_launch(client, *self._earlier)
             job = client.register_job(spec).job
             self._deliver_earlier()
             answer = self._next(client, job_id)
