@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -130,6 +131,47 @@ async def test_wrong_password_or_names_are_told_without_the_password(own: Postgr
         assert "sesame" not in error
 
 
+# pytest resets the server's own filter.
+@pytest.mark.filterwarnings("ignore:password file:UserWarning")
+async def test_file_of_the_password(own: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password comes from a file; one that would be ignored is refused with what to do, before it is needed."""
+    for variable in ("PGPASSWORD", "PGPASSFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = own.create_database().rpartition("/")[2]
+    own.execute(f"GRANT ALL ON DATABASE {name} TO locked; ALTER DATABASE {name} OWNER TO locked")
+    url, file = f"postgresql://locked@{own.host}/{name}", tmp_path / ".pgpass"
+    assert str(file) in await refusal(url)
+    assert "does not exist" in await refusal(f"{url}?passfile={file}")
+    file.write_text("*:*:*:locked:sesame\n")
+    file.chmod(0o644)
+    for ignored in (url, f"{url}?passfile={file}"):
+        error = await refusal(ignored)
+        assert f"chmod 600 {file}" in error
+    monkeypatch.setenv("PGPASSFILE", str(file))
+    assert f"chmod 600 {file}" in await refusal(url)
+    monkeypatch.delenv("PGPASSFILE")
+    file.chmod(0o600)
+    for usable in (url, f"{url}?passfile={file}"):
+        async with open_postgres_store(usable):
+            pass
+    file.write_text("*:*:*:other:sesame\n")
+    assert "first line" in await refusal(url)
+    assert "not a plain file" in await refusal(f"{url}?passfile={tmp_path}")
+    monkeypatch.setenv("PGPASSWORD", "open")
+    assert "PGPASSWORD" in await refusal(url)
+
+
+async def test_settings_in_the_url(own: PostgresServer) -> None:
+    """A URL may name its connections and set what libpq can set; the settings that commits rely on stay."""
+    url = f"{own.create_database()}?application_name=mine&options=-c%20work_mem%3D8MB%20-c%20lock_timeout%3D1"
+    async with open_postgres_store(url) as store:
+        connection = store._saver._connection
+        assert connection is not None
+        shown = [await connection.fetchval(f"SHOW {name}") for name in ("application_name", "work_mem", "lock_timeout")]
+    assert shown == ["mine", "8MB", "0"]
+
+
 async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> None:
     """A URL that demands TLS finds a PostgreSQL without it: to wait would not help."""
     assert "SSL" in await asyncio.wait_for(refusal(f"{own.url()}?sslmode=require"), 20)
@@ -152,6 +194,10 @@ async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> Non
         ("postgresql://a:open@ses/ame@db/x", "%40"),
         ("postgresql://a:open@ses#ame@db/x", "%23"),
         ("postgresql://a:open@ses?ame@db/x", "%3F"),
+        ("postgresql://a:open?ses=ame&x=1@db/x", "%3F"),
+        ("postgresql://a:sesame@db/x?passfil=f", "passfile"),
+        ("postgresql://a:sesame@db/x?search_path=s", "options=-c"),
+        ("postgresql://a:sesame@db/x?sslrootcert=/missing.pem", "/missing.pem, does not exist"),
         ("postgresql:/a:sesame@db/x", "postgresql:…"),
         ("postgresql:a:sesame@db/x", "postgresql:…"),
         ("postgres//a:sesame@db/x", ""),

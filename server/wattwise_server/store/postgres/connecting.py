@@ -14,6 +14,7 @@ import asyncpg
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import log_event
 from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, RefusedError, explain
+from wattwise_server.store.postgres.options import check_options, password_source, unknown_option
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,9 @@ class Connector:
             parts = urlsplit(url)
         except ValueError as error:
             raise StartError(f"{shown} is malformed: a password's special characters are written as %XX") from error
-        if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query):
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        unknown = unknown_option(options)
+        if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query) or (unknown and "@" in parts.query):
             # What looks like a host would be a part of the password, and be shown.
             raise StartError(
                 f"{shown} is malformed: in a password write @ as %40, / as %2F, ? as %3F and # as %23; in a name of a "
@@ -60,7 +63,6 @@ class Connector:
             )
         user, at, hosts = parts.netloc.rpartition("@")
         self.shown = shown
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if options.get("target_session_attrs", "") not in _PRIMARIES:
             raise StartError(
                 f"target_session_attrs={options['target_session_attrs']} finds a server that takes no writes: "
@@ -68,6 +70,9 @@ class Connector:
             )
         if not parts.path.strip("/") and "dbname" not in options and "database" not in options:
             raise StartError(f"{self.shown} names no database: use postgresql://USER@HOST/DATABASE")
+        check_options(options, shown)
+        self._options, self._has_password = options, parts.password is not None
+        self._settings = {name: value for name, value in _SETTINGS.items() if name not in options}
         kept = [part for part in parts.query.split("&") if part and not part.startswith("target_session_attrs=")]
         query = "&".join([*kept, "target_session_attrs=read-write"])
         self._urls = [parts._replace(netloc=f"{user}{at}{host}", query=query).geturl() for host in hosts.split(",")]
@@ -98,13 +103,13 @@ class Connector:
                 connection: Connection = await asyncpg.connect(
                     dsn=url,
                     timeout=_CONNECT_SECONDS,
-                    server_settings={**_SETTINGS, **(settings or {})},
+                    server_settings={**self._settings, **(settings or {})},
                     command_timeout=command_timeout,
                 )
             except asyncpg.TargetServerAttributeNotMatched:  # noqa: PERF203 - each host may fail
                 said.append(f"{name}: it is a standby")
             except (*ERRORS, ValueError) as error:
-                said.append(f"{name}: {explain(error)}{_advice(error)}")
+                said.append(f"{name}: {explain(error)}{self._advice(error)}")
                 if _is_refusal(error):
                     kind = RefusedError
             else:
@@ -112,6 +117,11 @@ class Connector:
                 self._names.insert(0, self._names.pop(place))
                 return connection
         raise kind("; ".join(said))
+
+    def _advice(self, error: Exception) -> str:
+        if not isinstance(error, asyncpg.InvalidPasswordError):
+            return ""
+        return f": {password_source(self._options, in_url=self._has_password)}"
 
     async def connect_at_start(self) -> Connection:
         """A connection, once there is one: the database may start at the same time as this server.
@@ -125,8 +135,13 @@ class Connector:
             try:
                 return await self.connect()
             except DatabaseAwayError as error:
-                if isinstance(error, RefusedError) or asyncio.get_running_loop().time() > give_up:
+                if isinstance(error, RefusedError):
                     raise StartError(f"cannot use {self.shown} as a database: {error}") from error
+                if asyncio.get_running_loop().time() > give_up:
+                    raise StartError(
+                        f"no PostgreSQL that takes writes answered at {self.shown} within {_START_SECONDS:.0f} s: "
+                        f"{error}. Start it, or correct the hosts and ports of the URL"
+                    ) from error
                 if not logged:
                     logged = True
                     text = f"trying for {_START_SECONDS:.0f} s"
@@ -142,12 +157,6 @@ async def hang_up(connection: Connection) -> None:
         connection.terminate()
     # Until the event loop has closed the socket.
     await asyncio.sleep(0)
-
-
-def _advice(error: Exception) -> str:
-    if not isinstance(error, asyncpg.InvalidPasswordError):
-        return ""
-    return ": it is read from the URL, PGPASSWORD, or the file of passfile or ~/.pgpass, which only its owner may read"
 
 
 def _is_refusal(error: Exception) -> bool:
