@@ -15,7 +15,7 @@ from contextvars import Context
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TextIO
 
-from wattwise_server.errors import UnauthenticatedError
+from wattwise_server.errors import StorageUnavailableError, UnauthenticatedError
 from wattwise_server.observability.call import current_call, current_trace
 
 FORMATS = ("human", "json")
@@ -75,6 +75,13 @@ class RefusalSource(NamedTuple):
     reason: str
 
 
+def logged_reason(reason: str) -> str:
+    """A reason as the log has it."""
+    return reason.removeprefix("ERROR_REASON_")
+
+
+_STRANGER = logged_reason(UnauthenticatedError.reason)
+_STORAGE = logged_reason(StorageUnavailableError.reason)
 _OTHERS = RefusalSource("others", "", "", "any")
 
 
@@ -83,12 +90,15 @@ class RefusalLimit:
 
     Args:
         lines: How many are logged in each span of time.
+        storage_lines: How many, of all callers together, because the storage fails: they all say the same.
         seconds: The length of the span.
         max_sources: How many sources are counted apart; further ones are counted together.
     """
 
-    def __init__(self, lines: int = 20, seconds: float = 10.0, max_sources: int = 1_000) -> None:
-        self._lines = lines
+    def __init__(
+        self, lines: int = 20, storage_lines: int = 3, seconds: float = 10.0, max_sources: int = 1_000
+    ) -> None:
+        self._lines, self._storage_lines = lines, storage_lines
         self._seconds = seconds
         self._max_sources = max_sources
         self._ends = 0.0
@@ -99,7 +109,7 @@ class RefusalLimit:
         if source not in self._counts and len(self._counts) >= self._max_sources:
             source = _OTHERS
         self._counts[source] = count = self._counts.get(source, 0) + 1
-        return count <= self._lines
+        return count <= self._most(source)
 
     def left_out(self, now: float) -> list[tuple[RefusalSource, int]]:
         """The sources and numbers of the refusals that were not logged, once their span of time is over.
@@ -110,7 +120,10 @@ class RefusalLimit:
         if now < self._ends:
             return []
         counts, self._counts, self._ends = self._counts, {}, now + self._seconds
-        return [(source, count - self._lines) for source, count in counts.items() if count > self._lines]
+        return [(each, count - self._most(each)) for each, count in counts.items() if count > self._most(each)]
+
+    def _most(self, source: RefusalSource) -> int:
+        return self._storage_lines if source.reason == _STORAGE else self._lines
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -133,9 +146,9 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 def _source(record: logging.LogRecord) -> RefusalSource:
     call, reason = current_call.get(), str(getattr(record, "fields", {}).get("reason"))
-    if call is None:
+    if call is None or reason == _STORAGE:
         return RefusalSource("", "", "", reason)
-    if reason == UnauthenticatedError.reason or not call.token_id:
+    if reason == _STRANGER or not call.token_id:
         # What a stranger claims to be and calls is no source of its own: it could be another one with every call.
         return RefusalSource(call.host, "", "", reason)
     return RefusalSource(call.host, call.token_id, call.method.rpartition("/")[2], reason)

@@ -16,7 +16,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from wattwise_server.errors import ServiceError, ShuttingDownError, Violation
 from wattwise_server.observability.call import current_call
-from wattwise_server.observability.logs import REFUSED, log_event, log_exception
+from wattwise_server.observability.logs import REFUSED, log_event, log_exception, logged_reason
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +75,7 @@ def _log_refusal(error: ServiceError) -> None:
         level = logging.DEBUG
     else:
         level = logging.WARNING if code in _LOGGED_AS_WARNINGS else logging.INFO
-    reason = error.reason.removeprefix("ERROR_REASON_")
-    log_event(log, level, REFUSED, code=code.name, reason=reason, message=error.message)
+    log_event(log, level, REFUSED, code=code.name, reason=logged_reason(error.reason), message=error.message)
 
 
 def _size(text: str) -> int:

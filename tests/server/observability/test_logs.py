@@ -21,6 +21,7 @@ from tests.jobs import Trainer, job_spec
 from tests.live_server import LiveServer
 from tests.refusals import refused
 from tests.server.usecases.test_leases import lose
+from tests.waiting import wait_until
 from tests.watched import WatchedServer, read_json_log
 
 
@@ -227,6 +228,21 @@ def test_refusals_do_not_fill_the_disk(server: LiveServer) -> None:
     lines = [line for line in server.log.read_text().splitlines() if "call refused" in line]
     assert 20 <= sum("JOB_NOT_FOUND" in line for line in lines) < 250
     assert sum("INVALID_JOB_SPEC" in line for line in lines) == 1
+
+
+def test_outage_does_not_fill_the_log(watched: WatchedServer) -> None:
+    """While the database is away, all refusals together have a few lines, whatever was called."""
+    job = Trainer(watched.trainer)
+    aside = watched.database.with_name("aside.db")
+    watched.database.rename(aside)
+    wait_until(lambda: watched.events("not serving"))
+    for _ in range(10):
+        with refused():
+            job.next()
+        with refused():
+            watched.admin.GetJob(v1.GetJobRequest(job_id=job.job_id))
+    aside.rename(watched.database)
+    assert 3 <= len(watched.events("call refused")) < 20
 
 
 def test_refusals_are_counted_by_source() -> None:

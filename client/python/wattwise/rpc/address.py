@@ -30,7 +30,8 @@ def check_address(address: object) -> str:
     for number, entry in enumerate(entries, 1):
         if not _is_server(entry) or (len(entries) > 1 and entry.startswith("dns:")):
             where = f" (number {number} of {len(entries)})" if len(entries) > 1 else ""
-            raise InvalidAddressError(f"invalid server address {entry!r}{where}: {_ADVICE}")
+            space = "remove the space; " if re.search(r"\s", entry) else ""
+            raise InvalidAddressError(f"invalid server address {entry!r}{where}: {space}{_ADVICE}")
     return address
 
 
