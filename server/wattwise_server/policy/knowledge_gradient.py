@@ -970,13 +970,13 @@ class _Prospects:
             return default, f"{self._beside(default)}; the prior jobs were wrong, so the default is tried"
         if self.worth != best:
             launches = f"{self.launches:.0f} launches"
-            return self.worth, f"{self._beside(self.worth)}; worth a trial: its result counts for the next {launches}"
+            return self.worth, f"{self._beside(self.worth)}; a trial pays off, as its result serves the next {launches}"
         if (end := self._second_look()) is not None:
             beyond = "smaller" if end < best else "larger"  # pragma: no mutate: they are never equal
             return end, f"{self._beside(end)}; tried only once, and {beyond} batch sizes depend on it"
         if (other := self._insured()) is not None:
             return other, f"{self._beside(other)}; never tried, and affordable beside all that was spent"
-        return best, f"{self._alone(best)}, the least of those tried; no other is worth a trial"
+        return best, f"{self._alone(best)}, the least of those tried; no other batch size is worth a trial"
 
     def _within_reach(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each allowed batch size is not far beyond the range from first to last (m,), or next to it (m, n)."""
@@ -1057,7 +1057,7 @@ class _Prospects:
 
     def _beside(self, place: int) -> str:
         best, cost = self.spec.batch_sizes[self.best], float(self.values.model[self.best])
-        return f"{self._alone(place)}, the best known is {best} with {with_unit(cost)}"
+        return f"{self._alone(place)}; batch size {best}, the best known, costs {with_unit(cost)}"
 
 
 def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[np.int64]) -> tuple[int, str]:
@@ -1087,13 +1087,15 @@ def _first(spec: JobSpec, search: Search, knowledge: Knowledge, places: NDArray[
         return place, f"{which} is tried first"
     ended = {"missed the target": knowledge.missed[place], "failed": arm.num_failed, "is running": arm.running}
     seen = [f"{_counted(int(count), 'trial')} {what}" for what, count in ended.items() if count]
-    chosen = which if place == center else f"the nearest to {which}, {start},"
+    chosen = which if place == center else f"the nearest to {which}, {start}"
     skipped = missing - {center} and place not in missing
     least = min(map(tries, map(int, places)))
-    why = "among the least tried" if tries(place) == least else "which is tried again after a failure"
+    why = f"of the least tried, this is {chosen}"
+    if tries(place) != least:
+        why = f"this is {chosen}, tried again after a failure"
     return place, (
-        f"no batch size that may be chosen has reached the target{' in the window' if spec.window_size else ' yet'}; "
-        f"this is {chosen} {why} ({', '.join(seen) or 'no trial'})"
+        f"no allowed batch size has reached the target{' in the window' if spec.window_size else ' yet'}; "
+        f"{why} ({', '.join(seen) or 'no trial so far'})"
         f"{'; those that only missed it in the prior jobs come later' if skipped else ''}"
     )
 

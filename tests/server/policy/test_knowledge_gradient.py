@@ -208,7 +208,7 @@ def test_window_limits_what_an_insight_is_worth() -> None:
     job.run(job.next(), *course(32))
     choice = job.choose()
     assert isinstance(choice, Choice)
-    assert "counts for the next 30 launches" in choice.reason
+    assert "serves the next 30 launches" in choice.reason
 
 
 def test_window_follows_a_drift() -> None:
@@ -629,7 +629,7 @@ def test_insights_are_used_the_longer_the_older_a_job() -> None:
         show(job, 32, 10)
     choice = job.choose()
     assert isinstance(choice, Choice)
-    found = re.search(r"for the next (\d+) launches", choice.reason)
+    found = re.search(r"serves the next (\d+) launches", choice.reason)
     assert found
     assert int(found[1]) >= 300 + Constants().horizon
 
@@ -672,7 +672,7 @@ def test_reason_counts_failures() -> None:
         assert isinstance(choice, Choice)
         before = {arm.batch_size: arm.num_failed for arm in job.search.arms}
         able = [arm.batch_size for arm in available(job.search, job.trials + 1)]
-        assert ("among the least tried" in choice.reason) is (
+        assert ("of the least tried" in choice.reason) is (
             len(trials) > 0 and before[choice.batch_size] == min(before[size] for size in able)
         )
         trial = job.next()
@@ -1081,8 +1081,8 @@ def test_reason_has_the_numbers() -> None:
         run_all(job, 1)
     number = r"[\d.]+"
     pattern = (
-        rf"expected ({number}) ± {number} kJ, the best known is (\d+) with {number} kJ; "
-        r"worth a trial: its result counts for the next (\d+) launches"
+        rf"expected ({number}) ± {number} kJ; batch size (\d+), the best known, costs {number} kJ; "
+        r"a trial pays off, as its result serves the next (\d+) launches"
     )
     found = re.fullmatch(pattern, reasons[0])
     assert found
@@ -1090,7 +1090,7 @@ def test_reason_has_the_numbers() -> None:
     # Of one trial the misfit is that before any trial.
     assert int(found[3]) == pytest.approx(Constants().horizon + Constants().misfit_horizon + 1, abs=5)
     assert 1 < float(found[1]) < 4
-    settled = rf"expected {number} ± {number} k?J, the least of those tried; no other is worth a trial"
+    settled = rf"expected {number} ± {number} k?J, the least of those tried; no other batch size is worth a trial"
     assert re.fullmatch(settled, reasons[-1])
 
 
@@ -1111,16 +1111,16 @@ def test_reason_before_the_first_success(window: int, when: str) -> None:
     job.next()
     reasons.append(job.choose())
     nothing, near = (
-        f"no batch size that may be chosen has reached the target {when}; this is",
-        "the nearest to the default",
+        f"no allowed batch size has reached the target {when};",
+        "this is the nearest to the default",
     )
     assert reasons == [
         Choice(TrialType.MAB, size, f"{nothing} {why}")
         for size, why in (
-            (16, f"{near}, 32, among the least tried (no trial)"),
-            (16, f"{near}, 32, which is tried again after a failure (1 trial failed)"),
-            (32, "the default among the least tried (1 trial missed the target)"),
-            (16, f"{near}, 32, which is tried again after a failure (1 trial missed the target, 2 trials failed)"),
+            (16, f"of the least tried, {near}, 32 (no trial so far)"),
+            (16, f"{near}, 32, tried again after a failure (1 trial failed)"),
+            (32, "of the least tried, this is the default (1 trial missed the target)"),
+            (16, f"{near}, 32, tried again after a failure (1 trial missed the target, 2 trials failed)"),
         )
     ]
 
@@ -1132,7 +1132,7 @@ def test_reason_has_no_exponents() -> None:
     job.run(job.next(), 10, 10.0)
     choice = job.choose()
     assert isinstance(choice, Choice)
-    assert re.match(r"expected [1-9]\d\d ± [1-9]\d\d J, the best known is 16 with [1-9]\d\d J;", choice.reason)
+    assert re.match(r"expected [1-9]\d\d ± [1-9]\d\d J; batch size 16, the best known, costs [1-9]\d\d J;", choice.reason)
 
 
 def test_reason_after_a_failure() -> None:
@@ -1254,7 +1254,7 @@ def misfit_of(job: SimulatedJob) -> float:
     policy = KnowledgeGradient(Constants(horizon=0.0, misfit_horizon=1e6, windows=1e9))
     choice = policy.next(job.spec, job.search, job.trials + 1, np.random.default_rng(1))
     assert isinstance(choice, Choice)
-    found = re.search(r"counts for the next (\d+) launches", choice.reason)
+    found = re.search(r"serves the next (\d+) launches", choice.reason)
     assert found, choice
     return (int(found[1]) - job.trials) / 1e6
 

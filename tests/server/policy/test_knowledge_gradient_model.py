@@ -560,7 +560,7 @@ def test_insights_count_the_longer_the_worse_the_law_fits(case: str) -> None:
     expected = CASES[case]
     choice = expected.job().choose()
     assert isinstance(choice, Choice)
-    found = re.search(r"counts for the next (\d+) launches", choice.reason)
+    found = re.search(r"serves the next (\d+) launches", choice.reason)
     assert found, choice
     assert int(found[1]) == pytest.approx(expected.launches, abs=0.51)
 
