@@ -42,6 +42,12 @@ def dockerfile() -> list[list[Step]]:
     return stages
 
 
+def commands_for_secrets() -> tuple[str, str]:
+    """The commands of the README that create secrets, for the compose file and for Kubernetes."""
+    compose_file, kubernetes = re.findall(r"```sh\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    return compose_file, kubernetes
+
+
 def image_settings() -> dict[str, str]:
     """The variables of the image."""
     return dict(word.split("=", 1) for step in dockerfile()[-1] if step.name == "ENV" for word in step.words)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.files import DEPLOY, ROOT, compose, dockerfile, image_settings
+from tests.deploy.files import DEPLOY, ROOT, commands_for_secrets, compose, dockerfile, image_settings
 from tests.deploy.options import options_of
 
 # What `docker compose` knows of a service, as far as it is used here.
@@ -44,7 +44,7 @@ def services() -> dict[str, dict[str, Any]]:
 
 def made_by_the_readme() -> set[str]:
     """The secrets that the commands of the README create."""
-    (commands,) = re.findall(r"```sh\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    commands, _ = commands_for_secrets()
     return set(re.findall(r"secrets/[\w./-]+", commands))
 
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.deploy.files import DEPLOY, compose
+import grpc
+import yaml
+from wattwise import Credentials, v1
+
+from tests.deploy.files import EXAMPLE, commands_for_secrets, compose
 from tests.deploy.options import RUN
 from tests.live_server import LiveServer
 
 
+def _run(commands: str, folder: Path) -> None:
+    script = f'wattwise() {{ "{sys.executable}" -c "{RUN}" "$@"; }}\n{commands}'
+    subprocess.run(["bash", "-euc", script], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
 def test_secrets_are_created_and_used(tmp_path: Path) -> None:
     """A server with the files of the compose file answers clients with the tokens and the authority only."""
-    (commands,) = re.findall(r"```sh\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
-    script = f'wattwise() {{ "{sys.executable}" -c "{RUN}" "$@"; }}\n{commands}'
-    subprocess.run(["bash", "-euc", script], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    commands, _ = commands_for_secrets()
+    _run(commands, tmp_path)
     secrets = tmp_path / "secrets"
     assert secrets.stat().st_mode & 0o077 == 0
     (mount,) = compose()["services"]["server"]["volumes"]
@@ -46,3 +54,32 @@ def test_secrets_are_created_and_used(tmp_path: Path) -> None:
         assert listed(*authority, "--token-file", str(secrets / "admin-token")) == 0
         assert listed(*authority, "--token-file", str(secrets / "trainer-token")) == 1
         assert listed("--tls", "--token-file", str(secrets / "admin-token")) == 1
+
+
+def test_secrets_of_the_cluster(tmp_path: Path) -> None:
+    """The files that the kustomization names exist; the certificate is the servers' name's, and a token opens one."""
+    _, commands = commands_for_secrets()
+    shutil.copytree(EXAMPLE, tmp_path / "kubernetes/example")
+    for role in ("owner", "serve"):
+        (tmp_path / f"{role}-password").write_text(f"of-{role}\n")
+    _run(commands, tmp_path)
+    ours = tmp_path / "kubernetes/ours"
+    secrets = ours / "secrets"
+    assert secrets.stat().st_mode & 0o077 == 0
+    named = yaml.safe_load((ours / "kustomization.yaml").read_text())["secretGenerator"]
+    for entry in (entry for secret in named for entry in secret["files"]):
+        assert (ours / entry.rpartition("=")[2]).is_file(), entry
+    target = "db.example/wattwise?target_session_attrs=read-write\n"
+    assert (secrets / "database").read_text() == f"postgresql://wattwise:of-serve@{target}"
+    assert (secrets / "database-owner").read_text() == f"postgresql://wattwise_owner:of-owner@{target}"
+    with LiveServer(tmp_path) as server:
+        tls = ("--tls-cert", str(secrets / "server.pem"), "--tls-key", str(secrets / "server.key"))
+        server.start(*tls, "--tokens", str(secrets / "server.tokens"))
+        credentials = Credentials(token_file=str(secrets / "admin-token"), tls_ca=str(secrets / "ca.pem"))
+        secure = credentials.channel_credentials()
+        token = credentials.bearer_token(server.address)
+        assert secure is not None
+        assert token is not None
+        name = (("grpc.ssl_target_name_override", "wattwise.wattwise.svc"),)
+        with grpc.secure_channel(server.address, secure, options=name) as channel:
+            v1.JobAdminStub(channel).ListJobs(v1.ListJobsRequest(), metadata=token.metadata(), timeout=60)

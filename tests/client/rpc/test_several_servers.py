@@ -203,7 +203,7 @@ def _without_database(server: LiveServer) -> None:
 
 @pytest.mark.parametrize("dead_first", [True, False])
 def test_answer_counts_more_than_silence(
-    pair: tuple[LiveServer, LiveServer, str], prefer: Prefer, *, dead_first: bool, caplog: pytest.LogCaptureFixture
+    pair: tuple[LiveServer, LiveServer, str], prefer: Prefer, *, dead_first: bool
 ) -> None:
     """If one server is dead and another says that its database is away, that is the error, and it is waited for."""
     dead, other, _ = pair

@@ -235,7 +235,7 @@ def test_outage_does_not_fill_the_log(watched: WatchedServer) -> None:
     job = Trainer(watched.trainer)
     aside = watched.database.with_name("aside.db")
     watched.database.rename(aside)
-    wait_until(lambda: watched.events("not serving"))
+    wait_until(lambda: watched.events("not serving") != [])
     for _ in range(10):
         with refused():
             job.next()

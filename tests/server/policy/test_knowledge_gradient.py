@@ -1132,7 +1132,8 @@ def test_reason_has_no_exponents() -> None:
     job.run(job.next(), 10, 10.0)
     choice = job.choose()
     assert isinstance(choice, Choice)
-    assert re.match(r"expected [1-9]\d\d ± [1-9]\d\d J; batch size 16, the best known, costs [1-9]\d\d J;", choice.reason)
+    pattern = r"expected [1-9]\d\d ± [1-9]\d\d J; batch size 16, the best known, costs [1-9]\d\d J;"
+    assert re.match(pattern, choice.reason)
 
 
 def test_reason_after_a_failure() -> None:
