@@ -18,14 +18,14 @@ from wattwise_server.security.tokens import Role
 
 from tests.credentials import Authority, issue
 from tests.example_check import JOB, PREFIX, Example, refused, registered, trial, trial_begun, wait_for_output
-from tests.live_server import LiveServer
 from tests.postgres import PostgresServer
 from tests.stalling_proxy import StallingProxy
 from tests.waiting import wait_until
+from tests.watched import WatchedServer
 
 OUTAGE = "no answer from"
 HOSTS = ("localhost", "127.0.0.1")
-Servers = tuple[LiveServer, LiveServer]
+Servers = tuple[WatchedServer, WatchedServer]
 
 
 def finishes_at_the_other(program: str, servers: Servers, url: str) -> None:
@@ -50,11 +50,9 @@ def reopens_its_stream(program: str, servers: Servers, url: str) -> None:
         server.start("--database", url)
     example = Example(program, f"ipv4:{servers[0].address},{servers[1].address}", "600", "600")
     dead, left = await_use(servers)
-    # Its stream opens with a heartbeat.
-    wait_until(lambda: lease(left) > 600)
-    before = lease(left)
+    wait_until(lambda: has_stream(dead))
     dead.kill()
-    wait_until(lambda: lease(left) > before)
+    wait_until(lambda: has_stream(left))
     left.admin.DeleteJob(v1.DeleteJobRequest(job_id=JOB))
     try:
         # Heartbeats are sent every minute, with jitter.
@@ -179,14 +177,12 @@ def await_use(servers: Servers) -> Servers:
     return used, other
 
 
-def lease(server: LiveServer) -> float:
-    """Seconds from the start of its one trial to the end of the trial's lease; 0 before there is one."""
-    for found in server.admin.ListTrials(v1.ListTrialsRequest(job_id=JOB)).trials:
-        return (found.lease_expire_time.ToNanoseconds() - found.start_time.ToNanoseconds()) / 1e9
-    return 0.0
+def has_stream(server: WatchedServer) -> bool:
+    """Whether its one trainer has a stream to it."""
+    return server.figure("wattwise_open_streams", method="StreamResults") == 1
 
 
-def reported(server: LiveServer) -> list[int]:
+def reported(server: WatchedServer) -> list[int]:
     """The epochs of its one trial, which has reached its target."""
     one = trial(server)
     assert one.end_reason == v1.END_REASON_TARGET_REACHED, one
@@ -204,7 +200,7 @@ def two_servers(folder: Path) -> Iterator[Servers]:
     """Two servers that are not started yet."""
     for name in ("first", "second"):
         (folder / name).mkdir()
-    with LiveServer(folder / "first") as first, LiveServer(folder / "second") as second:
+    with WatchedServer(folder / "first") as first, WatchedServer(folder / "second") as second:
         yield first, second
 
 

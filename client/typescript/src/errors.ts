@@ -141,7 +141,8 @@ const BY_STATUS: Partial<Record<status, [ErrorClass, string]>> = {
 };
 
 /** What grpc-js says of a connection that ended during a call, with the status INTERNAL. */
-const LOST_CONNECTION = /^Received RST_STREAM with code \d+ triggered by internal client error/;
+const LOST_CONNECTION =
+  /^Received RST_STREAM with code (?:\d+ triggered by internal client error|0 \(Call ended|2 \(Internal server error)/;
 
 const UNKNOWN_AUTHORITY =
   "its certificate is signed by an unknown authority: pass the authority's file as WATTWISE_TLS_CA or tlsCa";
@@ -186,5 +187,5 @@ function withoutReason(error: ServiceError, description: string, address: string
   }
   const code = LOST_CONNECTION.test(description) ? status.UNAVAILABLE : error.code;
   const [errorClass, summary] = BY_STATUS[code] ?? [ServerError, "the call failed at"];
-  return new errorClass(`${summary} ${address}: ${description}`, { status: name, cause: error });
+  return new errorClass(`${summary} ${address}: ${description}`, { status: status[code] ?? name, cause: error });
 }

@@ -203,7 +203,7 @@ def _without_database(server: LiveServer) -> None:
 
 @pytest.mark.parametrize("dead_first", [True, False])
 def test_answer_counts_more_than_silence(
-    pair: tuple[LiveServer, LiveServer, str], prefer: Prefer, *, dead_first: bool
+    pair: tuple[LiveServer, LiveServer, str], prefer: Prefer, monkeypatch: pytest.MonkeyPatch, *, dead_first: bool
 ) -> None:
     """If one server is dead and another says that its database is away, that is the error, and it is waited for."""
     dead, other, _ = pair
@@ -214,18 +214,54 @@ def test_answer_counts_more_than_silence(
     with Client(address, retry=False) as client, pytest.raises(ServerUnavailableError) as caught:
         client.get_job(JOB_ID)
     assert caught.value.reason == "ERROR_REASON_STORAGE_UNAVAILABLE"
+    assert dead.address in str(caught.value)
     with Client(address, timeout=60, search_timeout=0.0) as client, ThreadPoolExecutor(1) as pool:
+        rounds = _rounds(client, monkeypatch)
         waiting = pool.submit(client.get_job, JOB_ID)
-        wait_until(lambda: waiting.done() or client._connection._stays)
+        wait_until(lambda: waiting.done() or len(rounds) > 1)
         other.database.with_name("elsewhere.db").rename(other.database)
         assert waiting.result(60).spec.job_id == JOB_ID
+
+
+@pytest.mark.parametrize("dead_first", [True, False])
+def test_server_that_is_back_is_used_though_another_lacks_its_database(
+    pair: tuple[LiveServer, LiveServer, str], prefer: Prefer, monkeypatch: pytest.MonkeyPatch, *, dead_first: bool
+) -> None:
+    """The client does not stay with a server without its database while it has not heard the same of all others."""
+    dead, other, _ = pair
+    dead.kill()
+    _without_database(other)
+    order = (dead, other) if dead_first else (other, dead)
+    address = prefer(*(server.address for server in order))
+    # Until then it would stay.
+    monkeypatch.setattr(connection, "_STORAGE_SECONDS", 1e9)
+    with Client(address, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+        rounds = _rounds(client, monkeypatch)
+        waiting = pool.submit(client.get_job, JOB_ID)
+        wait_until(lambda: waiting.done() or len(rounds) > 1)
+        dead.start()
+        assert waiting.result(60).spec.job_id == JOB_ID
+        assert client._connection.link().server == dead.address
+
+
+def _rounds(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Fills with an entry whenever a call begins a round of all servers."""
+    begun: list[float] = []
+    ask = client._connection.ask
+
+    def asked(send: Callable[[connection.Link, float], v1.Job], timeout: float) -> v1.Job:
+        begun.append(timeout)
+        return ask(send, timeout)
+
+    monkeypatch.setattr(client._connection, "ask", asked)
+    return begun
 
 
 @pytest.mark.parametrize("dead_first", [True, False])
 def test_dead_server_may_come_back_beside_one_that_is_not_trusted(
     start: Start, prefer: Prefer, tmp_path: Path, *, dead_first: bool
 ) -> None:
-    """A certificate that is wrong ends no call that another server may answer later."""
+    """A certificate that is wrong ends no call that another server may answer later; the error says both."""
     authority = Authority(tmp_path)
     wrong = authority.issue("wrong", "elsewhere")
     untrusted, dead = start("--tls-cert", str(wrong.cert), "--tls-key", str(wrong.key)), start()
@@ -236,6 +272,8 @@ def test_dead_server_may_come_back_beside_one_that_is_not_trusted(
     with client, pytest.raises(ServerUnavailableError) as caught:
         client.get_job(JOB_ID)
     assert caught.value.retryable
+    assert f"at {dead.address}" in str(caught.value)
+    assert f"at {untrusted.address} is not trusted" in str(caught.value)
 
 
 def test_move_of_another_thread_is_no_outage(

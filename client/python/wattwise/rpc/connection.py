@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -88,6 +88,22 @@ class Link(NamedTuple):
         return (*bearer, (REQUEST_ID, request_id))
 
 
+class _Failure(NamedTuple):
+    """The error of one of several servers, as it names this server and as it names the whole address."""
+
+    error: WattwiseError
+    of_all: WattwiseError
+
+    def beside(self, others: Iterable[_Failure]) -> WattwiseError:
+        """The error of the whole address, with one of each other kind."""
+        kinds = {(type(each.error), each.error.reason): str(each.error) for each in others}
+        kinds.pop((type(self.error), self.error.reason), None)
+        if not kinds:
+            return self.of_all
+        message = "; ".join([str(self.error), *kinds.values()])
+        return type(self.error)(message, reason=self.error.reason, metadata=self.error.metadata)
+
+
 class Connection:
     """One channel for each process that uses it, parent and forked children; safe to use from any thread.
 
@@ -165,15 +181,18 @@ class Connection:
             timeout: seconds for all of them.
 
         Raises:
-            WattwiseError: what the last one answered; if none answered, the last error that a retry may help with.
+            WattwiseError: that of a server that answered; if none did, one after which a retry may help. The message
+                has other kinds of errors as well.
         """
         deadline, left, tries = time.monotonic() + timeout, timeout, 0
-        most_telling: tuple[tuple[bool, bool], grpc.RpcError | ValueError, Link] | None = None
+        failures: dict[str, _Failure] = {}
         while True:
             link, begun = self.link(), time.monotonic()
             try:
                 answer = send(link, min(left, self._patience) if self.several else left)
             except (grpc.RpcError, ValueError) as error:
+                # Closed by another thread: the error may say nothing about the server.
+                closed = self._links.get(os.getpid()) is not link
                 failure = self._failure(error, link)
                 if not self.several:
                     raise failure from None
@@ -182,13 +201,15 @@ class Connection:
                 slow = isinstance(failure, DeadlineError)
                 if slow and round_over:
                     self._patience = min(_LONGEST_PATIENCE, 2 * self._patience)
-                telling = bool(failure.reason), failure.retryable
-                if most_telling is None or not moved or telling >= most_telling[0]:
-                    most_telling = telling, error, link
-                if not moved or left <= 0 or (round_over and not slow):
-                    failure = self._failure(*most_telling[1:], self.address)
-                    self._give_up(failure)
-                    raise failure from None
+                if not moved:
+                    _down.update(self._lost)
+                    raise self._failure(error, link, self.address) from None
+                if not (closed and failures):
+                    # Behind those of other servers.
+                    failures.pop(link.server, None)
+                    failures[link.server] = _Failure(failure, self._failure(error, link, self.address))
+                if left <= 0 or (round_over and not slow):
+                    raise self._given_up(failures) from None
             else:
                 if self.several:
                     self.answered(link, time.monotonic() - begun)
@@ -269,12 +290,14 @@ class Connection:
             now = f"{server} answers now" if len(self._servers) > 1 else "a server answers there now"
             log.log(level, "a Wattwise server did not answer: %s. %s", causes, now)
 
-    def _give_up(self, error: WattwiseError) -> None:
-        """Notes that no server answers, which the caller reports."""
-        if isinstance(error, ServerUnavailableError):
-            _down.update(self._lost)
-            if error.reason == _STORAGE and not self._stays:
-                self._storage_tried_at = time.monotonic()
+    def _given_up(self, failures: Mapping[str, _Failure]) -> WattwiseError:
+        """The error of a call that no server has answered."""
+        _down.update(self._lost)
+        if failures.keys() == set(self._servers) and all(each.error.reason == _STORAGE for each in failures.values()):
+            self._storage_tried_at = time.monotonic()
+        newest_first = list(failures.values())[::-1]
+        most_useful = max(newest_first, key=lambda each: (bool(each.error.reason), each.error.retryable))
+        return most_useful.beside(newest_first)
 
     def close(self) -> None:
         """Closes this process's channel permanently; running calls fail."""
