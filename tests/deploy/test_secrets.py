@@ -57,7 +57,7 @@ def test_secrets_are_created_and_used(tmp_path: Path) -> None:
 
 
 def test_secrets_of_the_cluster(tmp_path: Path) -> None:
-    """The files that the kustomization names exist; the certificate is the servers' name's, and a token opens one."""
+    """The kustomization's files exist; the certificate has the servers' name, and a server takes the token."""
     _, commands = commands_for_secrets()
     shutil.copytree(EXAMPLE, tmp_path / "kubernetes/example")
     for role in ("owner", "serve"):

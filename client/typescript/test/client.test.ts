@@ -3,6 +3,8 @@
 import assert from "node:assert/strict";
 import { createServer, type Socket } from "node:net";
 import { after, before, test } from "node:test";
+import { Metadata, status } from "@grpc/grpc-js";
+import { fromServiceError } from "../src/errors.js";
 import {
   Client,
   ConfigurationError,
@@ -198,3 +200,21 @@ async function freePort(): Promise<number> {
   await new Promise((closed) => holder.close(closed));
   return port;
 }
+
+// How grpc-js reports a connection that ends depends on the moment, which no test can choose.
+test("a connection that ended during a call is an unavailable server", () => {
+  for (const details of [
+    "Received RST_STREAM with code 2 triggered by internal client error: write EPIPE",
+    "Received RST_STREAM with code 2 (Internal server error)",
+    "Received RST_STREAM with code 0 (Call ended without gRPC status)",
+  ]) {
+    const error = Object.assign(new Error(details), { code: status.INTERNAL, details, metadata: new Metadata() });
+    const failure = fromServiceError(error, "a:1");
+    assert(failure instanceof ServerUnavailableError);
+    assert.equal(failure.status, "UNAVAILABLE");
+    assert(failure.retryable);
+  }
+  const details = "Received RST_STREAM with code 7";
+  const error = Object.assign(new Error(details), { code: status.INTERNAL, details, metadata: new Metadata() });
+  assert.equal(fromServiceError(error, "a:1").status, "INTERNAL");
+});

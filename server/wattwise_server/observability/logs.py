@@ -67,12 +67,14 @@ class RefusalSource(NamedTuple):
         token: The id of its token; empty if it has no valid one.
         method: What it called; empty without a valid token.
         reason: Why it was refused.
+        message: What the storage says, if that is the reason; all callers are then one source.
     """
 
     peer: str
     token: str
     method: str
     reason: str
+    message: str = ""
 
 
 def logged_reason(reason: str) -> str:
@@ -90,7 +92,7 @@ class RefusalLimit:
 
     Args:
         lines: How many are logged in each span of time.
-        storage_lines: How many, of all callers together, because the storage fails: they all say the same.
+        storage_lines: How many with the same message of the storage.
         seconds: The length of the span.
         max_sources: How many sources are counted apart; further ones are counted together.
     """
@@ -109,7 +111,7 @@ class RefusalLimit:
         if source not in self._counts and len(self._counts) >= self._max_sources:
             source = _OTHERS
         self._counts[source] = count = self._counts.get(source, 0) + 1
-        return count <= self._most(source)
+        return count <= self._lines_of(source)
 
     def left_out(self, now: float) -> list[tuple[RefusalSource, int]]:
         """The sources and numbers of the refusals that were not logged, once their span of time is over.
@@ -120,9 +122,9 @@ class RefusalLimit:
         if now < self._ends:
             return []
         counts, self._counts, self._ends = self._counts, {}, now + self._seconds
-        return [(each, count - self._most(each)) for each, count in counts.items() if count > self._most(each)]
+        return [(each, count - self._lines_of(each)) for each, count in counts.items() if count > self._lines_of(each)]
 
-    def _most(self, source: RefusalSource) -> int:
+    def _lines_of(self, source: RefusalSource) -> int:
         return self._storage_lines if source.reason == _STORAGE else self._lines
 
 
@@ -145,8 +147,11 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 
 def _source(record: logging.LogRecord) -> RefusalSource:
-    call, reason = current_call.get(), str(getattr(record, "fields", {}).get("reason"))
-    if call is None or reason == _STORAGE:
+    fields: Mapping[str, object] = getattr(record, "fields", {})
+    call, reason = current_call.get(), str(fields.get("reason"))
+    if reason == _STORAGE:
+        return RefusalSource("", "", "", reason, str(fields.get("message")))
+    if call is None:
         return RefusalSource("", "", "", reason)
     if reason == _STRANGER or not call.token_id:
         # What a stranger claims to be and calls is no source of its own: it could be another one with every call.

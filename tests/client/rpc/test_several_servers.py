@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from wattwise import Client, Credentials, ServerUnavailableError, UntrustedServerError, v1
+from wattwise import Client, Credentials, JobNotFoundError, ServerUnavailableError, UntrustedServerError, v1
 from wattwise.rpc import connection
 from wattwise.rpc.address import is_loopback, server_of, servers_of
 from wattwise.rpc.connection import Connection
@@ -111,6 +111,20 @@ def test_another_server_answers_after_a_kill(
         assert f"at {second.address}:" in warning
         assert f"{first.address} answers now" in warning
     second.start()
+
+
+def test_refusal_of_the_other_server_does_not_hide_the_loss(
+    pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that was lost before a call which another one refused is still warned of."""
+    first, _, address = pair
+    first.kill()
+    with Client(address, retry=False) as client:
+        with pytest.raises(JobNotFoundError):
+            client.get_job("unknown")
+        client.get_job(JOB_ID)
+    (warning,) = _warnings(caplog)
+    assert first.address in warning
 
 
 def test_suspended_server_is_left(pair: tuple[LiveServer, LiveServer, str], caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pwd
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from wattwise_server.errors import StartError
 from wattwise_server.store.open import shown_url
 from wattwise_server.store.postgres.migrate import migrate, migrations
+from wattwise_server.store.postgres.options import password_source
 
 from tests.postgres import PostgresServer
 from tests.server.store.conformance import a_job
@@ -131,8 +133,6 @@ async def test_wrong_password_or_names_are_told_without_the_password(own: Postgr
         assert "sesame" not in error
 
 
-# pytest resets the server's own filter.
-@pytest.mark.filterwarnings("ignore:password file:UserWarning")
 async def test_file_of_the_password(own: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A password comes from a file; one that would be ignored is refused with what to do, before it is needed."""
     for variable in ("PGPASSWORD", "PGPASSFILE"):
@@ -162,14 +162,44 @@ async def test_file_of_the_password(own: PostgresServer, tmp_path: Path, monkeyp
     assert "PGPASSWORD" in await refusal(url)
 
 
+async def test_file_that_is_not_needed(own: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password file does not matter beside a password or where none is needed, nor a certificate without TLS."""
+    url = own.create_database()
+    name = url.rpartition("/")[2]
+    own.execute(f"ALTER DATABASE {name} OWNER TO locked")
+    locked = f"postgresql://locked:sesame@{own.host}/{name}"
+    async with open_postgres_store(f"{locked}?passfile=/missing&sslmode=disable&sslrootcert=/missing"):
+        pass
+    for named in ("", "/missing"):
+        monkeypatch.setenv("PGPASSFILE", named)
+        for usable in (url, locked):
+            async with open_postgres_store(usable):
+                pass
+    monkeypatch.setenv("PGPASSWORD", "sesame")
+    async with open_postgres_store(f"{locked.replace(':sesame', ':')}?passfile=/missing"):
+        pass
+
+
+def test_source_of_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said of each place from which a password comes, also where there is no home."""
+    for variable in ("PGPASSWORD", "PGPASSFILE", "PGSERVICE", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", dict[int, pwd.struct_passwd]().__getitem__)
+    assert "none was sent" in password_source({"password": ""}, in_url=False)
+    assert "in the URL" in password_source({"password": "p"}, in_url=False)
+    assert "in the URL" in password_source({}, in_url=True)
+    assert "the service mine" in password_source({"service": "mine"}, in_url=False)
+    assert "cannot be read" in password_source({"passfile": "\0"}, in_url=False)
+
+
 async def test_settings_in_the_url(own: PostgresServer) -> None:
-    """A URL may name its connections and set what libpq can set; the settings that commits rely on stay."""
-    url = f"{own.create_database()}?application_name=mine&options=-c%20work_mem%3D8MB%20-c%20lock_timeout%3D1"
+    """A URL may have settings of PostgreSQL; those on which commits rely stay."""
+    url = f"{own.create_database()}?options=-c%20work_mem%3D8MB%20-c%20lock_timeout%3D1%20-c%20application_name%3Dmine"
     async with open_postgres_store(url) as store:
         connection = store._saver._connection
         assert connection is not None
         shown = [await connection.fetchval(f"SHOW {name}") for name in ("application_name", "work_mem", "lock_timeout")]
-    assert shown == ["mine", "8MB", "0"]
+    assert shown == ["wattwise", "8MB", "0"]
 
 
 async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> None:
@@ -197,6 +227,13 @@ async def test_server_without_tls_is_refused_at_once(own: PostgresServer) -> Non
         ("postgresql://a:open?ses=ame&x=1@db/x", "%3F"),
         ("postgresql://a:sesame@db/x?passfil=f", "passfile"),
         ("postgresql://a:sesame@db/x?search_path=s", "options=-c"),
+        (
+            "postgresql://a:sesame@db/x?application_name=a@b&connect_timeout=5",
+            "application_name, which is not supported",
+        ),
+        ("postgresql://a:sesame@db/x?hostaddr=1", "password, port"),
+        ("postgresql://db/x?password=abc&sesame=1", "%26"),
+        ("postgresql://db/x?password=abc&sesame", "%26"),
         ("postgresql://a:sesame@db/x?sslrootcert=/missing.pem", "/missing.pem, does not exist"),
         ("postgresql:/a:sesame@db/x", "postgresql:…"),
         ("postgresql:a:sesame@db/x", "postgresql:…"),

@@ -72,7 +72,7 @@ class HealthCommand:
             try:
                 status = max(status, _check(server, credentials, args.service, timeout))
             except WattwiseError as error:  # noqa: PERF203 - a few iterations
-                complain(f"wattwise health: {server}: {error}")
+                complain(f"wattwise health: {error}")
                 status = FAILED
         return status
 

@@ -94,7 +94,7 @@ class _Failure(NamedTuple):
     error: WattwiseError
     of_all: WattwiseError
 
-    def beside(self, others: Iterable[_Failure]) -> WattwiseError:
+    def with_others(self, others: Iterable[_Failure]) -> WattwiseError:
         """The error of the whole address, with one of each other kind."""
         kinds = {(type(each.error), each.error.reason): str(each.error) for each in others}
         kinds.pop((type(self.error), self.error.reason), None)
@@ -202,7 +202,8 @@ class Connection:
                 if slow and round_over:
                     self._patience = min(_LONGEST_PATIENCE, 2 * self._patience)
                 if not moved:
-                    _down.update(self._lost)
+                    if isinstance(failure, ServerUnavailableError):
+                        _down.update(self._lost)
                     raise self._failure(error, link, self.address) from None
                 if not (closed and failures):
                     # Behind those of other servers.
@@ -297,7 +298,7 @@ class Connection:
             self._storage_tried_at = time.monotonic()
         newest_first = list(failures.values())[::-1]
         most_useful = max(newest_first, key=lambda each: (bool(each.error.reason), each.error.retryable))
-        return most_useful.beside(newest_first)
+        return most_useful.with_others(newest_first)
 
     def close(self) -> None:
         """Closes this process's channel permanently; running calls fail."""

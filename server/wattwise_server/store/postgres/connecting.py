@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -14,7 +15,7 @@ import asyncpg
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import log_event
 from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, RefusedError, explain
-from wattwise_server.store.postgres.options import check_options, password_source, unknown_option
+from wattwise_server.store.postgres.options import check_options, ignored_passfile, password_source, unsupported_option
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ _SETTINGS = {
     "lock_timeout": "0",
 }
 
+_NO_FILE = f"{os.devnull}/none"
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
@@ -54,8 +56,8 @@ class Connector:
         except ValueError as error:
             raise StartError(f"{shown} is malformed: a password's special characters are written as %XX") from error
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        unknown = unknown_option(options)
-        if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query) or (unknown and "@" in parts.query):
+        split = "@" not in parts.netloc and "@" in parts.query and unsupported_option(options)
+        if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query) or split:
             # What looks like a host would be a part of the password, and be shown.
             raise StartError(
                 f"{shown} is malformed: in a password write @ as %40, / as %2F, ? as %3F and # as %23; in a name of a "
@@ -70,9 +72,8 @@ class Connector:
             )
         if not parts.path.strip("/") and "dbname" not in options and "database" not in options:
             raise StartError(f"{self.shown} names no database: use postgresql://USER@HOST/DATABASE")
-        check_options(options, shown)
-        self._options, self._has_password = options, parts.password is not None
-        self._settings = {name: value for name, value in _SETTINGS.items() if name not in options}
+        self._options, self._has_password = options, bool(parts.password)
+        check_options(options, shown, in_url=self._has_password)
         kept = [part for part in parts.query.split("&") if part and not part.startswith("target_session_attrs=")]
         query = "&".join([*kept, "target_session_attrs=read-write"])
         self._urls = [parts._replace(netloc=f"{user}{at}{host}", query=query).geturl() for host in hosts.split(",")]
@@ -98,12 +99,14 @@ class Connector:
             RefusedError: likewise, and a host refuses this user, database or option.
         """
         said, kind = [], DatabaseAwayError
+        passfile = _NO_FILE if ignored_passfile(self._options) else None
         for place, (name, url) in enumerate(zip(self._names, self._urls, strict=True)):
             try:
                 connection: Connection = await asyncpg.connect(
                     dsn=url,
+                    passfile=passfile,
                     timeout=_CONNECT_SECONDS,
-                    server_settings={**self._settings, **(settings or {})},
+                    server_settings={**_SETTINGS, **(settings or {})},
                     command_timeout=command_timeout,
                 )
             except asyncpg.TargetServerAttributeNotMatched:  # noqa: PERF203 - each host may fail

@@ -8,73 +8,96 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
 from wattwise_server.errors import StartError
 
-_FILES = ("passfile", "sslcert", "sslkey", "sslrootcert", "sslcrl")
-_KNOWN = (
-    *("host", "port", "dbname", "database", "user", "password", "target_session_attrs", "service"),
+_TLS_FILES = ("sslcert", "sslkey", "sslrootcert", "sslcrl")
+# Not `application_name`: servers find their own connections by it.
+_SUPPORTED = (
+    *("host", "port", "dbname", "database", "user", "password", "passfile", "service", "target_session_attrs"),
     *("sslmode", "sslnegotiation", "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version"),
-    *("krbsrvname", "gsslib", "application_name", "options"),
-    *_FILES,
+    *("krbsrvname", "gsslib", "options"),
+    *_TLS_FILES,
 )
-
-# asyncpg warns of a password file that it ignores, at every connection; `password_source` says it when it matters.
-warnings.filterwarnings("ignore", "password file .*", UserWarning)
+_LIKENESS = 0.8
 
 
-def unknown_option(options: Mapping[str, str]) -> str:
-    """The first option that PostgreSQL's clients do not have; empty if there is none."""
-    return next((name for name in options if name not in _KNOWN), "")
+def unsupported_option(options: Mapping[str, str]) -> str:
+    """The first option that is not supported; empty if there is none."""
+    return next((name for name in options if name not in _SUPPORTED), "")
 
 
-def check_options(options: Mapping[str, str], shown: str) -> None:
+def check_options(options: Mapping[str, str], shown: str, *, in_url: bool) -> None:
     """Checks the options of a URL.
 
     Args:
         options: by name.
         shown: the URL without its password.
+        in_url: whether the URL has a password before its host.
 
     Raises:
-        StartError: an option is unknown, or names a file that cannot be used.
+        StartError: an option is not supported, or names a file that is needed and cannot be used.
     """
-    name = unknown_option(options)
+    name = unsupported_option(options)
+    if name and (options.get("password") or options.get("sslpassword")):
+        # It may be a part of the password.
+        raise StartError(f"{shown} has an option that is not supported; in a password write & as %26")
     if name:
-        close = get_close_matches(name, _KNOWN, n=1)
-        advice = f"Did you mean {close[0]}?" if close else f"Supported are {', '.join(sorted(_KNOWN))}."
+        close = get_close_matches(name, _SUPPORTED, n=1, cutoff=_LIKENESS)
+        advice = f"did you mean {close[0]}? " if close else ""
         raise StartError(
-            f"{shown} has the option {name}, which is misspelt or not supported. {advice} A setting of PostgreSQL is "
-            "written as options=-c%20NAME%3DVALUE"
+            f"{shown} has the option {name}, which is not supported; {advice}Supported are "
+            f"{', '.join(sorted(_SUPPORTED))}; a setting of PostgreSQL is written as options=-c%20NAME%3DVALUE"
         )
-    named = {f"the file of {name}": options[name] for name in _FILES if options.get(name)}
-    if "PGPASSFILE" in os.environ and "passfile" not in options:
-        named["the file of PGPASSFILE"] = os.environ["PGPASSFILE"]
-    for what, file in named.items():
-        fault = _fault(Path(file), private="pass" in what.lower())
+    files = [] if options.get("sslmode") == "disable" else [name for name in _TLS_FILES if options.get(name)]
+    if options.get("passfile") and not (in_url or options.get("password") or os.environ.get("PGPASSWORD")):
+        files.append("passfile")
+    for name in files:
+        fault = _fault(Path(options[name]), private=name == "passfile")
         if fault:
-            raise StartError(f"{shown} cannot be used: {what}, {file}, {fault}")
+            raise StartError(f"{shown} cannot be used: its {name}, {options[name]}, {fault}")
+
+
+def ignored_passfile(options: Mapping[str, str]) -> bool:
+    """Whether there is a password file that is ignored, with a warning of asyncpg's at every connection."""
+    file = _password_file(options)
+    in_service = options.get("service") or os.environ.get("PGSERVICE")
+    return not in_service and file is not None and file.exists() and bool(_fault(file, private=True))
 
 
 def password_source(options: Mapping[str, str], *, in_url: bool) -> str:
-    """Where the password of a connection came from, for whoever has to correct it.
+    """Where the password of a connection came from, for users that correct it.
 
     Args:
         options: those of the URL.
         in_url: whether the URL has a password before its host.
     """
-    if in_url or "password" in options:
+    if in_url or options.get("password"):
         return "it is in the URL"
-    if "PGPASSWORD" in os.environ:
+    if service := options.get("service") or os.environ.get("PGSERVICE"):
+        return f"it is read from the service {service}, PGPASSWORD or a password file"
+    if os.environ.get("PGPASSWORD"):
         return "it is in PGPASSWORD"
-    file = Path(options.get("passfile") or os.environ.get("PGPASSFILE") or Path.home() / ".pgpass")
+    file = _password_file(options)
+    where = "none was sent: it is read from the URL, PGPASSWORD, or the file of passfile or ~/.pgpass"
+    if file is None:
+        return where
     fault = _fault(file, private=True)
     if fault:
-        return f"none was sent: it is read from the URL, PGPASSWORD, the file of passfile or ~/.pgpass; {file} {fault}"
+        return f"{where}; {file} {fault}"
     return f"it is in the first line of {file} for this host, port, database and user; without such a line none is sent"
+
+
+def _password_file(options: Mapping[str, str]) -> Path | None:
+    named = options.get("passfile") or os.environ.get("PGPASSFILE")
+    try:
+        return Path(named) if named is not None else Path.home() / ".pgpass"
+    except (RuntimeError, KeyError):
+        # There is no home.
+        return None
 
 
 def _fault(file: Path, *, private: bool) -> str:
@@ -83,8 +106,8 @@ def _fault(file: Path, *, private: bool) -> str:
         mode = file.stat().st_mode
     except FileNotFoundError:
         return "does not exist"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {error}"
     if not stat.S_ISREG(mode):
         return "is not a plain file"
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):
