@@ -14,6 +14,7 @@ import { Credentials } from "./credentials.js";
 import {
   ConfigurationError,
   DeadlineError,
+  endedWithConnection,
   fromServiceError,
   JobNotFoundError,
   NoBatchSizeConvergedError,
@@ -347,6 +348,7 @@ export class Client implements TrialCalls {
     const timeoutMs = options?.timeoutMs ?? this.#timeoutMs;
     const requestId = this.#newRequestId();
     let [waits, deadline] = [pauses(), Date.now() + timeoutMs];
+    let endedBefore = false;
     for (;;) {
       const link = this.#servers.current();
       const call = link.admin.watchJob({ jobId }, this.#metadata(requestId));
@@ -360,10 +362,12 @@ export class Client implements TrialCalls {
         return;
       } catch (error) {
         const failure = error instanceof WattwiseError ? error : fromServiceError(error as ServiceError, link.target);
-        // The server may only have closed an old connection: the next try shows whether it is lost.
-        if (!answered || failure.reason !== undefined) {
+        // The server may only have closed an old connection, also as the watch began: the next try shows whether it is lost.
+        const ended = endedWithConnection(failure);
+        if (failure.reason !== undefined || !(answered || (ended && !endedBefore))) {
           this.#note(link, failure);
         }
+        endedBefore = ended && !answered;
         const pause = waits.next().value;
         if (!this.#retry || !failure.retryable || Date.now() + pause > deadline) {
           throw failure;

@@ -162,6 +162,12 @@ const CERTIFICATE_FAULTS: readonly [RegExp, string][] = [
   ],
 ];
 
+/** Whether a call failed because its connection ended, rather than because there was none. */
+export function endedWithConnection(error: WattwiseError): boolean {
+  const { details } = (error.cause ?? {}) as Partial<ServiceError>;
+  return details === "Connection dropped" || LOST_CONNECTION.test(details ?? "");
+}
+
 /** The error for a failed call to the server at an address. */
 export function fromServiceError(error: ServiceError, address: string): WattwiseError {
   const raw = error.metadata?.get("grpc-status-details-bin")[0];
