@@ -342,6 +342,18 @@ def test_flood_of_one_caller_hides_no_other(unrefused: Guarded) -> None:
     assert sum("method=GetJob" in line and f"token={id_of['operator']}" in line for line in lines) >= 20
 
 
+def test_flood_of_a_stranger_has_few_lines(unrefused: Guarded) -> None:
+    """Whatever tokens it makes up and whatever it calls, a host without a valid token is one caller."""
+    before = len(log_of(unrefused))
+    for number in range(60):
+        method = f"{PEOPLES}{('GetJob', 'ListTrials')[number % 2]}"
+        with refused():
+            unrefused.call(method, REQUESTS[method](MINE), f"ww_{number:012x}_{number:064x}")
+    lines = [line for line in log_of(unrefused)[before:].splitlines() if "call refused" in line]
+    # More than twenty only if a new span of time began meanwhile.
+    assert 20 <= len(lines) <= 40
+
+
 def test_refusals_are_logged_with_who_and_what(unrefused: Guarded) -> None:
     """The log names the token's id, the peer, the method and the job, and no line of it holds a token."""
     guarded = unrefused

@@ -91,9 +91,9 @@ class DriverLaunch:
             "load the model only, without load_state_dict()"
         )
 
-    def repeat(self, *, registered: bool) -> None:
+    def repeat(self, before: TrialInfo) -> None:
         """Not called."""
-        del registered
+        del before
         raise NotImplementedError
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:

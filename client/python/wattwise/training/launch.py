@@ -77,11 +77,11 @@ class Launch(Protocol):
             ResumeError: if the state is invalid or this launch cannot continue its trial.
         """
 
-    def repeat(self, *, registered: bool) -> None:
+    def repeat(self, before: TrialInfo) -> None:
         """Makes `start` ask for another trial of the job, if `repeatable`.
 
         Args:
-            registered: whether the server has dispatched the trial before, so that it knows if the job was deleted.
+            before: the trial before.
         """
 
     def start(self, monitor: Monitor, fallback: int | None = None) -> StartedTrial:
@@ -204,9 +204,8 @@ class ServerLaunch:
         self._endpoint = Endpoint.of(server, timeout, credentials)
         self._request_id = new_request_id()
         self._saved: SavedTrial | None = None
-        self._trial_id = v1.TrialId()
-        # The newest trial of this process that the server has dispatched, and its request id.
-        self._earlier: tuple[v1.TrialId, str] | None = None
+        # The newest trial of this process that the server has dispatched, so that it knows if the job was deleted.
+        self._earlier: TrialInfo | None = None
         # As the server was sent it.
         self._job = v1.JobSpec()
         self._away = self._unasked = False
@@ -233,10 +232,10 @@ class ServerLaunch:
         self._spec = replace(self._spec, job_id=saved.job_id)
         self._saved, self._request_id = saved, saved.request_id
 
-    def repeat(self, *, registered: bool) -> None:
+    def repeat(self, before: TrialInfo) -> None:
         """Makes `start` ask for another trial of the job."""
-        if registered:
-            self._earlier = self._trial_id, self._request_id
+        if not before.fallback:
+            self._earlier = before
         self._saved, self._request_id = None, new_request_id()
         self._away = self._unasked = False
 
@@ -251,7 +250,6 @@ class ServerLaunch:
         except BaseException:
             self._let_go()
             raise
-        self._trial_id = started.info.id
         if started.decision is not None:
             self._let_go()
         return started
@@ -307,7 +305,7 @@ class ServerLaunch:
         try:
             if self._earlier is not None:
                 # To register a deleted job would bring it back; one that was lost comes back.
-                find_launch(client, *self._earlier)
+                find_launch(client, self._earlier.id, self._earlier.request_id)
             job = client.register_job(spec).job
             self._deliver_earlier()
             answer = self._next(client, job_id)

@@ -475,7 +475,7 @@ class BatchSizeOptimizer:
 
     def _begin_again(self, attempt: int) -> None:
         """Makes `get_batch_size` ask for another trial."""
-        self._launch.repeat(registered=not self._trial("attempts()").info.fallback)
+        self._launch.repeat(self._trial("attempts()").info)
         self._begins_again, self._attempt = True, attempt
         # Trainers have reference cycles that keep the previous model in the memory of the GPU.
         gc.collect()

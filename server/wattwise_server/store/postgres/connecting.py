@@ -15,7 +15,7 @@ import asyncpg
 from wattwise_server.errors import StartError
 from wattwise_server.observability.logs import log_event
 from wattwise_server.store.postgres.failures import ERRORS, DatabaseAwayError, RefusedError, explain
-from wattwise_server.store.postgres.options import check_options, ignored_passfile, password_source, unsupported_option
+from wattwise_server.store.postgres.options import check_options, ignored_passfile, password_source
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +56,14 @@ class Connector:
         except ValueError as error:
             raise StartError(f"{shown} is malformed: a password's special characters are written as %XX") from error
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        split = "@" not in parts.netloc and "@" in parts.query and unsupported_option(options)
-        if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query) or split:
+        if "@" in parts.path or parts.fragment or re.match("[^=&]*@", parts.query):
             # What looks like a host would be a part of the password, and be shown.
             raise StartError(
                 f"{shown} is malformed: in a password write @ as %40, / as %2F, ? as %3F and # as %23; in a name of a "
                 "database likewise"
             )
+        self._options, self._has_password = options, bool(parts.password)
+        check_options(options, shown, in_url=self._has_password)
         user, at, hosts = parts.netloc.rpartition("@")
         self.shown = shown
         if options.get("target_session_attrs", "") not in _PRIMARIES:
@@ -72,8 +73,6 @@ class Connector:
             )
         if not parts.path.strip("/") and "dbname" not in options and "database" not in options:
             raise StartError(f"{self.shown} names no database: use postgresql://USER@HOST/DATABASE")
-        self._options, self._has_password = options, bool(parts.password)
-        check_options(options, shown, in_url=self._has_password)
         kept = [part for part in parts.query.split("&") if part and not part.startswith("target_session_attrs=")]
         query = "&".join([*kept, "target_session_attrs=read-write"])
         self._urls = [parts._replace(netloc=f"{user}{at}{host}", query=query).geturl() for host in hosts.split(",")]

@@ -25,11 +25,6 @@ _SUPPORTED = (
 _LIKENESS = 0.8
 
 
-def unsupported_option(options: Mapping[str, str]) -> str:
-    """The first option that is not supported; empty if there is none."""
-    return next((name for name in options if name not in _SUPPORTED), "")
-
-
 def check_options(options: Mapping[str, str], shown: str, *, in_url: bool) -> None:
     """Checks the options of a URL.
 
@@ -41,17 +36,15 @@ def check_options(options: Mapping[str, str], shown: str, *, in_url: bool) -> No
     Raises:
         StartError: an option is not supported, or names a file that is needed and cannot be used.
     """
-    name = unsupported_option(options)
-    if name and (options.get("password") or options.get("sslpassword")):
-        # It may be a part of the password.
-        raise StartError(f"{shown} has an option that is not supported; in a password write & as %26")
-    if name:
-        close = get_close_matches(name, _SUPPORTED, n=1, cutoff=_LIKENESS)
-        advice = f"did you mean {close[0]}? " if close else ""
-        raise StartError(
-            f"{shown} has the option {name}, which is not supported; {advice}Supported are "
-            f"{', '.join(sorted(_SUPPORTED))}; a setting of PostgreSQL is written as options=-c%20NAME%3DVALUE"
-        )
+    for place, name in enumerate(options, 1):
+        if name not in _SUPPORTED:
+            close = get_close_matches(name, _SUPPORTED, n=1, cutoff=_LIKENESS)
+            advice = f" Did you mean {close[0]}?" if close else ""
+            # It is not named: it may be a part of a password.
+            raise StartError(
+                f"option {place} of {shown} is not supported.{advice} Supported are {', '.join(sorted(_SUPPORTED))}; "
+                "settings of PostgreSQL go into options=-c%20NAME%3DVALUE; in a password write ? as %3F, & as %26"
+            )
     files = [] if options.get("sslmode") == "disable" else [name for name in _TLS_FILES if options.get(name)]
     if options.get("passfile") and not (in_url or options.get("password") or os.environ.get("PGPASSWORD")):
         files.append("passfile")
